@@ -1,0 +1,65 @@
+# One virtual environment in .venv serves every target. A stamp in it records that the installation
+# of exactly this pyproject.toml and constraints.txt was finished, so later runs start at once.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/installed
+TESTING := $(VENV)/installed-test
+PACKAGES := server engine scheduler models loadgen
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-warn-script-location -c constraints.txt
+TORCH = $(shell grep '^torch==' constraints.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve chat bench test check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo '  ARGS="..." is passed on to the command; PYTHON=... chooses the interpreter for .venv'
+
+install: $(RUNTIME) ## make .venv with everything that serving needs
+
+serve: $(RUNTIME) ## fetch the default models if need be and serve on 127.0.0.1:8000
+	@exec $(BIN)/lengthwise serve $(ARGS)
+
+chat: $(RUNTIME) ## talk to a running server
+	@exec $(BIN)/lengthwise chat $(ARGS)
+
+bench: $(RUNTIME) ## compare a running engine with static batches
+	@exec $(BIN)/python -m loadgen.static_batch $(ARGS)
+
+test: $(TESTING) ## run the tests
+	@exec $(BIN)/python -m pytest -q $(ARGS)
+
+check: $(TESTING) ## formatting, lint, types and tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(PACKAGES) tests
+	$(BIN)/python -m pytest -q $(ARGS)
+
+clean: ## remove .venv, caches and build outputs
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment whose interpreter is gone is made anew, whatever its stamp says.
+ifeq ($(realpath $(BIN)/python),)
+FRESH := --clear
+.PHONY: $(RUNTIME)
+endif
+
+# torch comes first and alone: it is by far the largest download, and what follows must not choose another build of it.
+$(RUNTIME): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'error: $(PYTHON) is missing or older than 3.11; name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo 'error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }
+	$(PYTHON) -m venv $(FRESH) $(VENV)
+	$(PIP) '$(TORCH)'
+	$(PIP) -e .
+	@touch $@
+
+$(TESTING): $(RUNTIME)
+	$(PIP) -e '.[test]'
+	@touch $@

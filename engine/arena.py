@@ -1,0 +1,210 @@
+"""The memory for K and V of one device, and the surgery on it. Knows rows as indices only: no tokens, no requests.
+
+Geometry (Baton, section 4.1; end-aligned): all rows write the same column in a step, so a short row carries padding
+in front, never behind.
+
+              start           end        columns
+    row 0     . . . p p p p g g g |         |       '.' padding   'p' prompt   'g' generated
+    row 1     p p p p p p p p g g |  free   |
+    row 2     . . . . . . . . p p |         |       just inserted: copied so that it ends at the same column
+
+Row r owns the columns [origin[r], end). K is stored after RoPE, so moving columns changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.cache import KvShape
+
+
+class ArenaFull(Exception):
+    """No room in the present view. Slide, re-shape or take a row out first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowKv:
+    """K and V of one row outside the arena: keys and values, each (layers, kv_heads, length, head_dim)."""
+
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[2]
+
+
+class KvArena:
+    """One flat budget of `capacity_tokens`, taken at construction; the batch is a view of it, rows x columns.
+
+    Invariants, asserted by `check`:
+    - live rows are contiguous, 0..live-1, and `0 <= start <= origin[r] <= end <= columns`
+    - `valid[r, c]` is True exactly where column c holds a token of row r; outside live rows it is False
+    - the buffers are finite everywhere, and keep dtype, device and address
+    """
+
+    def __init__(self, shape: KvShape, capacity_tokens: int, *, max_rows: int) -> None:
+        self.shape = shape
+        self.capacity_tokens = capacity_tokens
+        self.max_rows = min(max_rows, capacity_tokens)
+        token = shape.kv_heads * shape.head_dim
+        flat = (shape.layers, capacity_tokens * token)
+        # Zeros, not empty: a masked cell that held NaN would still poison what attends to it (0 * NaN).
+        self._flat_keys = torch.zeros(flat, dtype=shape.dtype, device=shape.device)
+        self._flat_values = torch.zeros(flat, dtype=shape.dtype, device=shape.device)
+        self.origins: list[int] = []
+        self.end = 0
+        self._view(self.max_rows, capacity_tokens // self.max_rows)
+
+    def _view(self, rows: int, columns: int) -> None:
+        """Look at the flat budget as (layers, rows, kv_heads, columns, head_dim)."""
+        self.rows, self.columns = rows, columns
+        used = rows * columns * self.shape.kv_heads * self.shape.head_dim
+        layout = (self.shape.layers, rows, self.shape.kv_heads, columns, self.shape.head_dim)
+        self.keys = self._flat_keys[:, :used].view(layout)
+        self.values = self._flat_values[:, :used].view(layout)
+        self.valid = torch.zeros((rows, columns), dtype=torch.bool, device=self.shape.device)
+
+    @property
+    def live(self) -> int:
+        """How many rows are in use."""
+        return len(self.origins)
+
+    @property
+    def start(self) -> int:
+        """The first column that holds anything of a live row; `end` when there is none."""
+        return min(self.origins, default=self.end)
+
+    @property
+    def window(self) -> int:
+        """How many columns attention reads."""
+        return self.end - self.start
+
+    def length(self, row: int) -> int:
+        """Tokens of a row."""
+        return self.end - self.origins[row]
+
+    def mask(self) -> Tensor | None:
+        """What each live row may read in the window: (live, 1, 1, window), or None when that is everything."""
+        if all(origin == self.start for origin in self.origins):
+            return None
+        return self.valid[: self.live, None, None, self.start : self.end]
+
+    # Surgery
+
+    def insert(self, kv: RowKv) -> int:
+        """Embed a row, end-aligned (Baton, section 4.2); returns its index. Raises ArenaFull when it does not fit."""
+        if self.live == self.rows or max(kv.length, self.window) > self.columns:
+            raise ArenaFull(f"row of {kv.length} tokens into {self.live}/{self.rows} rows x {self.columns} columns")
+        if kv.length > self.end:
+            self._slide(kv.length - self.window)
+        row, origin = self.live, self.end - kv.length
+        self.keys[:, row, :, origin : self.end] = kv.keys
+        self.values[:, row, :, origin : self.end] = kv.values
+        self.valid[row] = False
+        self.valid[row, origin : self.end] = True
+        self.origins.append(origin)
+        return row
+
+    def remove(self, row: int, *, wipe: bool = False) -> None:
+        """Free a row; the last row moves into its place. `wipe` zeroes its cells, for rows that computed NaN."""
+        last = self.live - 1
+        if wipe:
+            self._wipe(row)
+        if row != last:
+            self._copy_row(last, row)
+        if wipe:
+            self._wipe(last)  # what moved may hold NaN too, and will be wiped where it is now
+        self.valid[last] = False
+        self.origins.pop()
+        if not self.origins:
+            self.end = 0
+
+    def extract(self, row: int) -> RowKv:
+        """A copy of a row's K and V in host memory; the row itself stays until it is removed."""
+        cells = slice(self.origins[row], self.end)
+        return RowKv(self.keys[:, row, :, cells].clone().cpu(), self.values[:, row, :, cells].clone().cpu())
+
+    def reshape(self, rows: int, columns: int) -> None:
+        """View the budget with other rows and columns, keeping what is live. Raises ArenaFull when it does not fit.
+
+        Copies one layer at a time, so the extra memory at the peak is one layer's window.
+        """
+        if rows < self.live or columns < self.window or rows * columns > self.capacity_tokens:
+            raise ArenaFull(f"{self.live} rows x {self.window} columns do not fit {rows} x {columns}")
+        old_keys, old_values, old_valid = self.keys, self.values, self.valid
+        live, cells = self.live, slice(self.start, self.end)
+        self._view(rows, columns)
+        for layer in range(self.shape.layers):
+            for old, new in ((old_keys, self.keys), (old_values, self.values)):
+                window = old[layer, :live, :, cells].clone()
+                new[layer, :live, :, : window.shape[2]] = window
+        self.valid[:live, : cells.stop - cells.start] = old_valid[:live, cells]
+        self._shift(-cells.start)
+
+    def open_column(self) -> None:
+        """Give every live row one more cell, the one that this step will write. Raises ArenaFull.
+
+        Slides the window to the front when it has reached the last column: Baton's release of front padding.
+        """
+        if self.end == self.columns:
+            if self.start == 0:
+                raise ArenaFull(f"all {self.columns} columns are in use")
+            self._slide(0)
+        self.valid[: self.live, self.end] = True
+        self.end += 1
+
+    def drop_column(self) -> None:
+        """Undo `open_column`, when the step that was to fill it failed."""
+        self.end -= 1
+        self.valid[: self.live, self.end] = False
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """A decode step's K and V, each (live, kv_heads, 1, head_dim), into the newest column (a KvStore's verb)."""
+        self.keys[layer, : self.live, :, self.end - 1] = keys[:, :, 0]
+        self.values[layer, : self.live, :, self.end - 1] = values[:, :, 0]
+        window = slice(self.start, self.end)
+        return self.keys[layer, : self.live, :, window], self.values[layer, : self.live, :, window]
+
+    def _wipe(self, row: int) -> None:
+        self.keys[:, row, :, self.start : self.end] = 0
+        self.values[:, row, :, self.start : self.end] = 0
+
+    def _copy_row(self, source: int, target: int) -> None:
+        cells = slice(self.origins[source], self.end)
+        self.keys[:, target, :, cells] = self.keys[:, source, :, cells]
+        self.values[:, target, :, cells] = self.values[:, source, :, cells]
+        self.valid[target] = self.valid[source]
+        self.origins[target] = self.origins[source]
+
+    def _slide(self, to: int) -> None:
+        """Move the live window so that it begins at column `to`; source and target may overlap, hence the clones."""
+        live, cells = self.live, slice(self.start, self.end)
+        target = slice(to, to + self.window)
+        for layer in range(self.shape.layers):
+            for buffer in (self.keys, self.values):
+                buffer[layer, :live, :, target] = buffer[layer, :live, :, cells].clone()
+        moved = self.valid[:live, cells].clone()
+        self.valid[:live] = False
+        self.valid[:live, target] = moved
+        self._shift(to - cells.start)
+
+    def _shift(self, columns: int) -> None:
+        self.origins = [origin + columns for origin in self.origins]
+        self.end += columns
+
+    def check(self) -> None:
+        """Assert the invariants; for tests, since it reads all of the memory."""
+        assert self.live <= self.rows and self.rows * self.columns <= self.capacity_tokens
+        assert all(0 <= self.start <= origin <= self.end <= self.columns for origin in self.origins)
+        columns = torch.arange(self.columns, device=self.shape.device)
+        for row in range(self.rows):
+            own = (columns >= self.origins[row]) & (columns < self.end) if row < self.live else columns < 0
+            assert torch.equal(self.valid[row], own), f"row {row}"
+        for buffer in (self.keys, self.values):
+            assert buffer.dtype == self.shape.dtype and buffer.device.type == self.shape.device.type
+            assert bool(torch.isfinite(buffer).all())
+        assert self.keys.data_ptr() == self._flat_keys.data_ptr()

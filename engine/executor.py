@@ -1,0 +1,93 @@
+"""One thread that owns one device: orders come in by its inbox, reports go out through `deliver`, once a turn.
+
+Knows no request and no strategy. A fault inside the pipeline ends the rows concerned; a fault here ends the
+thread, and its last word says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+
+import torch
+
+from engine.messages import Admit, Cancel, Deliver, ExecutorDied, ExecutorInfo, Order, RowUpdate, StepReport, Stop
+from engine.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
+
+
+class Executor:
+    """A device's thread. Everything public may be called from any thread."""
+
+    def __init__(self, info: ExecutorInfo, pipeline: Pipeline, deliver: Deliver, *, threads: int | None = None) -> None:
+        self.info = info
+        self._pipeline = pipeline
+        self._deliver = deliver
+        self._torch_threads = threads
+        self._inbox: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._turns = 0
+        self._running = True
+        self._thread = threading.Thread(target=self._run, name=f"executor-{info.index}", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, order: Order) -> None:
+        """Leave an order; it is taken up before the next turn."""
+        self._inbox.put(order)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the thread after the turn under way, and wait for it, `timeout` seconds at most."""
+        self.post(Stop())
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        # Inference mode, the current device and the number of CPU threads are each thread's own.
+        if self._torch_threads is not None:
+            torch.set_num_threads(self._torch_threads)
+        try:
+            with torch.inference_mode():
+                while self._running:
+                    self._loop_once()
+        except BaseException as error:
+            log.exception("executor %d died", self.info.index)
+            self._deliver(ExecutorDied(self.info.index, f"{type(error).__name__}: {error}"))
+
+    def _loop_once(self) -> None:
+        self._take_orders()
+        if self._running and not self._pipeline.idle:
+            self._turn()
+
+    def _take_orders(self) -> None:
+        """Carry out all orders that are there; with nothing else to do, wait for one."""
+        try:
+            self._obey(self._inbox.get(block=self._pipeline.idle))
+            while True:
+                self._obey(self._inbox.get_nowait())
+        except queue.Empty:
+            return
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Admit(rows):
+                self._pipeline.admit(rows)
+            case Cancel(row_ids):
+                self._pipeline.cancel(row_ids)
+            case Stop():
+                self._running = False
+
+    def _turn(self) -> None:
+        begin = time.perf_counter()
+        updates = self._pipeline.turn()
+        self._turns += 1
+        self._report(updates, time.perf_counter() - begin)
+
+    def _report(self, updates: list[RowUpdate], seconds: float) -> None:
+        self._deliver(StepReport(self.info.index, self._turns, tuple(updates), self._pipeline.shape(), seconds))

@@ -1,0 +1,175 @@
+"""What crosses the boundary between the event loop and an executor thread: plain, frozen, torch-free data.
+
+Orders go in, reports come out. Nothing here knows a tensor, a strategy or HTTP, so the scheduler can be tested
+and simulated without a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+RowId: TypeAlias = int
+"""Names one row from its arrival to its end; unique within the process."""
+
+
+class FinishReason(StrEnum):
+    """Why a row ended; the values are the API's."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the tokens of one row are chosen and when the row ends.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off, as are penalties of 0 (presence,
+    frequency) and 1 (repetition). Random numbers depend on `seed` and the row's own step only (design 3.5).
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    logprobs: int | None = None
+    """How many alternatives to report beside each generated token; None reports nothing, 0 the token alone."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's own tokens."""
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether the choice depends on which tokens came before."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpec:
+    """One sequence to generate: its prompt as token ids, and how to continue it."""
+
+    row_id: RowId
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+
+
+# Orders: event loop -> executor
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Prefill these rows as one group, then let them join the running batch as slots free, in this order."""
+
+    rows: tuple[RowSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Drop these rows wherever they are; rows that are not there any more are ignored."""
+
+    row_ids: tuple[RowId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the thread; rows that are still there are dropped."""
+
+
+Order: TypeAlias = Admit | Cancel | Stop
+
+
+# Reports: executor -> event loop
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability of one token, and of the likeliest ones in its place (natural logarithm, raw logits)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowUpdate:
+    """What one step brought to one row.
+
+    `text` may be empty while a character is incomplete or a stop string may be under way; the texts of all updates
+    joined are the whole answer. `finish_reason` is set in a row's last update only. `stop_reason` is the stop
+    string or stop token id that ended it, None for the end token.
+    """
+
+    row_id: RowId
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """The running batch at the end of a step, in rows and columns (design 3.1)."""
+
+    rows: int = 0
+    staged: int = 0
+    """Rows that are prefilled, or extracted, and wait for a slot."""
+    start: int = 0
+    end: int = 0
+    columns: int = 0
+    capacity_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """Everything one turn of an executor's loop did. At most one is sent a turn."""
+
+    executor: int
+    step: int
+    """How many turns the executor has done so far."""
+    updates: tuple[RowUpdate, ...]
+    shape: BatchShape
+    seconds: float
+    """Duration of the turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorDied:
+    """The thread is gone: every row it held is lost to it. Sent once, as its last word."""
+
+    executor: int
+    error: str
+
+
+Report: TypeAlias = StepReport | ExecutorDied
+
+Deliver: TypeAlias = Callable[[Report], None]
+"""Hands a report to the event loop; called in the executor's thread, must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorInfo:
+    """What an executor can hold, told once at start."""
+
+    index: int
+    device: str
+    capacity_tokens: int
+    max_rows: int
+    context_length: int
+    """Longest prompt plus answer of one row, in tokens: the lesser of the model's context and the capacity."""

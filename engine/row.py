@@ -1,0 +1,99 @@
+"""One sequence on a device: its tokens, its text, its stop rule. Knows no tensor and no neighbour.
+
+A row lives from the order that admits it to its last update, whatever surgery happens around it: what the arena
+holds of it is addressed by its place in the batch, everything else is here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from engine.messages import FinishReason, RowSpec, RowUpdate, TokenLogprob
+from models.text import StopMatcher, Text, TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One sampled token, and its log-probability when the row asked for it."""
+
+    token_id: int
+    logprob: TokenLogprob | None = None
+
+
+class Row:
+    """A prompt and what has been generated after it."""
+
+    def __init__(self, spec: RowSpec, text: Text, end_token_ids: frozenset[int]) -> None:
+        self.row_id = spec.row_id
+        self.prompt = spec.prompt
+        self.sampling = spec.sampling
+        self.generated: list[int] = []
+        self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+        self._ends = frozenset() if spec.sampling.ignore_eos else end_token_ids
+        self._stop_ids = frozenset(spec.sampling.stop_token_ids)
+        self._stream = TextStream(text)
+        self._stops = StopMatcher(spec.sampling.stop, include=spec.sampling.include_stop_str_in_output)
+        self._counts: Counter[int] | None = None
+
+    @property
+    def kv_length(self) -> int:
+        """Tokens whose K and V exist: the newest token's are written by the next step."""
+        return len(self.prompt) + max(0, len(self.generated) - 1)
+
+    @property
+    def last_token(self) -> int:
+        return self.generated[-1]
+
+    @property
+    def step(self) -> int:
+        """Index of the token to be chosen next; with the seed, all that its random number depends on."""
+        return len(self.generated)
+
+    @property
+    def counts(self) -> Counter[int]:
+        """How often each token was generated; kept only for rows with penalties."""
+        if self._counts is None:
+            self._counts = Counter(self.generated)
+        return self._counts
+
+    @property
+    def barred(self) -> frozenset[int]:
+        """Tokens that would end the row before its `min_tokens`."""
+        return self._ends | self._stop_ids if self.step < self.sampling.min_tokens else frozenset()
+
+    def accept(self, choice: Choice) -> RowUpdate:
+        """Take the next token; says what it adds to the answer and whether it ends it."""
+        self.generated.append(choice.token_id)
+        if self._counts is not None:
+            self._counts[choice.token_id] += 1
+        text, reason, stop_reason = self._read(choice.token_id)
+        return RowUpdate(
+            row_id=self.row_id,
+            token_ids=(choice.token_id,),
+            text=text,
+            logprobs=() if choice.logprob is None else (choice.logprob,),
+            prompt_logprobs=self.prompt_logprobs if self.step == 1 else None,
+            finish_reason=reason,
+            stop_reason=stop_reason,
+        )
+
+    def _read(self, token_id: int) -> tuple[str, FinishReason | None, str | int | None]:
+        """New text, and why the row ends here, if it does."""
+        may_stop = self.step > self.sampling.min_tokens
+        if may_stop and token_id in self._stop_ids:
+            return self._rest(), FinishReason.STOP, token_id
+        if may_stop and token_id in self._ends:
+            return self._rest(), FinishReason.STOP, None
+        piece = self._stream.push(token_id)
+        text, stop = self._stops.push(piece) if may_stop else (piece, None)
+        if stop is not None:
+            return text, FinishReason.STOP, stop
+        if self.step >= self.sampling.max_tokens:
+            return text + self._rest(), FinishReason.LENGTH, None
+        return text, None, None
+
+    def _rest(self) -> str:
+        """The text held back so far. The token that ends a row is no part of its text."""
+        text, stop = self._stops.push(self._stream.flush())
+        return text if stop is not None else text + self._stops.flush()

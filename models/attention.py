@@ -1,0 +1,68 @@
+"""Attention over borrowed K and V, registered with transformers under the name `lengthwise`.
+
+It never copies K and V: with grouped queries, either the kernel shares a K head among its group of Q heads, or
+the group is folded into the query axis. It knows no rows, only a boolean mask of what may be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+ATTENTION = "lengthwise"
+
+
+def masked_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Scaled dot-product attention in the calling convention of transformers' AttentionInterface.
+
+    query           (rows, heads, new, dim)
+    key, value      (rows, kv_heads, columns, dim)
+    attention_mask  (rows or 1, 1, new, columns), True = may be read; None = causal over new == columns,
+                    or everything when new == 1
+    returns         (rows, new, heads, dim)
+
+    Raises ValueError for the extras that some networks ask of their attention and that this one does not do.
+    """
+    if softcap is not None or s_aux is not None or position_bias is not None:
+        raise ValueError("this network needs soft-capped, sink or biased attention, which is not supported")
+    folds = query.is_cuda and attention_mask is not None and query.shape[2] == 1
+    attend = _folded if folds else _grouped
+    return attend(query, key, value, attention_mask, scaling).transpose(1, 2), None
+
+
+def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    causal = mask is None and query.shape[2] > 1
+    groups = query.shape[1] != key.shape[1]
+    return F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale, enable_gqa=groups)
+
+
+def _folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """One query token a row: (rows, kv_heads * group, 1, dim) is read as (rows, kv_heads, group, dim).
+
+    CUDA's masked kernels do not share K heads, and would be given copies of K and V.
+    """
+    rows, heads, _, dim = query.shape
+    kv_heads = key.shape[1]
+    folded = query.reshape(rows, kv_heads, heads // kv_heads, dim)
+    out = F.scaled_dot_product_attention(folded, key, value, mask, scale=scale)
+    return out.reshape(rows, heads, 1, dim)
+
+
+def register() -> str:
+    """Make the function known to transformers; returns its name. Registering twice changes nothing."""
+    AttentionInterface.register(ATTENTION, masked_attention)
+    return ATTENTION

@@ -1,0 +1,7 @@
+"""The one error that fetching and checking weights raises, so that its parts need not know each other."""
+
+from __future__ import annotations
+
+
+class CatalogError(Exception):
+    """A model cannot be had; the message names what is wrong and the remedy."""

@@ -1,0 +1,205 @@
+"""Text to token ids and back: chat template, encoding, and decoding that never emits half a character.
+
+It knows no request and no batch. Everything here may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from jinja2.exceptions import TemplateError
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+REPLACEMENT = "\ufffd"
+"""What decoders put where bytes do not, or not yet, make a character."""
+
+LONGEST_WAIT = 64
+"""Tokens after which bytes that still make no character are shown as U+FFFD: real characters need a few at most,
+and decoding an endless run of stray bytes again at each token would cost quadratic time."""
+
+
+class TextError(ValueError):
+    """Text or messages that the model's tokenizer or chat template refuses; the message is for the client."""
+
+
+class Text:
+    """A model's tokenizer and chat template."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, *, chat_template: str | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._template = chat_template if chat_template is not None else tokenizer.chat_template
+        self._backend: Tokenizer = tokenizer.backend_tokenizer
+        self._literal = Tokenizer.from_str(self._backend.to_str())
+        self._literal.encode_special_tokens = True
+        self._control = _control_texts(self._backend)
+
+    @classmethod
+    def load(cls, folder: Path, *, chat_template: str | None = None) -> Text:
+        """Read the tokenizer in `folder`; raises TextError when there is none that is safe to use."""
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        except (ValueError, OSError, KeyError) as error:
+            raise TextError(f"no usable tokenizer in {folder.name}: {error}") from error
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            raise TextError(f"{folder.name} has no tokenizer.json; only fast tokenizers are supported")
+        return cls(tokenizer, chat_template=chat_template)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: no text of n tokens is longer than n times this."""
+        return max(len(token) for token in self._backend.get_vocab())
+
+    def encode(self, text: str) -> list[int]:
+        """A prompt as it stands: control tokens written in it count as such, a start token is added if customary."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=True).ids
+        return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Messages through the chat template, up to where the assistant speaks.
+
+        What looks like a control token inside a message stays plain text, so no user can forge a turn.
+        """
+        if self._template is None:
+            raise TextError("this model has no chat template: use /v1/completions, or start with --chat-template")
+        nonce = secrets.token_hex(8)
+        veiled, hidden = self._veil(messages, nonce)
+        return self._encode_veiled(self._render(veiled), nonce, hidden)
+
+    def _veil(self, messages: Sequence[Mapping[str, str]], nonce: str) -> tuple[list[dict[str, str]], list[str]]:
+        """Put a marker in place of each control text that a message contains."""
+        hidden: list[str] = []
+        veiled = [dict(message) for message in messages]
+        for message in veiled:
+            for text in self._control:
+                if text in message["content"]:
+                    message["content"] = message["content"].replace(text, f"{nonce}{len(hidden)}{nonce}")
+                    hidden.append(text)
+        return veiled, hidden
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                messages, chat_template=self._template, add_generation_prompt=True, tokenize=False
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise TextError(f"the model's chat template refuses these messages: {error}") from error
+        return str(rendered)
+
+    def _encode_veiled(self, rendered: str, nonce: str, hidden: list[str]) -> list[int]:
+        if not hidden:
+            return list(self._backend.encode(rendered, add_special_tokens=False).ids)
+        ids: list[int] = []
+        # Between two nonces stands the number of a hidden text: every second piece.
+        for place, piece in enumerate(rendered.split(nonce)):
+            coder, text = (self._literal, hidden[int(piece)]) if place % 2 else (self._backend, piece)
+            ids += coder.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Token ids as text, control tokens left out."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+
+    def token_text(self, token_id: int) -> str:
+        """One token by itself; part of a character shows as U+FFFD."""
+        return str(self._backend.decode([token_id], skip_special_tokens=False))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that one token stands for, also where they are only part of a character."""
+        return self._byte_table.get(token_id) or self.token_text(token_id).encode()
+
+    @cached_property
+    def _byte_table(self) -> dict[int, bytes]:
+        """Bytes of the tokens that need not be whole characters; filled only for byte-level vocabularies."""
+        decoder = self._backend.decoder
+        if decoder is None or decoder.decode(["\u0120"]) != " ":
+            return {}
+        alphabet = _byte_alphabet()
+        vocab = self._backend.get_vocab(with_added_tokens=False).items()
+        return {index: bytes(alphabet[c] for c in token) for token, index in vocab if all(c in alphabet for c in token)}
+
+
+class TextStream:
+    """Decodes one answer token by token. The pieces joined equal the decoding of the whole."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._ids: list[int] = []
+        self._shown = 0  # ids [0, shown) are out
+        self._from = 0  # ids [from, shown) are decoded again as context, since spacing can depend on them
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; empty while a character is incomplete."""
+        self._ids.append(token_id)
+        piece = self._pending()
+        waits = len(self._ids) - self._shown
+        if waits < LONGEST_WAIT and (not piece or piece.endswith(REPLACEMENT)):
+            return ""
+        self._from, self._shown = self._shown, len(self._ids)
+        return piece
+
+    def flush(self) -> str:
+        """What is left when no token follows: incomplete characters come out as U+FFFD."""
+        piece = self._pending()
+        self._from = self._shown = len(self._ids)
+        return piece
+
+    def _pending(self) -> str:
+        context = self._text.decode(self._ids[self._from : self._shown])
+        return self._text.decode(self._ids[self._from :])[len(context) :]
+
+
+class StopMatcher:
+    """Watches a text for stop strings; holds back what may become one."""
+
+    def __init__(self, stops: Sequence[str], *, include: bool) -> None:
+        self._stops = stops
+        self._include = include
+        self._held = ""
+
+    def push(self, piece: str) -> tuple[str, str | None]:
+        """Returns the text that may be shown, and the stop string that ends it, if one does."""
+        text = self._held + piece
+        found = min(((text.find(stop), stop) for stop in self._stops if stop in text), default=None)
+        if found is not None:
+            at, stop = found
+            self._held = ""
+            return text[: at + len(stop) if self._include else at], stop
+        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], None
+
+    def flush(self) -> str:
+        """What was held back and did not become a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
+
+
+def _control_texts(backend: Tokenizer) -> list[str]:
+    """Texts that encode to control tokens, longest first, so that none is hidden inside another."""
+    added = backend.get_added_tokens_decoder().values()
+    return sorted((token.content for token in added if token.special), key=len, reverse=True)
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The printable character that stands for each byte in byte-level vocabularies (GPT-2's table)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

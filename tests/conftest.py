@@ -1,0 +1,43 @@
+"""What several folders of tests share: a tiny checkpoint, loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.loader import LoadedModel, load
+from models.text import Text
+from tests import tiny
+from tests.live_server import serve
+from tests.reference import Reference
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_folder: Path) -> LoadedModel:
+    torch.set_grad_enabled(False)
+    return load(tiny_folder, dtype="float32")
+
+
+@pytest.fixture(scope="session")
+def tiny_text(tiny_folder: Path) -> Text:
+    return Text.load(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_reference(tiny_folder: Path) -> Reference:
+    return Reference(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def live_url(tiny_folder: Path) -> Iterator[str]:
+    """A real server with the tiny model, whose id is "tiny"."""
+    with serve(tiny_folder) as url:
+        yield url

@@ -1,0 +1,36 @@
+"""A `lengthwise serve` process on a free loopback port, started as a user would start it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+COMMAND = Path(sys.executable).with_name("lengthwise")
+
+
+@contextmanager
+def serve(folder: Path, *flags: str) -> Iterator[str]:
+    """Yields the server's URL once its ready line is out; ends it with SIGTERM and checks that it ends well."""
+    command = [str(COMMAND), "serve", str(folder), "--port", "0", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield _ready_url(process.stdout)
+        finally:
+            process.terminate()
+            # Reading to the end also keeps a chatty server from blocking on a full pipe.
+            rest = process.stdout.read()
+    assert process.returncode == 0, rest
+
+
+def _ready_url(lines: Iterator[str]) -> str:
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if found := re.search(r"ready on (http://\S+)", line):
+            return found[1]
+    raise AssertionError(f"no ready line: {''.join(seen)}")

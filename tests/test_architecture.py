@@ -1,0 +1,89 @@
+"""The house rules that a program can check: which way imports run, and that every test file tests something."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = frozenset({"server", "engine", "scheduler", "models", "loadgen"})
+HEAVY = frozenset({"torch", "transformers", "sentence_transformers", "aiohttp"})
+
+ALLOWED = {
+    "models": {"models"},
+    "engine": {"engine", "models"},
+    "scheduler": {"scheduler", "engine.messages", "engine.simulated"},
+    "loadgen": {"loadgen", "scheduler", "engine.simulated", "engine.messages"},
+    "server": {*PACKAGES},
+}
+"""Of our own modules, what each package may import; a package stands for all that is in it."""
+
+LIGHT = ("scheduler", "engine/messages.py", "engine/simulated.py")
+"""Files that must run without a tensor library or a server."""
+
+NOT_DATA = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle"})
+"""Modules that run code when they read."""
+
+
+def sources(where: str) -> list[Path]:
+    path = ROOT / where
+    return [path] if path.suffix == ".py" and path.exists() else sorted(path.rglob("*.py"))
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Full names of what a file imports, wherever in the file; `from a import b` counts as `a.b`."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{path}:{node.lineno}: write imports in full"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def within(name: str, packages: set[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_imports_run_one_way(package: str) -> None:
+    own = [(path, name) for path in sources(package) for name in imports(path) if within(name, set(PACKAGES))]
+    wrong = [f"{path.relative_to(ROOT)} imports {name}" for path, name in own if not within(name, ALLOWED[package])]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("where", LIGHT)
+def test_decisions_and_messages_need_no_tensors_and_no_server(where: str) -> None:
+    found = [(path, name.partition(".")[0]) for path in sources(where) for name in imports(path)]
+    assert [f"{path.relative_to(ROOT)} imports {name}" for path, name in found if name in HEAVY] == []
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_no_package_can_run_code_that_it_reads(package: str) -> None:
+    for path in sources(package):
+        calls = [node.func for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
+        called = {node.id for node in calls if isinstance(node, ast.Name)}
+        assert not called & {"eval", "exec", "compile", "__import__"}, path
+        assert not {name.partition(".")[0] for name in imports(path)} & NOT_DATA, path
+
+
+def test_every_test_file_has_tests_and_lies_in_a_package() -> None:
+    for path in sources("tests"):
+        assert (path.parent / "__init__.py").exists(), path
+        if path.name.startswith("test_"):
+            names = [
+                node.name for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
+            assert any(name.startswith("test_") for name in names), path
+
+
+def test_package_files_are_empty() -> None:
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
+    assert len(files) >= len(PACKAGES)
+    assert [path for path in files if path.read_text()] == []

@@ -1,0 +1,64 @@
+"""That what is installed, what was tested and what is in the tree agree."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PIN = re.compile(r"([A-Za-z0-9._-]+)==([0-9][A-Za-z0-9.]*)")
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    matches = [PIN.fullmatch(line) for line in lines if line and not line.startswith("#")]
+    assert all(matches), "constraints.txt holds exact versions only"
+    return {canonical(match[1]): match[2] for match in matches if match}
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_pyproject_names_the_packages_that_exist() -> None:
+    named = set(PROJECT["tool"]["setuptools"]["packages"])
+    tops = {name.partition(".")[0] for name in named}
+    assert named == {
+        path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        for top in tops
+        for path in (ROOT / top).rglob("__init__.py")
+    }
+    present = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert tops == present - {"tests"}
+
+
+def test_every_requirement_has_a_tested_version() -> None:
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    wanted = [*PROJECT["project"]["dependencies"], *(line for extra in extras for line in extra)]
+    names = {canonical(re.split(r"[<>=!~ \[]", line, maxsplit=1)[0]) for line in wanted}
+    assert names - pins().keys() == set()
+
+
+@pytest.mark.parametrize("target", ["install", "serve", "chat", "bench", "test", "check", "clean"])
+def test_the_makefile_has_every_target_that_the_documents_name(target: str) -> None:
+    done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_make_alone_lists_the_targets() -> None:
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "make serve" in done.stdout
+
+
+def test_an_interpreter_that_is_missing_is_named_with_the_remedy(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    done = subprocess.run(["make", "install", "PYTHON=no-such-python"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "no-such-python is missing or older than 3.11" in done.stderr
+    assert not (tmp_path / ".venv").exists()

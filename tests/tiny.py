@@ -1,0 +1,84 @@
+"""A tiny random model with a byte-level tokenizer, written to a folder: a real checkpoint that takes milliseconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+CORPUS = (
+    "the quick brown fox jumps over the lazy dog, and the other animals watch what it does.\n"
+    "def add(left, right):\n    return left + right\n"
+    "你好，世界。今天天气很好。 😀 👩‍👩‍👧‍👦 مرحبا\n"
+)
+
+
+def build(folder: Path, *, context: int = 512, seed: int = 0) -> Path:
+    """Write config, safetensors and tokenizer of a two-layer llama with grouped queries; returns the folder."""
+    tokenizer = _tokenizer()
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=context,
+        # Wide weights, so that the likeliest token is likelier than the next by more than rounding.
+        initializer_range=0.4,
+        bos_token_id=tokenizer.convert_tokens_to_ids(START),
+        eos_token_id=tokenizer.convert_tokens_to_ids(END),
+        pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def build_parrot(folder: Path, text: str) -> Path:
+    """A checkpoint that says `text` over and over whatever it is asked; no token may occur in it twice.
+
+    Embeddings are one-hot and the layers add nothing, so the head sees which token was last and names its successor.
+    """
+    tokenizer = _tokenizer()
+    size = len(tokenizer)
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    assert len(set(tokens)) == len(tokens)
+    successor = torch.full((size,), tokens[0])
+    successor[tokens] = torch.tensor([*tokens[1:], tokens[0]])
+    end = tokenizer.convert_tokens_to_ids(END)
+    shape = {"hidden_size": size, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    network = LlamaForCausalLM(LlamaConfig(vocab_size=size, max_position_embeddings=512, eos_token_id=end, **shape))
+    layer = network.model.layers[0]
+    with torch.no_grad():
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+        network.model.embed_tokens.weight.copy_(torch.eye(size))
+        network.lm_head.weight.copy_(torch.nn.functional.one_hot(successor, size).T)
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator([CORPUS], trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END, pad_token=PAD)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
