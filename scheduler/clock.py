@@ -1,0 +1,34 @@
+"""Time as the scheduler sees it: seconds that never jump. Tests and simulations bring a clock of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A source of time and a way to wait on it."""
+
+    def now(self) -> float:
+        """Seconds since an arbitrary moment; never goes back."""
+        ...
+
+    async def wait(self, event: asyncio.Event, until: float | None) -> None:
+        """Return when the event is set, or at the time `until`, whichever is first."""
+        ...
+
+
+class MonotonicClock:
+    """The machine's own time."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    async def wait(self, event: asyncio.Event, until: float | None) -> None:
+        delay = None if until is None else max(0.0, until - self.now())
+        try:
+            async with asyncio.timeout(delay):
+                await event.wait()
+        except TimeoutError:
+            return

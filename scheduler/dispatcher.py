@@ -1,0 +1,185 @@
+"""The loop that decides: arrivals and reports come in, orders go out. It runs on the event loop and owns every
+request from arrival to end. What to decide is the strategy's parts' business; there is no branch on a strategy here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Iterable, Sequence
+
+from engine.messages import Cancel, ExecutorDied, FinishReason, Report, RowUpdate, SamplingParams, StepReport
+from scheduler.clock import Clock
+from scheduler.request import Request, State, Times
+from scheduler.strategy import Parts
+from scheduler.worker import Port, Worker
+
+log = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """The server takes no new requests; the message says why."""
+
+
+class Dispatcher:
+    """All methods belong to the event loop's thread."""
+
+    def __init__(self, parts: Parts, ports: Sequence[Port], clock: Clock) -> None:
+        self._parts = parts
+        self._clock = clock
+        self._workers = {port.info.index: Worker(port) for port in ports}
+        self._lost: set[int] = set()  # indices of executors that died
+        self._row_ids = itertools.count()
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._draining = False
+        self.late_updates = 0
+        """Updates for rows that had already ended here: cancelled while a step was under way."""
+
+    @property
+    def requests_waiting(self) -> int:
+        return len(self._parts.batcher.waiting)
+
+    @property
+    def requests_running(self) -> int:
+        """Requests that an executor holds, in whatever stage."""
+        return sum(worker.rows for worker in self._workers.values())
+
+    @property
+    def alive(self) -> bool:
+        """Whether any executor can still work."""
+        return any(worker.port.alive for worker in self._live())
+
+    def submit(self, prompt: Sequence[int], sampling: SamplingParams, *, priority: int = 0) -> Request:
+        """Take a request in; its answer comes through `request.stream`. Raises Refused."""
+        if self._draining:
+            raise Refused("the server is shutting down")
+        if not self.alive:
+            raise Refused("no executor is alive")
+        times = Times(arrival=self._clock.now())
+        request = Request(next(self._row_ids), tuple(prompt), sampling, times, priority)
+        self._empty.clear()
+        self._queue(request)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """End a request whose answer nobody wants any more. Safe at any time, also after its end."""
+        if not request.state.is_final:
+            self._withdraw(request)
+            self._end(request, State.CANCELLED)
+
+    def receive(self, report: Report) -> None:
+        """Book an executor's report."""
+        match report:
+            case StepReport():
+                self._book(report)
+            case ExecutorDied(executor, error):
+                self._bury(self._workers[executor], error)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Dispatch until cancelled: on an arrival, a report, or when the batcher asked to be woken."""
+        while True:
+            await self._clock.wait(self._wake, self._parts.batcher.wake_at(self._clock.now()))
+            self._wake.clear()
+            self.dispatch()
+
+    def dispatch(self) -> None:
+        """Hand out plans until no executor can be given more."""
+        while any(self._assign(worker) for worker in self._parts.placement(self._live())):
+            pass
+
+    async def drain(self) -> None:
+        """Refuse new requests, and return when the last one has ended."""
+        self._draining = True
+        await self._empty.wait()
+
+    def abort_all(self, message: str) -> None:
+        """End every request with an error."""
+        self._draining = True
+        held = [request for worker in self._workers.values() for request in worker.requests.values()]
+        for request in (*held, *self._parts.batcher.waiting):
+            self._withdraw(request)
+            self._fail(request, message)
+
+    def _live(self) -> list[Worker]:
+        return [worker for index, worker in self._workers.items() if index not in self._lost]
+
+    def _queue(self, request: Request) -> None:
+        self._parts.batcher.add(request)
+        self._wake.set()
+
+    def _assign(self, worker: Worker) -> bool:
+        """Give one executor one plan; False when there is none for it."""
+        plan = self._parts.batcher.take(worker, self._clock.now())
+        if plan is None:
+            return False
+        for request in plan.requests:
+            request.move(State.ASSIGNED)
+            request.executor = worker.info.index
+            request.times.assigned = self._clock.now()
+            worker.requests[request.row_id] = request
+        worker.port.post(plan.order)
+        return True
+
+    def _withdraw(self, request: Request) -> None:
+        """Take a request back from wherever it is; an executor frees its row before its next step."""
+        self._parts.batcher.discard(request)
+        if request.executor is not None:
+            worker = self._workers[request.executor]
+            worker.port.post(Cancel((request.row_id,)))
+            del worker.requests[request.row_id]
+
+    def _book(self, report: StepReport) -> None:
+        worker = self._workers[report.executor]
+        worker.shape = report.shape
+        now = self._clock.now()
+        for update in report.updates:
+            request = worker.requests.get(update.row_id)
+            if request is None:
+                self.late_updates += 1
+            else:
+                self._absorb(worker, request, update, now)
+
+    def _absorb(self, worker: Worker, request: Request, update: RowUpdate, now: float) -> None:
+        if update.token_ids and request.state is State.ASSIGNED:
+            request.move(State.RUNNING)
+        request.absorb(update, now)
+        if update.finish_reason is not None:
+            del worker.requests[request.row_id]
+            self._end(request, State.FAILED if update.finish_reason is FinishReason.ERROR else State.FINISHED)
+
+    def _bury(self, worker: Worker, error: str) -> None:
+        """An executor is gone: requests that have shown nothing yet start again elsewhere, the others fail."""
+        log.error("executor %d is gone: %s", worker.info.index, error)
+        self._lost.add(worker.info.index)
+        orphans = list(worker.requests.values())
+        worker.requests.clear()
+        for request in orphans:
+            request.executor = None
+            if not request.generated:
+                request.move(State.WAITING)
+                self._queue(request)
+        # Only now, since the last request to end wakes who waits for that.
+        self._fail_all([request for request in orphans if request.generated], "the executor of this request failed")
+        if not self._live():
+            self._fail_all(list(self._parts.batcher.waiting), "no executor is alive")
+
+    def _fail_all(self, requests: Iterable[Request], message: str) -> None:
+        for request in requests:
+            self._parts.batcher.discard(request)
+            self._fail(request, message)
+
+    def _fail(self, request: Request, message: str) -> None:
+        request.absorb(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message), self._clock.now())
+        self._end(request, State.FAILED)
+
+    def _end(self, request: Request, state: State) -> None:
+        request.move(state)
+        request.executor = None
+        request.times.end = self._clock.now()
+        self._wake.set()
+        if self.requests_waiting == 0 and self.requests_running == 0:
+            self._empty.set()

@@ -1,0 +1,106 @@
+"""A request as the scheduler sees it: one sequence to generate, its state, its timestamps and its answer's stream.
+
+A client's call with n=2, or with two prompts, is two requests here. This file knows no HTTP and no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from engine.messages import RowId, RowSpec, RowUpdate, SamplingParams
+from scheduler.stream import TokenStream
+
+
+class State(StrEnum):
+    """Where a request is in its life."""
+
+    WAITING = "waiting"
+    ASSIGNED = "assigned"
+    """Sent to an executor; no token yet."""
+    RUNNING = "running"
+    """Has at least one token."""
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def is_final(self) -> bool:
+        return not TRANSITIONS[self]
+
+
+TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
+    {
+        State.WAITING: frozenset({State.ASSIGNED, State.CANCELLED, State.FAILED}),
+        State.ASSIGNED: frozenset({State.RUNNING, State.WAITING, State.FINISHED, State.CANCELLED, State.FAILED}),
+        State.RUNNING: frozenset({State.WAITING, State.FINISHED, State.CANCELLED, State.FAILED}),
+        State.FINISHED: frozenset(),
+        State.CANCELLED: frozenset(),
+        State.FAILED: frozenset(),
+    }
+)
+"""The legal moves. ASSIGNED and RUNNING go back to WAITING when a row is rescheduled or its executor is gone."""
+
+
+class IllegalTransition(RuntimeError):
+    """A request was asked to make a move that TRANSITIONS does not list: a bug, never the client's fault."""
+
+
+@dataclass(slots=True)
+class Times:
+    """Moments of a request's life, in seconds of the dispatcher's clock; None until they come."""
+
+    arrival: float
+    assigned: float | None = None
+    first_token: float | None = None
+    end: float | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """One sequence to generate. Only the dispatcher changes it.
+
+    Requests compare by identity, so that they can live in sets and as keys.
+    """
+
+    row_id: RowId
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    times: Times
+    priority: int = 0
+    """Lower is earlier, as in vLLM."""
+    state: State = State.WAITING
+    generated: int = 0
+    """Tokens made so far, the end token included."""
+    executor: int | None = None
+    """Index of the executor that holds the row; set by the dispatcher while ASSIGNED or RUNNING."""
+    stream: TokenStream = field(default_factory=TokenStream)
+
+    @property
+    def input_length(self) -> int:
+        """L(p): prompt tokens, template included."""
+        return len(self.prompt)
+
+    @property
+    def kv_length(self) -> int:
+        """Tokens whose K and V a device holds when the row runs there."""
+        return self.input_length + self.generated
+
+    @property
+    def spec(self) -> RowSpec:
+        return RowSpec(self.row_id, self.prompt, self.sampling)
+
+    def move(self, state: State) -> None:
+        """Change state; raises IllegalTransition when the table forbids it."""
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(f"request {self.row_id} cannot go from {self.state} to {state}")
+        self.state = state
+
+    def absorb(self, update: RowUpdate, now: float) -> None:
+        """Book what a step brought and pass it on to whoever reads the answer."""
+        if update.token_ids and self.times.first_token is None:
+            self.times.first_token = now
+        self.generated += len(update.token_ids)
+        self.stream.put(update)
