@@ -1,0 +1,194 @@
+"""The composition root: from a configuration to a service whose model is loaded and whose threads run.
+
+The only place that knows all the parts. What they do is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import torch
+
+from engine.arena import KvArena
+from engine.batch import RunningBatch
+from engine.executor import Executor
+from engine.messages import Deliver, ExecutorInfo, Report
+from engine.pipeline import Pipeline
+from engine.probe import probe
+from models.catalog import Catalog
+from models.loader import LoadedModel, LoadError, load
+from models.text import Text
+from scheduler import batching
+from scheduler.clock import MonotonicClock
+from scheduler.dispatcher import Dispatcher
+from scheduler.strategy import STRATEGIES, Parts, assemble
+from server.config import ServeConfig
+from server.service import Limits, Service
+
+CPU_MEMORY_SHARE = 0.25
+"""Part of the free memory that K and V may take on a CPU, over all executors, unless --kv-cache-memory says."""
+
+STOP_TIMEOUT = 10.0
+"""Seconds an executor has to end its last step."""
+
+
+@asynccontextmanager
+async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
+    """Load the model, start the executors and the dispatcher; on leaving, stop and join them.
+
+    Raises CatalogError, LoadError and TextError with the remedy.
+    """
+    folder = await asyncio.to_thread(Catalog().resolve, config.model)
+    text = Text.load(folder, chat_template=_chat_template(config))
+    models = await asyncio.to_thread(_load_models, config, folder)
+    loop = asyncio.get_running_loop()
+
+    def deliver(report: Report) -> None:
+        loop.call_soon_threadsafe(dispatcher.receive, report)
+
+    executors = [_executor(config, index, model, text, deliver) for index, model in enumerate(models)]
+    await asyncio.to_thread(probe, models[0], text)
+    dispatcher = Dispatcher(_parts(config), executors, MonotonicClock())
+    with _running(executors), ThreadPoolExecutor(1, "tokenizer") as pool:
+        async with _dispatching(dispatcher):
+            yield _service(config, models[0], text, executors, dispatcher, pool)
+
+
+def _chat_template(config: ServeConfig) -> str | None:
+    if config.chat_template is None:
+        return None
+    try:
+        return config.chat_template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoadError(f"--chat-template {config.chat_template} cannot be read: {error}") from error
+
+
+def _load_models(config: ServeConfig, folder: Path) -> list[LoadedModel]:
+    """One network per executor: on CUDA a device each, on a CPU the same weights for all."""
+    devices = _cuda_devices(config)
+    if devices:
+        return [load(folder, dtype=config.dtype, device=device) for device in devices]
+    torch.set_num_threads(_threads(config))
+    first = load(folder, dtype=config.dtype, device="cpu")
+    return [first, *(first.twin() for _ in range(max(1, config.executors) - 1))]
+
+
+def _cuda_devices(config: ServeConfig) -> list[str]:
+    there = torch.cuda.device_count() if config.device != "cpu" else 0
+    wanted = config.executors or there
+    if config.device == "cuda" and there == 0:
+        raise LoadError("--device cuda, but no CUDA device is visible: check the driver and CUDA_VISIBLE_DEVICES")
+    if there and wanted > there:
+        raise LoadError(f"--executors {wanted}, but only {there} CUDA devices are visible: one executor drives one")
+    return [f"cuda:{index}" for index in range(wanted if there else 0)]
+
+
+def _threads(config: ServeConfig) -> int:
+    """CPU threads of one executor: an equal share of the cores that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, config.executors))
+
+
+def _executor(config: ServeConfig, index: int, model: LoadedModel, text: Text, deliver: Deliver) -> Executor:
+    context = _context_length(config, model)
+    capacity = min(_capacity_tokens(config, model), config.max_num_seqs * context)
+    if config.max_model_len is not None and capacity < context:
+        raise LoadError(
+            f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "
+            "lower it, or give more with --kv-cache-memory or --gpu-memory-utilization"
+        )
+    arena = KvArena(model.kv, capacity, max_rows=config.max_num_seqs)
+    batch = RunningBatch(model, arena)
+    pipeline = Pipeline(model, text, batch, max_prefill_tokens=config.max_num_batched_tokens)
+    info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
+    return Executor(info, pipeline, deliver, threads=None if model.device.type == "cuda" else _threads(config))
+
+
+def _context_length(config: ServeConfig, model: LoadedModel) -> int:
+    if config.max_model_len is not None and config.max_model_len > model.context_length:
+        raise LoadError(f"--max-model-len {config.max_model_len} exceeds the model's context of {model.context_length}")
+    return config.max_model_len or model.context_length
+
+
+def _capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:
+    """Tokens of K and V that the device's memory is to hold, as the flags say."""
+    given = config.kv_cache_memory
+    if given is not None:
+        room = int(given * 2**30)
+    elif model.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(model.device)
+        room = int(config.gpu_memory_utilization * total) - (total - free)
+    else:
+        room = int(psutil.virtual_memory().available * CPU_MEMORY_SHARE) // max(1, config.executors)
+    tokens = room // model.kv.bytes_per_token
+    if tokens < 2:
+        raise LoadError("no memory is left for K and V: free some, or choose a smaller model or dtype")
+    return tokens
+
+
+def _parts(config: ServeConfig) -> Parts:
+    ahead = config.prefill_ahead if config.prefill_ahead is not None else max(1, config.max_num_seqs // 8)
+    limits = batching.Limits(group_tokens=config.max_num_batched_tokens, prefill_ahead=ahead)
+    return assemble(STRATEGIES[config.strategy], limits)
+
+
+@contextmanager
+def _running(executors: list[Executor]) -> Iterator[None]:
+    for executor in executors:
+        executor.start()
+    try:
+        yield
+    finally:
+        for executor in executors:
+            executor.stop(STOP_TIMEOUT)
+
+
+@asynccontextmanager
+async def _dispatching(dispatcher: Dispatcher) -> AsyncIterator[None]:
+    task = asyncio.create_task(dispatcher.run(), name="dispatcher")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _service(
+    config: ServeConfig,
+    model: LoadedModel,
+    text: Text,
+    executors: list[Executor],
+    dispatcher: Dispatcher,
+    pool: ThreadPoolExecutor,
+) -> Service:
+    return Service(
+        dispatcher=dispatcher,
+        text=text,
+        model_names=config.served_model_name or (_model_name(config.model),),
+        model_root=config.model,
+        context_length=min(executor.info.context_length for executor in executors),
+        sampling_defaults=model.sampling_defaults,
+        tokenizer_pool=pool,
+        executors=len(executors),
+        limits=_limits(config),
+    )
+
+
+def _limits(config: ServeConfig) -> Limits:
+    return Limits(
+        max_body_bytes=config.max_body_bytes,
+        body_timeout=config.body_timeout,
+        sse_keep_alive_interval=config.sse_keep_alive_interval,
+    )
+
+
+def _model_name(model: str) -> str:
+    """The name the API knows a model by: as given, or a path's last part."""
+    path = Path(model).expanduser()
+    return path.resolve().name.removesuffix(".gguf") if path.exists() else model

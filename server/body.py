@@ -1,0 +1,74 @@
+"""A request's body: bytes that come in time and in size, as JSON that is what the schema says.
+
+It knows no field; the schema's bounds are the schema's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TypeVar
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from server.errors import ApiError, bad_request
+from server.service import SERVICE, Limits
+
+LARGE = 64 * 1024
+"""Bytes from which a body is parsed off the event loop, since that takes longer than a token may wait."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+async def read_body(request: web.Request, schema: type[T]) -> T:
+    """The body as `schema`; raises ApiError 400, 408 or 413."""
+    service = request.app[SERVICE]
+    raw = await _read(request, service.limits)
+    if len(raw) < LARGE:
+        return parse(raw, schema)
+    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, parse, raw, schema)
+
+
+async def _read(request: web.Request, limits: Limits) -> bytes:
+    if (request.content_length or 0) > limits.max_body_bytes:
+        raise _too_large(limits)
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            return await request.read()
+    except TimeoutError:
+        message = f"the request's body did not arrive within {limits.body_timeout:g} s; send it at once"
+        raise ApiError(408, message, close=True) from None
+    except web.HTTPRequestEntityTooLarge:
+        raise _too_large(limits) from None
+
+
+def _too_large(limits: Limits) -> ApiError:
+    message = f"the request's body is larger than {limits.max_body_bytes} bytes (--max-body-bytes); shorten it"
+    return ApiError(413, message, close=True)
+
+
+def parse(raw: bytes, schema: type[T]) -> T:
+    """JSON text as `schema`; raises ApiError 400 that names the field."""
+    try:
+        tree = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"the request's body is not valid JSON: {error}", code="invalid_json") from None
+    try:
+        return msgspec.convert(tree, schema)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from None
+
+
+_AT_PATH = re.compile(r"^(?P<what>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
+
+
+def _invalid(error: msgspec.ValidationError) -> ApiError:
+    """msgspec's message, with the field's name in front as the client wrote it."""
+    found = _AT_PATH.match(str(error))
+    if found is None:
+        return bad_request(f"the request's body: {error}", code="invalid_value")
+    path = found["path"]
+    param = re.split(r"[.\[]", path)[0]
+    return bad_request(f"{path}: {found['what']}", param, "invalid_value")

@@ -1,0 +1,96 @@
+"""POST /v1/chat/completions: a conversation in, the assistant's next turn out."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from engine.messages import RowUpdate
+from server.answer import respond
+from server.body import read_body
+from server.call import Answer
+from server.listing import model_name
+from server.logprobs import chat_logprobs, prompt_logprobs
+from server.prompts import chat_prompt
+from server.refusals import refuse_unsupported
+from server.reply import (
+    FINGERPRINT,
+    ChatChoice,
+    ChatChunk,
+    ChatLogprobs,
+    ChatMessage,
+    ChatReply,
+    ChunkChoice,
+    Delta,
+    Head,
+    Metrics,
+    Usage,
+)
+from server.schema import ChatBody
+from server.service import SERVICE, Codec
+
+
+async def chat_completions(request: web.Request) -> web.StreamResponse:
+    """Handle one chat completion."""
+    service = request.app[SERVICE]
+    body = await read_body(request, ChatBody)
+    head = Head(f"chatcmpl-{secrets.token_hex(16)}", model_name(body.model, service))
+    refuse_unsupported(body)
+    prompt = await chat_prompt(body.messages, service)
+    return await respond(request, body, [prompt], ChatForm(head, service.text, body))
+
+
+@dataclass(frozen=True, slots=True)
+class ChatForm:
+    """Words answers as OpenAI's chat completions."""
+
+    head: Head
+    text: Codec
+    body: ChatBody
+
+    def event(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> ChatChunk | None:
+        logprobs = self._logprobs(update)
+        if not (update.text or logprobs or update.finish_reason):
+            return None
+        # The role comes with the first text, so that clients may take the first event for the first token.
+        delta = Delta(None if answer.begun else "assistant", update.text)
+        answer.begun = True
+        choice = ChunkChoice(answer.index, delta, logprobs, update.finish_reason, update.stop_reason)
+        return self._chunk([choice], usage)
+
+    def closing(self, usage: Usage, metrics: Metrics) -> ChatChunk:
+        return self._chunk([], usage, metrics)
+
+    def whole(self, results: Sequence[tuple[Answer, RowUpdate]], usage: Usage, metrics: Metrics) -> ChatReply:
+        return ChatReply(
+            id=self.head.id,
+            created=self.head.created,
+            model=self.head.model,
+            choices=[self._choice(answer, update) for answer, update in results],
+            usage=usage,
+            metrics=metrics,
+            system_fingerprint=FINGERPRINT,
+            prompt_logprobs=prompt_logprobs(results[0][1].prompt_logprobs, self.text, self.body.prompt_logprobs),
+        )
+
+    def _choice(self, answer: Answer, update: RowUpdate) -> ChatChoice:
+        message = ChatMessage(update.text)
+        return ChatChoice(answer.index, message, self._logprobs(update), update.finish_reason, update.stop_reason)
+
+    def _chunk(self, choices: list[ChunkChoice], usage: Usage | None, metrics: Metrics | None = None) -> ChatChunk:
+        return ChatChunk(
+            id=self.head.id,
+            object="chat.completion.chunk",
+            created=self.head.created,
+            model=self.head.model,
+            choices=choices,
+            system_fingerprint=FINGERPRINT,
+            usage=usage,
+            metrics=metrics,
+        )
+
+    def _logprobs(self, update: RowUpdate) -> ChatLogprobs | None:
+        return chat_logprobs(update.logprobs, self.text) if self.body.logprobs and update.logprobs else None

@@ -1,0 +1,108 @@
+"""`lengthwise chat`: a conversation in the terminal with a running server.
+
+It owns the arguments, the prompt and what Ctrl-C and Ctrl-D mean. Without a terminal it reads one turn per line and
+prints answers only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.conversation import Conversation
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+HELP = """\
+/reset   forget the conversation
+/help    show this
+Ctrl-C   stop the answer; at the prompt: leave
+Ctrl-D   leave"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command and its flags to the program's own."""
+    parser = subparsers.add_parser(
+        "chat", help="talk to a running server", description="Talk to a running server from the terminal."
+    )
+    parser.add_argument(
+        "--url", default="http://127.0.0.1:8000", help="where the server listens (default: %(default)s)"
+    )
+    parser.add_argument("--model", metavar="NAME", help="model to talk to (default: the server's)")
+    parser.add_argument("--system", metavar="TEXT", help="system message: what the assistant shall be")
+    parser.add_argument("--temperature", type=float, metavar="N", help="0 always says the likeliest; at most 2")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer, in tokens")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Talk until the user leaves; returns the exit code: 1 when a turn failed and nobody sat at the terminal."""
+    from server.conversation import ChatError, Conversation  # aiohttp, which --help can do without
+
+    given = {"temperature": args.temperature, "max_tokens": args.max_tokens}
+    options = {name: value for name, value in given.items() if value is not None}
+    terminal = Terminal(Conversation(args.url, args.model, args.system, options), sys.stdin.isatty())
+    try:
+        return terminal.run()
+    except ChatError as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1
+
+
+class Terminal:
+    """Reads turns and prints answers, with prompts and hints only when somebody sits there."""
+
+    def __init__(self, conversation: Conversation, interactive: bool) -> None:
+        self._conversation = conversation
+        self._interactive = interactive
+        self._failed = False
+
+    def run(self) -> int:
+        """Talk until the input ends; returns the exit code. Raises ChatError when there is no server."""
+        with asyncio.Runner() as runner:
+            model = runner.run(self._conversation.connect())
+            if self._interactive:
+                import readline  # noqa: F401  # gives input() its history and editing
+
+                print(f"Talking to {model}. /help shows what else there is.")
+            while (line := self._read()) is not None:
+                self._handle(line.strip(), runner)
+        return int(self._failed and not self._interactive)
+
+    def _read(self) -> str | None:
+        """The next line, None at the end."""
+        try:
+            return input("> " if self._interactive else "")
+        except (EOFError, KeyboardInterrupt):
+            if self._interactive:
+                print()
+            return None
+
+    def _handle(self, line: str, runner: asyncio.Runner) -> None:
+        match line:
+            case "":
+                return
+            case "/reset":
+                self._conversation.reset()
+            case "/help":
+                print(HELP)
+            case _:
+                self._answer(line, runner)
+
+    def _answer(self, line: str, runner: asyncio.Runner) -> None:
+        from server.conversation import ChatError
+
+        try:
+            runner.run(self._conversation.say(line, self._show))
+            print()
+        except KeyboardInterrupt:
+            print("\n[stopped]")
+        except ChatError as error:
+            self._failed = True
+            print(f"\nlengthwise: error: {error}", file=sys.stderr)
+
+    def _show(self, piece: str) -> None:
+        print(piece, end="", flush=True)

@@ -1,0 +1,83 @@
+"""What `lengthwise serve` can be told. The fields make the flags, the LENGTHWISE_ variables and the TOML keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.catalog import DEFAULT_MODEL
+from server.settings import ConfigError, gather, option, settings
+
+__all__ = ["ConfigError", "ServeConfig", "load_config"]
+
+
+def _strategies() -> Iterable[str]:
+    from scheduler.strategy import STRATEGIES
+
+    return STRATEGIES
+
+
+def _dtypes() -> Iterable[str]:
+    return ("auto", "float32", "bfloat16", "float16")
+
+
+def _devices() -> Iterable[str]:
+    return ("auto", "cpu", "cuda")
+
+
+def _log_levels() -> Iterable[str]:
+    return ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """Durations are seconds, sizes are bytes unless the name says otherwise."""
+
+    model: str = option(
+        DEFAULT_MODEL, "what to serve: a name of `lengthwise models`, a folder, a .gguf file, a hub id", positional=True
+    )
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(8000, "port to listen on; 0 takes a free one", low=0, high=65535)
+    served_model_name: tuple[str, ...] = option(
+        (), "names the API knows the model by, the first of them in answers; default: the model's own"
+    )
+    dtype: str = option("auto", "type of the weights; auto: bfloat16 where it is fast, else float32", choices=_dtypes)
+    device: str = option("auto", "where to run; auto: CUDA where there is a device, else the CPU", choices=_devices)
+    executors: int = option(
+        0, "executor threads; 0: one per CUDA device, else one; on a CPU they share its cores", low=0, high=1024
+    )
+    max_model_len: int | None = option(
+        None, "longest prompt plus answer, in tokens; default: the model's context", low=2
+    )
+    max_num_seqs: int = option(32, "sequences that run at a time on one executor", low=1, high=65536)
+    max_num_batched_tokens: int = option(512, "prompt tokens that are read between two decode steps", low=1)
+    kv_cache_memory: float | None = option(
+        None, "memory for keys and values per executor, in GiB; default: what the device leaves", low=0.001
+    )
+    gpu_memory_utilization: float = option(
+        0.9, "share of a CUDA device's memory to use, weights included", low=0.01, high=1
+    )
+    strategy: str = option("baton-pd", "how requests are ordered, batched and placed", choices=_strategies)
+    prefill_ahead: int | None = option(
+        None, "prompts that may be read ahead of a free slot; default: as the strategy has it", low=0
+    )
+    chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
+    seed: int | None = option(
+        None,
+        "makes the seeds of requests that bring none repeatable; default: new ones at each start",
+        low=0,
+        high=2**63 - 1,
+    )
+    max_body_bytes: int = option(4 * 1024 * 1024, "largest request body", low=1024)
+    body_timeout: float = option(10.0, "how long a request body may take to arrive", low=0.1)
+    shutdown_timeout: float = option(30.0, "how long running requests may take to end after SIGTERM", low=0)
+    sse_keep_alive_interval: float = option(15.0, "silence after which a stream gets a comment; 0: none", low=0)
+    log_level: str = option("info", "least severe messages to log", choices=_log_levels)
+
+
+def load_config(given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> ServeConfig:
+    """The command line wins over the environment, that over the file, that over the defaults. Raises ConfigError."""
+    values: dict[str, Any] = gather(settings(ServeConfig), given, environ, file)
+    return ServeConfig(**values)

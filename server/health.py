@@ -1,0 +1,54 @@
+"""GET /health/live, /health/ready, /health: whether the process answers, and whether it takes requests.
+
+Probes never wait in the request queue, so a busy server is not taken for a dead one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from server.answer import json_response
+from server.errors import ApiError
+from server.service import SERVICE
+
+
+@dataclass(slots=True)
+class Life:
+    """Where the process is in its life; process.py changes it."""
+
+    draining: bool = False
+
+
+LIFE = web.AppKey("life", Life)
+
+
+class Health(msgspec.Struct, frozen=True):
+    """A good answer to a probe."""
+
+    status: str
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """A good answer to a readiness probe, with what is under way."""
+
+    status: str
+    requests_waiting: int
+    requests_running: int
+
+
+async def live(request: web.Request) -> web.Response:
+    """Always 200: the event loop answered."""
+    return json_response(Health("ok"))
+
+
+async def ready(request: web.Request) -> web.Response:
+    """200 when a request would be taken; raises ApiError 503 when the server is going or no executor lives."""
+    dispatcher = request.app[SERVICE].dispatcher
+    if request.app[LIFE].draining:
+        raise ApiError(503, "the server is shutting down", code="shutting_down")
+    if not dispatcher.alive:
+        raise ApiError(503, "no executor is alive", code="no_executor")
+    return json_response(Readiness("ok", dispatcher.requests_waiting, dispatcher.requests_running))

@@ -1,0 +1,148 @@
+"""Messages or prompts of a request -> token ids that fit the model, made off the event loop.
+
+It refuses what cannot be read (other media, NUL, unknown tokens) and what cannot fit, before any memory is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from models.text import TextError
+from server.errors import ApiError, bad_request
+from server.schema import MAX_CHOICES, ContentPart, Message
+from server.service import Codec, Service
+
+WrittenPrompt: TypeAlias = str | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model is to continue: token ids, and the same as text where the client may want it back."""
+
+    ids: tuple[int, ...]
+    text: str = ""
+
+
+async def chat_prompt(messages: Sequence[Message], service: Service) -> Prompt:
+    """The conversation through the model's chat template; raises ApiError 400."""
+    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, _converse, messages, service)
+
+
+def _converse(messages: Sequence[Message], service: Service) -> Prompt:
+    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+    _check_characters(sum(len(turn["content"]) for turn in turns), "messages", service)
+    try:
+        ids = service.text.encode_chat(turns)
+    except TextError as error:
+        raise bad_request(f"messages: {error}", "messages") from None
+    return _fitting(Prompt(tuple(ids)), "messages", service)
+
+
+def _turn(message: Message, path: str) -> dict[str, str]:
+    """A message as chat templates know it: they have no developer, which is OpenAI's newer word for system."""
+    if message.tool_calls:
+        raise bad_request(f"{path}.tool_calls: tools are not supported yet", "messages", "unsupported")
+    role = "system" if message.role == "developer" else message.role
+    return {"role": role, "content": _checked(_content(message, path), path, "messages")}
+
+
+def _content(message: Message, path: str) -> str:
+    if message.content is None:
+        if message.role == "assistant":
+            return ""
+        raise bad_request(f"{path}.content: must be a string or a list of text parts", "messages")
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(_part(part, f"{path}.content[{place}]") for place, part in enumerate(message.content))
+
+
+def _part(part: ContentPart, path: str) -> str:
+    if part.type != "text":
+        raise bad_request(f"{path}: only parts of type 'text' are supported", "messages", "unsupported")
+    if part.text is None:
+        raise bad_request(f"{path}.text: is missing", "messages")
+    return part.text
+
+
+async def completion_prompts(prompt: str | list[str | int | list[int]], service: Service) -> list[Prompt]:
+    """The prompts of a completion, each by itself; raises ApiError 400."""
+    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, _complete, prompt, service)
+
+
+def _complete(prompt: str | list[str | int | list[int]], service: Service) -> list[Prompt]:
+    written = _separate(prompt)
+    # All are checked before the first is encoded: the last may be the one that is refused.
+    for place, one in enumerate(written):
+        _check_written(one, "prompt" if len(written) == 1 else f"prompt[{place}]", service)
+    return [_fitting(_encode(one, service.text), "prompt", service) for one in written]
+
+
+def _separate(prompt: str | list[str | int | list[int]]) -> Sequence[WrittenPrompt]:
+    """A string and a list of token ids are one prompt; lists of either are several."""
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [item for item in prompt if isinstance(item, int)]
+    if ids and len(ids) == len(prompt):
+        return [ids]
+    prompts = [item for item in prompt if not isinstance(item, int)]
+    if len({type(item) for item in prompt}) != 1:
+        message = "prompt: must be a string, token ids, or a list of one of these kinds; it may not be empty"
+        raise bad_request(message, "prompt")
+    if len(prompts) > MAX_CHOICES:
+        raise bad_request(f"prompt: at most {MAX_CHOICES} prompts fit one request", "prompt")
+    return prompts
+
+
+def _check_written(prompt: WrittenPrompt, path: str, service: Service) -> None:
+    if not prompt:
+        raise bad_request(f"{path}: must not be empty", "prompt")
+    if isinstance(prompt, str):
+        _checked(prompt, path, "prompt")
+        _check_characters(len(prompt), path, service)
+    else:
+        _check_ids(prompt, path, service)
+
+
+def _check_ids(ids: list[int], path: str, service: Service) -> None:
+    if len(ids) >= service.context_length:
+        raise too_long(path, f"{len(ids)} tokens", service)
+    if min(ids) < 0 or max(ids) >= service.text.vocab_size:
+        raise bad_request(f"{path}: token ids go from 0 to {service.text.vocab_size - 1}", "prompt")
+
+
+def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:
+    if isinstance(prompt, str):
+        return Prompt(tuple(text.encode(prompt)), prompt)
+    return Prompt(tuple(prompt), text.decode(prompt))
+
+
+def _checked(text: str, path: str, param: str) -> str:
+    if "\0" in text:
+        raise bad_request(f"{path}: must not contain NUL characters", param)
+    return text
+
+
+def _check_characters(count: int, path: str, service: Service) -> None:
+    """Refuse what cannot fit however it is split into tokens: splitting it would cost time for nothing."""
+    if count > service.context_length * service.text.longest_token:
+        raise too_long(path, f"{count} characters", service)
+
+
+def _fitting(prompt: Prompt, path: str, service: Service) -> Prompt:
+    if not prompt.ids:
+        raise bad_request(f"{path}: must not be empty", path)
+    if len(prompt.ids) >= service.context_length:
+        raise too_long(path, f"{len(prompt.ids)} tokens", service)
+    return prompt
+
+
+def too_long(path: str, length: str, service: Service) -> ApiError:
+    """The prompt leaves no room for an answer."""
+    message = (
+        f"{path}: has {length}, but the context holds {service.context_length} tokens, "
+        "one of them for the answer at least; shorten it"
+    )
+    return bad_request(message, path.split("[")[0], "context_length_exceeded")

@@ -1,0 +1,167 @@
+"""The bodies of answers, as the API has them. Fields that hold their default are left out where OpenAI does so."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+
+from engine.messages import FinishReason
+from server.version import VERSION
+
+FINGERPRINT = f"lengthwise-{VERSION}"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every body of one call repeats; `created` is in seconds since 1970."""
+
+    id: str
+    model: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens read and made."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """Where the time of a call went, in milliseconds; null where it never came so far."""
+
+    queue_time_ms: float | None
+    time_to_first_token_ms: float | None
+    generation_time_ms: float | None
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """One token that could stand in a place of an answer."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(msgspec.Struct, frozen=True):
+    """One token of a chat answer."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[Alternative]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """The tokens of a chat answer, or of a part of it."""
+
+    content: list[ChatLogprob]
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """The tokens of a completion, or of a part of it: four lists of one length."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """One token that could stand in a place of the prompt; its id is the key that leads here."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs: TypeAlias = list[dict[str, PromptLogprob] | None]
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """What the assistant said."""
+
+    content: str
+    role: str = "assistant"
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One whole answer."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+
+
+class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole chat completion."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    metrics: Metrics
+    system_fingerprint: str
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a chunk adds to a message; the role comes with the first."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChunkChoice(msgspec.Struct, frozen=True):
+    """What a chunk adds to one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event of a streamed chat completion."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    system_fingerprint: str
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One completion, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class CompletionReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A whole completion, or one event of a streamed one: they have one shape."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    system_fingerprint: str
+    usage: Usage | None = None
+    metrics: Metrics | None = None

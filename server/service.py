@@ -1,0 +1,101 @@
+"""What the handlers work with: a way to generate, a way to read and write text, and the limits that apply.
+
+The composition root fills it; nothing here starts, loads or owns anything.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from aiohttp import web
+
+from engine.messages import SamplingParams
+from models.loader import SamplingDefaults
+from scheduler.request import Request
+
+
+class Generator(Protocol):
+    """What the handlers need of scheduler.dispatcher.Dispatcher. Event loop only."""
+
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def requests_waiting(self) -> int: ...
+    @property
+    def requests_running(self) -> int: ...
+    def submit(self, prompt: Sequence[int], sampling: SamplingParams, *, priority: int = 0) -> Request: ...
+    def cancel(self, request: Request) -> None: ...
+    def drain(self) -> Awaitable[None]: ...
+    def abort_all(self, message: str) -> None: ...
+
+
+class Codec(Protocol):
+    """What the handlers need of models.text.Text. Encoding is heavy: never on the event loop."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def longest_token(self) -> int: ...
+    def encode(self, text: str) -> list[int]: ...
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+    def token_text(self, token_id: int) -> str: ...
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may ask of the server. Durations are seconds, sizes bytes."""
+
+    max_body_bytes: int = 4 * 1024 * 1024
+    body_timeout: float = 10.0
+    """How long a request's body may take to arrive."""
+    stall_timeout: float = 30.0
+    """How long a client may leave a stream unread before its request is cancelled."""
+    sse_keep_alive_interval: float = 15.0
+    """Silence after which a stream gets a comment line; 0 sends none."""
+
+
+def fresh_seed() -> int:
+    """A seed that nobody can foresee."""
+    return secrets.randbits(64)
+
+
+def seed_source(seed: int | None) -> Callable[[], int]:
+    """Seeds for answers whose client gave none: the same row of them for the same `seed`, else fresh ones."""
+    return fresh_seed if seed is None else partial(random.Random(seed).getrandbits, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One loaded model, ready to answer."""
+
+    dispatcher: Generator
+    text: Codec
+    model_names: tuple[str, ...]
+    """Names the model answers to; the first is its id in responses."""
+    model_root: str
+    """What the model was loaded from, as the user named it."""
+    context_length: int
+    """Longest prompt plus answer, in tokens."""
+    sampling_defaults: SamplingDefaults
+    tokenizer_pool: Executor
+    """Where text is encoded and large bodies are parsed, off the event loop."""
+    executors: int = 1
+    next_seed: Callable[[], int] = fresh_seed
+    """Makes the seed of an answer whose client gave none."""
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def model_id(self) -> str:
+        return self.model_names[0]
+
+
+SERVICE = web.AppKey("service", Service)
+"""Where an application keeps its service."""

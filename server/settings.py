@@ -1,0 +1,180 @@
+"""Settings from the command line, the environment and a file, all generated from the fields of one dataclass.
+
+It knows no particular setting. A field's metadata says how it is explained and what it may hold; see `option`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+PREFIX = "LENGTHWISE_"
+
+T = TypeVar("T")
+Value: TypeAlias = str | int | float | Path
+
+
+class ConfigError(ValueError):
+    """A setting cannot be used; the message names it as the user wrote it, and the remedy."""
+
+
+def option(
+    default: T,
+    help: str,
+    *,
+    choices: Callable[[], Iterable[str]] | None = None,
+    low: float = -math.inf,
+    high: float = math.inf,
+    positional: bool = False,
+) -> T:
+    """A dataclass field that users can set; numbers lie in [low, high]."""
+    metadata = {"help": help, "choices": choices, "low": low, "high": high, "positional": positional}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One field, as users meet it."""
+
+    name: str
+    kind: type[Value]
+    many: bool
+    """Whether it holds several values."""
+    default: object
+    help: str
+    choices: tuple[str, ...]
+    low: float
+    high: float
+    positional: bool
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    def from_text(self, text: str) -> object:
+        """One value as the command line has it; raises ValueError."""
+        try:
+            value = self.kind(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not {_NAMES[self.kind]}") from None
+        return self._checked(value)
+
+    def from_variable(self, text: str) -> object:
+        """The value as the environment has it, several parted by commas; raises ValueError."""
+        if not self.many:
+            return self.from_text(text)
+        return tuple(self.from_text(part.strip()) for part in text.split(","))
+
+    def from_toml(self, value: object) -> object:
+        """The value as a TOML file has it; raises ValueError."""
+        if not self.many:
+            return self._typed(value)
+        return tuple(self._typed(one) for one in (value if isinstance(value, list) else [value]))
+
+    def _typed(self, value: object) -> object:
+        accepted = _TOML_TYPES[self.kind]
+        if not isinstance(value, accepted) or isinstance(value, bool):
+            raise ValueError(f"{value!r} is not {_NAMES[self.kind]}")
+        return self.from_text(str(value))
+
+    def _checked(self, value: Value) -> object:
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{value!r} is none of {', '.join(self.choices)}")
+        if isinstance(value, int | float) and not (math.isfinite(value) and self.low <= value <= self.high):
+            raise ValueError(f"{value} is not {self._range}")
+        return value
+
+    @property
+    def _range(self) -> str:
+        if self.high == math.inf:
+            return f"at least {self.low:g}"
+        return f"between {self.low:g} and {self.high:g}"
+
+
+_TOML_TYPES: Mapping[type[Value], tuple[type, ...]] = types.MappingProxyType(
+    {str: (str,), int: (int,), float: (float, int), Path: (str,)}
+)
+_NAMES: Mapping[type[Value], str] = types.MappingProxyType(
+    {str: "text", int: "a whole number", float: "a number", Path: "a path"}
+)
+
+
+def settings(config: type) -> tuple[Setting, ...]:
+    """Every field of a configuration class that `option` made, in order."""
+    hints = typing.get_type_hints(config)
+    return tuple(_setting(one, hints[one.name]) for one in dataclasses.fields(config))
+
+
+def _setting(one: dataclasses.Field[Any], hint: object) -> Setting:
+    kind = next(kind for kind in typing.get_args(hint) or (hint,) if kind is not types.NoneType)
+    choices = one.metadata["choices"]
+    return Setting(
+        name=one.name,
+        kind=kind,
+        many=typing.get_origin(hint) is tuple,
+        default=one.default,
+        help=one.metadata["help"],
+        choices=() if choices is None else tuple(choices()),
+        low=one.metadata["low"],
+        high=one.metadata["high"],
+        positional=one.metadata["positional"],
+    )
+
+
+def gather(
+    known: Sequence[Setting], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> dict[str, object]:
+    """Values by name: the command line's, else the environment's, else the file's. Raises ConfigError."""
+    return {**_from_file(known, file), **_from_environ(known, environ), **given}
+
+
+def _from_environ(known: Sequence[Setting], environ: Mapping[str, str]) -> dict[str, object]:
+    """An empty variable counts as unset, since many tools cannot leave one out."""
+    present = [setting for setting in known if environ.get(setting.variable)]
+    return {one.name: _named(one.variable, one.from_variable, environ[one.variable]) for one in present}
+
+
+def _from_file(known: Sequence[Setting], file: Path | None) -> dict[str, object]:
+    if file is None:
+        return {}
+    by_name = {setting.name: setting for setting in known}
+    values: dict[str, object] = {}
+    for key, value in _read(file).items():
+        setting = by_name.get(key.replace("-", "_"))
+        if setting is None:
+            raise ConfigError(f"{file}: unknown key {key!r}{_suggestion(key, by_name)}")
+        values[setting.name] = _named(f"{file}: {key}", setting.from_toml, value)
+    return values
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}; check --config") from None
+    except ValueError as error:
+        raise ConfigError(f"{file}: is not valid TOML: {error}") from None
+
+
+def _suggestion(key: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key.replace("-", "_"), list(names), n=1)
+    return f"; did you mean {near[0]}?" if near else "; `lengthwise serve --help` lists them all"
+
+
+def _named(source: str, convert: Callable[[Any], object], value: object) -> object:
+    try:
+        return convert(value)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None

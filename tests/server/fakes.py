@@ -1,0 +1,198 @@
+"""Stand-ins for the dispatcher and the tokenizer: scripted answers, and one token per byte."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from engine.messages import FinishReason, RowUpdate, SamplingParams, TokenLogprob
+from models.catalog import CatalogError
+from models.loader import SamplingDefaults
+from models.text import TextError
+from scheduler.dispatcher import Refused
+from scheduler.request import Request, State, Times
+from server.config import ServeConfig
+from server.service import Limits, Service
+
+ANSWER = "Grüße, 世界 😀!"
+END = 256
+"""The fake vocabulary is the 256 bytes, then the end token."""
+
+Script = Callable[[Request], Iterable[RowUpdate]]
+
+
+class FakeText:
+    """A tokenizer whose tokens are bytes."""
+
+    vocab_size = 257
+    longest_token = 1
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        if any(message["role"] == "tool" for message in messages):
+            raise TextError("the template knows no tools")
+        turns = "".join(f"{message['role']}:{message['content']}\n" for message in messages)
+        return self.encode(f"{turns}assistant:")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(one for one in ids if one != END).decode(errors="replace")
+
+    def token_text(self, token_id: int) -> str:
+        return "<end>" if token_id == END else bytes([token_id]).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"<end>" if token_id == END else bytes([token_id])
+
+
+def logprob(token_id: int, sampling: SamplingParams) -> TokenLogprob:
+    """A log-probability that tells its token, with as many alternatives as were asked for."""
+    count = max(sampling.logprobs or 0, sampling.prompt_logprobs or 0)
+    top = tuple(((token_id + step) % 256, -float(step) - 0.5) for step in range(count))
+    return TokenLogprob(token_id, -0.5, 1, top)
+
+
+def say(text: str, request: Request) -> Iterable[RowUpdate]:
+    """An update per byte of `text`; characters come out whole, and the answer ends as its parameters say."""
+    sampling, pending = request.sampling, b""
+    ids = [*text.encode(), END][: sampling.max_tokens]
+    for place, token_id in enumerate(ids):
+        pending += bytes([token_id]) if token_id != END else b""
+        piece = pending.decode(errors="ignore")
+        pending = b"" if piece else pending
+        update = RowUpdate(request.row_id, (token_id,), piece)
+        if sampling.logprobs is not None:
+            update = replace(update, logprobs=(logprob(token_id, sampling),))
+        if place == 0 and sampling.prompt_logprobs is not None:
+            rest = tuple(logprob(one, sampling) for one in request.prompt[1:])
+            update = replace(update, prompt_logprobs=(None, *rest))
+        if place == len(ids) - 1:
+            update = replace(update, finish_reason=FinishReason.STOP if token_id == END else FinishReason.LENGTH)
+        yield update
+
+
+def answer(request: Request) -> Iterable[RowUpdate]:
+    """The same answer to everybody."""
+    return say(ANSWER, request)
+
+
+class FakeDispatcher:
+    """Plays `script` for every request, one update a turn of the event loop.
+
+    `pause` holds every answer before its n-th update until `go` is set.
+    """
+
+    def __init__(self) -> None:
+        self.script: Script = answer
+        self.pause: int | None = None
+        self.go = asyncio.Event()
+        self.alive = True
+        self.draining = False
+        self.submitted: list[Request] = []
+        self.cancelled: list[Request] = []
+        self.changed = asyncio.Event()
+        self._ids = itertools.count()
+        self._tasks: dict[Request, asyncio.Task[None]] = {}
+
+    @property
+    def requests_waiting(self) -> int:
+        return 0
+
+    @property
+    def requests_running(self) -> int:
+        return len(self._tasks)
+
+    def submit(self, prompt: Sequence[int], sampling: SamplingParams, *, priority: int = 0) -> Request:
+        if self.draining:
+            raise Refused("the server is shutting down")
+        request = Request(next(self._ids), tuple(prompt), sampling, Times(time.monotonic()), priority)
+        self.submitted.append(request)
+        self._tasks[request] = asyncio.create_task(self._play(request))
+        self._note()
+        return request
+
+    def cancel(self, request: Request) -> None:
+        task = self._tasks.get(request)
+        if task is not None:
+            task.cancel()
+            self.cancelled.append(request)
+            self._end(request, State.CANCELLED)
+
+    async def drain(self) -> None:
+        self.draining = True
+        self._note()
+        await self.until(lambda: not self._tasks)
+
+    def abort_all(self, message: str) -> None:
+        self.draining = True
+        for request, task in list(self._tasks.items()):
+            task.cancel()
+            self._absorb(request, RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition holds; looked at whenever a request comes, ends or is cancelled."""
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def _play(self, request: Request) -> None:
+        for place, update in enumerate(self.script(request)):
+            if place == self.pause:
+                await self.go.wait()
+            if place == 0:
+                request.move(State.ASSIGNED)
+                request.times.assigned = time.monotonic()
+            self._absorb(request, update)
+            await asyncio.sleep(0)
+
+    def _absorb(self, request: Request, update: RowUpdate) -> None:
+        request.absorb(update, time.monotonic())
+        if update.finish_reason is FinishReason.ERROR:
+            self._end(request, State.FAILED)
+        elif update.finish_reason is not None:
+            self._end(request, State.FINISHED)
+
+    def _end(self, request: Request, state: State) -> None:
+        request.times.end = time.monotonic()
+        request.move(state)
+        del self._tasks[request]
+        self._note()
+
+    def _note(self) -> None:
+        self.changed.set()
+
+
+def fake_service(pool: ThreadPoolExecutor, dispatcher: FakeDispatcher, limits: Limits) -> Service:
+    """A service with nothing behind it."""
+    return Service(
+        dispatcher=dispatcher,
+        text=FakeText(),
+        model_names=("fake", "org/alias"),
+        model_root="somewhere/fake",
+        context_length=256,
+        sampling_defaults=SamplingDefaults(temperature=0.7, top_k=40),
+        tokenizer_pool=pool,
+        limits=limits,
+    )
+
+
+@asynccontextmanager
+async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
+    """What the composition root does, with nothing behind it; the model's name says how it behaves."""
+    print(f"loading {config.model}", flush=True)
+    dispatcher = FakeDispatcher()
+    match config.model:
+        case "absent":
+            raise CatalogError("unknown model 'absent': name another")
+        case "endless load":
+            await asyncio.Event().wait()
+        case "stuck":
+            dispatcher.pause = 1
+    with ThreadPoolExecutor(1) as pool:
+        yield fake_service(pool, dispatcher, Limits())

@@ -1,0 +1,108 @@
+"""A real server on a free port of the loopback interface, and what tests ask of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+
+from server.process import listening
+from server.service import Limits, Service
+from tests.server.fakes import FakeDispatcher, fake_service
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A server that listens, the fake behind it, and a client."""
+
+    port: int
+    service: Service
+    dispatcher: FakeDispatcher
+    session: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def post(self, path: str, body: object) -> tuple[int, Any]:
+        """Status and JSON of a whole answer; `body` is sent as it is when it is bytes."""
+        data = body if isinstance(body, bytes) else orjson.dumps(body)
+        async with self.session.post(self.url + path, data=data) as response:
+            return response.status, orjson.loads(await response.read())
+
+    async def chat(self, **fields: object) -> Any:
+        """A whole chat answer that must succeed."""
+        status, reply = await self.post("/v1/chat/completions", chat_body(**fields))
+        assert status == 200, reply
+        return reply
+
+    async def complete(self, **fields: object) -> Any:
+        """A whole completion that must succeed."""
+        status, reply = await self.post("/v1/completions", fields)
+        assert status == 200, reply
+        return reply
+
+    async def stream(self, path: str, body: dict[str, object]) -> list[Any]:
+        """All events of a streamed answer, the end marker checked and left out."""
+        data = orjson.dumps(body | {"stream": True})
+        async with self.session.post(self.url + path, data=data) as response:
+            assert response.status == 200, await response.text()
+            assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+            return parse_events(await response.read())
+
+    async def stream_chat(self, **fields: object) -> list[Any]:
+        return await self.stream("/v1/chat/completions", chat_body(**fields))
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A bare connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+@asynccontextmanager
+async def live_server(pool: ThreadPoolExecutor, limits: Limits) -> AsyncIterator[Live]:
+    """A server on a free port, with the process's own settings for connections."""
+    dispatcher = FakeDispatcher()
+    service = fake_service(pool, dispatcher, limits)
+    port = socket.create_server(("127.0.0.1", 0))
+    async with listening(service, port), aiohttp.ClientSession() as session:
+        yield Live(port.getsockname()[1], service, dispatcher, session)
+
+
+def chat_body(**fields: object) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": "Hi"}], **fields}
+
+
+def raw_post(path: str, body: dict[str, object]) -> bytes:
+    """A request as it goes over the wire."""
+    data = orjson.dumps(body)
+    return b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(data), data)
+
+
+def parse_events(raw: bytes) -> list[Any]:
+    """The JSON of every event, comments left out; checks the framing and that the end marker is last."""
+    assert raw.endswith(b"data: [DONE]\n\n")
+    frames = [frame for frame in raw.decode().split("\n\n") if frame != ": keep-alive"]
+    assert frames.pop() == ""
+    assert frames.pop() == "data: [DONE]"
+    assert all(frame.startswith("data: {") and "\n" not in frame for frame in frames)
+    return [orjson.loads(frame.removeprefix("data: ")) for frame in frames]
+
+
+def text_of(events: list[Any], index: int = 0) -> str:
+    """A choice's chat text over all its events."""
+    choices = [choice for event in events for choice in event["choices"] if choice["index"] == index]
+    return "".join(choice["delta"].get("content", "") for choice in choices)

@@ -1,0 +1,196 @@
+"""What is wrong with a request is said in OpenAI's shape, and no other request notices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.server.fakes import ANSWER, END
+from tests.server.live import Live, chat_body, parse_events, text_of
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+def chat(**fields: object) -> tuple[str, bytes]:
+    return CHAT, orjson.dumps(chat_body(**fields))
+
+
+def says(content: object, role: str = "user") -> tuple[str, bytes]:
+    return chat(messages=[{"role": role, "content": content}])
+
+
+def completion(**fields: object) -> tuple[str, bytes]:
+    return COMPLETIONS, orjson.dumps({"prompt": "Hi", **fields})
+
+
+def raw(body: bytes) -> tuple[str, bytes]:
+    return CHAT, body
+
+
+def number(name: str, literal: str) -> tuple[str, bytes]:
+    """A body with a number that no JSON library would write."""
+    return COMPLETIONS, f'{{"prompt": "Hi", "{name}": {literal}}}'.encode()
+
+
+BAD: dict[str, tuple[tuple[str, bytes], int, str | None, str]] = {
+    # what: (request, status, param, code)
+    "no body": (raw(b""), 400, None, "invalid_json"),
+    "malformed JSON": (raw(b'{"messages": ['), 400, None, "invalid_json"),
+    "JSON with a byte order mark": (raw(b"\xef\xbb\xbf{}"), 400, None, "invalid_json"),
+    "bytes that are no UTF-8": (raw(b'{"messages": "\xff"}'), 400, None, "invalid_json"),
+    "a list": (raw(b"[]"), 400, None, "invalid_value"),
+    "a number": (raw(b"1"), 400, None, "invalid_value"),
+    "null": (raw(b"null"), 400, None, "invalid_value"),
+    "an empty object": (raw(b"{}"), 400, None, "invalid_value"),
+    "lists 100,000 deep": (raw(b"[" * 100_000 + b"]" * 100_000), 400, None, "invalid_json"),
+    "NaN": (number("temperature", "NaN"), 400, None, "invalid_json"),
+    "infinity": (number("temperature", "Infinity"), 400, None, "invalid_json"),
+    "a float beyond all floats": (number("temperature", "1e400"), 400, None, "invalid_json"),
+    "an integer beyond 64 bits": (number("seed", "9" * 30), 400, "seed", "invalid_value"),
+    "a seed beyond 63 bits": (completion(seed=2**63), 400, "seed", "invalid_value"),
+    "text for a number": (chat(temperature="hot"), 400, "temperature", "invalid_value"),
+    "a number for a flag": (chat(stream=1), 400, "stream", "invalid_value"),
+    "a flag for a number": (chat(n=True), 400, "n", "invalid_value"),
+    "a fraction for a count": (chat(max_tokens=1.5), 400, "max_tokens", "invalid_value"),
+    "a number for the model": (chat(model=7), 400, "model", "invalid_value"),
+    "text for a list": (chat(stop_token_ids="1"), 400, "stop_token_ids", "invalid_value"),
+    "temperature too low": (chat(temperature=-0.1), 400, "temperature", "invalid_value"),
+    "temperature too high": (chat(temperature=2.1), 400, "temperature", "invalid_value"),
+    "top_p of nothing": (chat(top_p=0), 400, "top_p", "invalid_value"),
+    "top_p over one": (chat(top_p=1.1), 400, "top_p", "invalid_value"),
+    "top_k below -1": (chat(top_k=-2), 400, "top_k", "invalid_value"),
+    "min_p over one": (chat(min_p=1.5), 400, "min_p", "invalid_value"),
+    "presence_penalty out of range": (chat(presence_penalty=3), 400, "presence_penalty", "invalid_value"),
+    "frequency_penalty out of range": (chat(frequency_penalty=-3), 400, "frequency_penalty", "invalid_value"),
+    "repetition_penalty of zero": (chat(repetition_penalty=0), 400, "repetition_penalty", "invalid_value"),
+    "priority out of range": (chat(priority=2**40), 400, "priority", "invalid_value"),
+    "max_tokens of zero": (chat(max_tokens=0), 400, "max_tokens", "invalid_request"),
+    "negative max_tokens": (chat(max_tokens=-1), 400, "max_tokens", "invalid_value"),
+    "max_completion_tokens of zero": (chat(max_completion_tokens=0), 400, "max_completion_tokens", "invalid_value"),
+    "min_tokens over max_tokens": (chat(min_tokens=9, max_tokens=8), 400, "min_tokens", "invalid_request"),
+    "min_tokens over the context": (chat(min_tokens=10_000), 400, "min_tokens", "invalid_request"),
+    "n of zero": (chat(n=0), 400, "n", "invalid_value"),
+    "n of a million": (chat(n=1_000_000), 400, "n", "invalid_value"),
+    "n times prompts too many": (completion(prompt=["a"] * 100, n=3), 400, "n", "invalid_request"),
+    "too many prompts": (completion(prompt=["a"] * 257), 400, "prompt", "invalid_request"),
+    "10,000 stop strings": (chat(stop=["x"] * 10_000), 400, "stop", "invalid_value"),
+    "an empty stop string": (chat(stop=""), 400, "stop", "invalid_value"),
+    "a very long stop string": (chat(stop="x" * 257), 400, "stop", "invalid_value"),
+    "NUL in a stop string": (chat(stop=["a\0"]), 400, "stop", "invalid_request"),
+    "a stop token out of the vocabulary": (chat(stop_token_ids=[END + 1]), 400, "stop_token_ids", "invalid_request"),
+    "a negative stop token": (chat(stop_token_ids=[-1]), 400, "stop_token_ids", "invalid_value"),
+    "a bias on no token": (chat(logit_bias={"x": 1}), 400, "logit_bias", "invalid_request"),
+    "a bias on digits that are not ASCII": (chat(logit_bias={"²": 1}), 400, "logit_bias", "invalid_request"),
+    "a bias out of the vocabulary": (chat(logit_bias={"257": 1}), 400, "logit_bias", "invalid_request"),
+    "a bias too strong": (chat(logit_bias={"1": 101}), 400, "logit_bias", "invalid_value"),
+    "too many biases": (chat(logit_bias={str(i): 0 for i in range(1025)}), 400, "logit_bias", "invalid_value"),
+    "too many alternatives": (chat(logprobs=True, top_logprobs=21), 400, "top_logprobs", "invalid_value"),
+    "alternatives without logprobs": (chat(top_logprobs=2), 400, "top_logprobs", "invalid_request"),
+    "too many alternatives of a completion": (completion(logprobs=21), 400, "logprobs", "invalid_value"),
+    "streamed prompt_logprobs": (chat(prompt_logprobs=1, stream=True), 400, "prompt_logprobs", "invalid_request"),
+    "stream_options without a stream": (chat(stream_options={}), 400, "stream_options", "invalid_request"),
+    "an unknown model": (chat(model="gpt-9"), 404, "model", "model_not_found"),
+    "a model's name with line breaks": (chat(model="a\r\nb"), 404, "model", "model_not_found"),
+    "no messages": (chat(messages=[]), 400, "messages", "invalid_value"),
+    "messages that are text": (chat(messages="Hi"), 400, "messages", "invalid_value"),
+    "a message that is text": (chat(messages=["Hi"]), 400, "messages", "invalid_value"),
+    "too many messages": (chat(messages=[{"role": "user", "content": ""}] * 2049), 400, "messages", "invalid_value"),
+    "a message without a role": (chat(messages=[{"content": "Hi"}]), 400, "messages", "invalid_value"),
+    "an unknown role": (says("Hi", "wizard"), 400, "messages", "invalid_value"),
+    "a role that the template refuses": (says("Hi", "tool"), 400, "messages", "invalid_request"),
+    "a message without content": (says(None), 400, "messages", "invalid_request"),
+    "content that is a number": (says(3), 400, "messages", "invalid_value"),
+    "content that is an image": (says([{"type": "image_url"}]), 400, "messages", "unsupported"),
+    "a text part without text": (says([{"type": "text"}]), 400, "messages", "invalid_request"),
+    "NUL in a message": (says("a\0b"), 400, "messages", "invalid_request"),
+    "a lone surrogate in a message": (
+        raw(rb'{"messages":[{"role":"user","content":"\ud83d"}]}'),
+        400,
+        None,
+        "invalid_json",
+    ),
+    "a conversation longer than the context": (says("x" * 300), 400, "messages", "context_length_exceeded"),
+    "a conversation that leaves no room": (says("x" * 240), 400, "messages", "context_length_exceeded"),
+    "an empty prompt": (completion(prompt=""), 400, "prompt", "invalid_request"),
+    "no prompts": (completion(prompt=[]), 400, "prompt", "invalid_request"),
+    "an empty prompt among others": (completion(prompt=["a", ""]), 400, "prompt", "invalid_request"),
+    "a prompt of no tokens": (completion(prompt=[[]]), 400, "prompt", "invalid_request"),
+    "prompts of different kinds": (completion(prompt=["a", [1]]), 400, "prompt", "invalid_request"),
+    "text among token ids": (completion(prompt=[1, "a"]), 400, "prompt", "invalid_request"),
+    "text inside token ids": (completion(prompt=[[1, "a"]]), 400, "prompt", "invalid_value"),
+    "a token out of the vocabulary": (completion(prompt=[1, END + 1]), 400, "prompt", "invalid_request"),
+    "a huge token": (completion(prompt=[2**64 - 1]), 400, "prompt", "invalid_request"),
+    "a negative token": (completion(prompt=[-1]), 400, "prompt", "invalid_request"),
+    "NUL in a prompt": (completion(prompt="a\0"), 400, "prompt", "invalid_request"),
+    "a lone surrogate in a prompt": (raw(rb'{"prompt": "\udc00"}'), 400, None, "invalid_json"),
+    "a prompt as long as the context": (completion(prompt=[1] * 256), 400, "prompt", "context_length_exceeded"),
+    "text longer than the context can be": (completion(prompt="x" * 1000), 400, "prompt", "context_length_exceeded"),
+    "one prompt too long of two": (completion(prompt=["a", "x" * 256]), 400, "prompt", "context_length_exceeded"),
+    "an answer beyond the context": (completion(max_tokens=255), 400, "max_tokens", "context_length_exceeded"),
+    "a huge answer": (chat(max_completion_tokens=2**31 - 1), 400, "max_completion_tokens", "context_length_exceeded"),
+    "best_of other than n": (completion(best_of=2), 400, "best_of", "unsupported"),
+    "a suffix": (completion(suffix="end"), 400, "suffix", "unsupported"),
+    "tools": (chat(tools=[{"type": "function"}]), 400, "tools", "unsupported"),
+    "functions": (chat(functions=[{"name": "f"}]), 400, "functions", "unsupported"),
+    "a forced tool": (chat(tool_choice="required"), 400, "tool_choice", "unsupported"),
+    "JSON output": (chat(response_format={"type": "json_object"}), 400, "response_format", "unsupported"),
+    "past tool calls": (
+        chat(messages=[{"role": "assistant", "tool_calls": [{}]}]),
+        400,
+        "messages",
+        "unsupported",
+    ),
+}
+
+TYPES = {400: "BadRequestError", 404: "NotFoundError"}
+
+
+def check_error(reply: Any, status: int) -> dict[str, str]:
+    """OpenAI's error object, with a message that a person can read."""
+    assert set(reply) == {"error"}
+    error: dict[str, str] = reply["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == TYPES[status]
+    assert len(error["message"]) > 10
+    assert error["message"].isprintable()
+    return error
+
+
+@pytest.mark.parametrize(("request_", "status", "param", "code"), BAD.values(), ids=BAD)
+async def test_bad_input_is_refused_and_nobody_else_notices(
+    live: Live, request_: tuple[str, bytes], status: int, param: str | None, code: str
+) -> None:
+    live.dispatcher.pause = 1
+    body = orjson.dumps(chat_body(stream=True))
+    async with live.session.post(live.url + CHAT, data=body) as other:
+        begun = await other.content.readuntil(b"\n\n")
+
+        answered, reply = await live.post(*request_)
+        assert answered == status, reply
+        error = check_error(reply, status)
+        assert (error["param"], error["code"]) == (param, code), error
+
+        live.dispatcher.go.set()
+        events = parse_events(begun + await other.read())
+    assert text_of(events) == ANSWER
+    assert len(live.dispatcher.submitted) == 1
+    assert live.dispatcher.cancelled == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "granted"), [(255, None, 1), (250, 6, 6), (245, None, 11), (1, 255, 255)]
+)
+async def test_what_just_fits_the_context_is_taken_and_clipped_only_where_nothing_was_asked(
+    live: Live, prompt: int, max_tokens: int | None, granted: int
+) -> None:
+    await live.complete(prompt=[1] * prompt, max_tokens=max_tokens)
+    assert live.dispatcher.submitted[0].sampling.max_tokens == granted
+
+
+async def test_the_message_names_the_place_inside_a_list(live: Live) -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": 1}]}]
+    _, reply = await live.post(CHAT, {"messages": turns})
+    assert reply["error"]["message"].startswith("messages[1].content[0].text: ")
+    assert reply["error"]["param"] == "messages"

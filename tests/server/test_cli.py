@@ -1,0 +1,102 @@
+"""The program's commands, flags and exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from server import cli
+from server.config import ServeConfig
+from server.version import VERSION
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
+    """The configurations with which `serve` would have started."""
+    configs: list[ServeConfig] = []
+
+    def serve(config: ServeConfig, open_service: object) -> int:
+        configs.append(config)
+        return 0
+
+    root = ModuleType("server.app")
+    root.open_service = None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "server.app", root)
+    monkeypatch.setattr("server.process.serve", serve)
+    return configs
+
+
+def test_serve_takes_its_settings_from_flags_environment_and_file(
+    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("max_num_seqs = 5\nseed = 5\nport = 5\n")
+    monkeypatch.setenv("LENGTHWISE_CONFIG", str(file))
+    monkeypatch.setenv("LENGTHWISE_SEED", "6")
+    monkeypatch.setenv("LENGTHWISE_PORT", "6")
+    assert cli.main(["serve", "some/model", "--port", "7", "--served-model-name", "a", "b"]) == 0
+    (config,) = started
+    assert (config.model, config.served_model_name) == ("some/model", ("a", "b"))
+    assert (config.port, config.seed, config.max_num_seqs) == (7, 6, 5)
+
+
+def test_serve_without_a_model_serves_the_default(started: list[ServeConfig]) -> None:
+    assert cli.main(["serve"]) == 0
+    assert started == [ServeConfig()]
+
+
+def test_a_model_may_come_from_the_environment(started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENGTHWISE_MODEL", "other")
+    assert cli.main(["serve"]) == 0
+    assert started[0].model == "other"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--port", "x"], "'x' is not a whole number"),
+        (["--port", "70000"], "70000 is not between 0 and 65535"),
+        (["--dtype", "int3"], "'int3' is none of auto, float32"),
+        (["--no-such-flag"], "unrecognized arguments"),
+    ],
+)
+def test_wrong_usage_exits_with_2(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["serve", *flags])
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_wrong_configuration_exits_with_78_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LENGTHWISE_PORT", "x")
+    assert cli.main(["serve"]) == 78
+    assert capsys.readouterr().err == "lengthwise: error: LENGTHWISE_PORT: 'x' is not a whole number\n"
+
+
+def test_help_names_every_setting_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(f"--{field.name.replace('_', '-')}" in shown for field in fields(ServeConfig) if field.name != "model")
+    assert "(default: 8000)" in shown
+    assert "==SUPPRESS==" not in shown
+
+
+def test_version_and_help_answer_without_importing_what_is_heavy() -> None:
+    code = (
+        "import sys; from server import cli\n"
+        "try: cli.main(sys.argv[1:])\n"
+        "finally: print(sorted({'torch', 'transformers', 'aiohttp', 'numpy'} & set(sys.modules)))\n"
+    )
+    for flag, first in (("--version", f"lengthwise {VERSION}"), ("--help", "usage: lengthwise")):
+        command = [sys.executable, "-c", code, flag]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert lines[0].startswith(first)
+        assert lines[-1] == "[]"

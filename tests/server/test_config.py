@@ -1,0 +1,120 @@
+"""Where settings come from, which source wins, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from server.config import ConfigError, ServeConfig, load_config
+from server.settings import settings
+from server.version import VERSION
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "config.toml"
+    file.write_text(text)
+    return file
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
+    file = write(tmp_path, "port = 1\nmax_num_seqs = 1\nexecutors = 1\n")
+    environ = {"LENGTHWISE_PORT": "2", "LENGTHWISE_MAX_NUM_SEQS": "2"}
+    config = load_config({"port": 3}, environ, file)
+    assert (config.port, config.max_num_seqs, config.executors) == (3, 2, 1)
+    assert config.host == "127.0.0.1"
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert load_config({}, {}, None) == ServeConfig()
+
+
+def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
+    values = {
+        "model": "m",
+        "host": "::1",
+        "port": 1,
+        "served_model_name": ("a", "b"),
+        "dtype": "float32",
+        "device": "cpu",
+        "executors": 2,
+        "max_model_len": 64,
+        "max_num_seqs": 3,
+        "max_num_batched_tokens": 4,
+        "kv_cache_memory": 0.5,
+        "gpu_memory_utilization": 0.25,
+        "strategy": "baton-pd",
+        "prefill_ahead": 5,
+        "chat_template": Path("t.jinja"),
+        "seed": 6,
+        "max_body_bytes": 2048,
+        "body_timeout": 1.5,
+        "shutdown_timeout": 2.5,
+        "sse_keep_alive_interval": 3.5,
+        "log_level": "debug",
+    }
+    assert set(values) == {field.name for field in fields(ServeConfig)}
+    texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in values.items()}
+    environ = {f"LENGTHWISE_{name.upper()}": text for name, text in texts.items()}
+    toml = "\n".join(
+        f"{name} = {list(value) if isinstance(value, tuple) else value!r}"
+        for name, value in (values | {"chat_template": "t.jinja"}).items()
+    )
+    for config in (load_config({}, environ, None), load_config({}, {}, write(tmp_path, toml))):
+        assert asdict(config) == values
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert load_config({}, {"LENGTHWISE_SEED": ""}, None).seed is None
+
+
+def test_toml_keys_may_be_written_like_flags_and_whole_numbers_do_for_fractions(tmp_path: Path) -> None:
+    config = load_config({}, {}, write(tmp_path, 'max-num-seqs = 4\nbody_timeout = 3\nserved_model_name = "one"\n'))
+    assert (config.max_num_seqs, config.body_timeout, config.served_model_name) == (4, 3.0, ("one",))
+
+
+@pytest.mark.parametrize(
+    ("environ", "toml", "said"),
+    [
+        ({"LENGTHWISE_PORT": "many"}, "", ["LENGTHWISE_PORT", "'many'", "whole number"]),
+        ({"LENGTHWISE_PORT": "70000"}, "", ["LENGTHWISE_PORT", "70000", "65535"]),
+        ({"LENGTHWISE_BODY_TIMEOUT": "nan"}, "", ["LENGTHWISE_BODY_TIMEOUT", "nan"]),
+        ({"LENGTHWISE_DTYPE": "int3"}, "", ["LENGTHWISE_DTYPE", "bfloat16"]),
+        ({"LENGTHWISE_STRATEGY": "luck"}, "", ["LENGTHWISE_STRATEGY", "baton-pd"]),
+        ({}, "max_num_seq = 1", ["max_num_seq", "did you mean max_num_seqs?"]),
+        ({}, "zzz = 1", ["zzz", "--help"]),
+        ({}, 'port = "80"', ["port", "'80'", "whole number"]),
+        ({}, "port = true", ["port", "True", "whole number"]),
+        ({}, "port = 1.5", ["port", "1.5", "whole number"]),
+        ({}, "host = 1", ["host", "text"]),
+        ({}, "served_model_name = [1]", ["served_model_name", "text"]),
+        ({}, "max_num_seqs = 0", ["max_num_seqs", "between 1 and 65536"]),
+        ({}, "max_model_len = 1", ["max_model_len", "at least 2"]),
+        ({}, "body_timeout = inf", ["body_timeout", "inf"]),
+        ({}, "port = ", ["not valid TOML"]),
+        ({}, "[serve]\nport = 1", ["serve"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_source(
+    tmp_path: Path, environ: dict[str, str], toml: str, said: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({}, environ, write(tmp_path, toml))
+    for part in said:
+        assert part in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml.*--config"):
+        load_config({}, {}, tmp_path / "absent.toml")
+
+
+def test_every_setting_explains_itself_in_one_line() -> None:
+    assert all(10 < len(setting.help) < 120 and "\n" not in setting.help for setting in settings(ServeConfig))
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert project["project"]["version"] == VERSION

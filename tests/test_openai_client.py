@@ -1,0 +1,207 @@
+"""The official client walks the API of a live server with a tiny random model: its text is gibberish, so structure
+and consistency are what is checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessageParam
+from openai.types.completion import Completion
+
+MODEL = "tiny"
+MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say something, 世界 😀."}]
+
+
+@pytest.fixture
+def client(live_url: str) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{live_url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+async def many(live_url: str) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{live_url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def chat(client: OpenAI, **extra: object) -> ChatCompletion:
+    """A short greedy answer."""
+    return client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=12, temperature=0, extra_body={"ignore_eos": True, **extra}
+    )
+
+
+def text_of(chunks: list[ChatCompletionChunk], index: int = 0) -> str:
+    choices = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+    return "".join(choice.delta.content or "" for choice in choices)
+
+
+def test_models_are_listed_and_found(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).owned_by == "lengthwise"
+
+
+def test_a_whole_answer_counts_its_tokens(client: OpenAI) -> None:
+    answer = chat(client)
+    assert answer.object == "chat.completion"
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].message.content is not None
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 12
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 12
+
+
+def test_a_streamed_answer_is_the_whole_answer(client: OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=MESSAGES,
+        max_tokens=12,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True},
+    )
+    *chunks, last = list(stream)
+    whole = chat(client)
+    assert text_of(chunks) == whole.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
+    assert last.choices == []
+    assert last.usage == whole.usage
+
+
+def test_n_greedy_answers_are_equal_and_n_sampled_ones_are_not(client: OpenAI) -> None:
+    same = chat(client, n=3)
+    assert [choice.index for choice in same.choices] == [0, 1, 2]
+    assert len({choice.message.content for choice in same.choices}) == 1
+    different = chat(client, n=3, temperature=1.5, seed=1, max_tokens=24)
+    assert len({choice.message.content for choice in different.choices}) == 3
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_seed_another(client: OpenAI) -> None:
+    first, second, other = (
+        chat(client, temperature=1.5, max_tokens=24, seed=seed).choices[0].message.content for seed in (5, 5, 6)
+    )
+    assert first == second != other
+
+
+def test_the_choices_of_one_call_are_those_of_calls_with_the_seeds_that_follow(client: OpenAI) -> None:
+    together = chat(client, temperature=1.2, n=2, seed=40).choices
+    alone = [chat(client, temperature=1.2, seed=seed).choices[0] for seed in (40, 41)]
+    assert [choice.message.content for choice in together] == [choice.message.content for choice in alone]
+
+
+def test_an_answer_ends_before_its_stop_string(client: OpenAI) -> None:
+    whole = chat(client, max_tokens=40).choices[0].message.content
+    assert whole is not None
+    stop = whole[5:8]
+    stopped = chat(client, max_tokens=40, stop=[stop]).choices[0]
+    assert stopped.finish_reason == "stop"
+    assert stopped.message.content == whole[: whole.index(stop)]
+    included = chat(client, max_tokens=40, stop=stop, include_stop_str_in_output=True).choices[0]
+    assert included.message.content == whole[: whole.index(stop) + len(stop)]
+
+
+def test_logprobs_of_a_chat_go_with_its_tokens(client: OpenAI) -> None:
+    answer = chat(client, logprobs=True, top_logprobs=3)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None and logprobs.content is not None
+    assert len(logprobs.content) == 12
+    for token in logprobs.content:
+        assert token.logprob <= 0
+        best = [one.logprob for one in token.top_logprobs]
+        assert len(best) == 3
+        assert all(one >= other for one, other in pairwise(best))
+        assert token.logprob == pytest.approx(best[0])  # greedy takes the likeliest
+
+
+def test_logprobs_of_a_completion_and_its_echo_agree_with_scoring_it_afterwards(client: OpenAI) -> None:
+    made = complete(client, "One two", logprobs=0, echo=True)
+    first = made.choices[0].logprobs
+    assert first is not None and first.tokens is not None and first.token_logprobs is not None
+    assert made.choices[0].text.startswith("One two")
+    assert made.usage is not None
+    assert len(first.tokens) == len(first.token_logprobs) == made.usage.total_tokens
+    start: float | None = first.token_logprobs[0]  # the client's types leave out that nothing precedes it
+    assert start is None
+    assert all(one <= 0 for one in first.token_logprobs[1:])
+    scored = complete(client, "One two", logprobs=0, echo=True, max_tokens=0).choices[0]
+    assert scored.text == "One two"
+    assert scored.logprobs is not None and scored.logprobs.token_logprobs is not None
+    count = made.usage.prompt_tokens
+    assert scored.logprobs.token_logprobs[1:] == pytest.approx(first.token_logprobs[1:count], abs=1e-4)
+
+
+def complete(client: OpenAI, prompt: str | list[str] | list[int], **extra: object) -> Completion:
+    """A short greedy completion."""
+    return client.completions.create(
+        model=MODEL, prompt=prompt, max_tokens=8, temperature=0, extra_body={"ignore_eos": True, **extra}
+    )
+
+
+def test_several_prompts_are_answered_as_each_alone(client: OpenAI) -> None:
+    prompts = ["One", "Two and more", "Three, which is the longest of them all"]
+    together = complete(client, prompts)
+    alone = [complete(client, prompt) for prompt in prompts]
+    assert [choice.text for choice in together.choices] == [answer.choices[0].text for answer in alone]
+    assert [choice.index for choice in together.choices] == [0, 1, 2]
+    assert together.usage is not None
+    assert together.usage.prompt_tokens == sum(answer.usage.prompt_tokens for answer in alone if answer.usage)
+
+
+def test_a_streamed_completion_is_the_whole_completion(client: OpenAI) -> None:
+    stream = client.completions.create(
+        model=MODEL, prompt=[5, 6, 7], max_tokens=8, temperature=0, stream=True, extra_body={"ignore_eos": True}
+    )
+    assert "".join(chunk.choices[0].text for chunk in stream) == complete(client, [5, 6, 7]).choices[0].text
+
+
+def test_errors_are_raised_as_the_clients_own_kinds(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="'other' is not served here") as unknown:
+        client.chat.completions.create(model="other", messages=MESSAGES)
+    assert unknown.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as hot:
+        chat(client, temperature=9)
+    assert (hot.value.param, hot.value.type) == ("temperature", "BadRequestError")
+    with pytest.raises(openai.BadRequestError) as long:
+        complete(client, "word " * 100_000)
+    assert long.value.code == "context_length_exceeded"
+
+
+async def test_many_clients_at_once_each_get_what_they_get_alone(many: AsyncOpenAI) -> None:
+    async def ask(number: int) -> str | None:
+        answer = await many.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": f"{number} " * (number + 1)}],
+            max_tokens=10 + number,
+            temperature=1,
+            seed=number,
+        )
+        return answer.choices[0].message.content
+
+    together = await asyncio.gather(*(ask(number) for number in range(12)))
+    assert [await ask(number) for number in range(12)] == together
+
+
+async def test_a_client_that_closes_its_stream_frees_its_row(many: AsyncOpenAI, live_url: str) -> None:
+    stream = await many.chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=True, extra_body={"ignore_eos": True}
+    )
+    await anext(aiter(stream))
+    await stream.close()
+    async with asyncio.timeout(20):
+        while await running(many):
+            pass
+
+
+async def running(client: AsyncOpenAI) -> int:
+    """Requests that an executor holds."""
+    health = await client.get("../health/ready", cast_to=dict[str, int])
+    return health["requests_running"]

@@ -1,0 +1,88 @@
+"""The server as a user starts it, read over a raw socket: what is on the wire is well-formed and whole."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests import tiny
+from tests.live_server import serve
+
+SAYING = "世猫😀é م"
+"""Characters of one to four bytes, whose tokens are parts of characters."""
+
+
+@pytest.fixture(scope="module")
+def parrot_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tiny.build_parrot(tmp_path_factory.mktemp("models") / "parrot", SAYING)
+    with serve(folder) as url:
+        yield url
+
+
+def post(url: str, body: dict[str, object]) -> tuple[str, bytes]:
+    """Status line and body of an answer to a chat request, chunks joined."""
+    data = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, **body}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+    address = urlsplit(url)
+    assert address.hostname is not None
+    with socket.create_connection((address.hostname, address.port or 80), timeout=60) as connection:
+        connection.sendall(head.encode() + data)
+        raw = b"".join(iter(lambda: connection.recv(7), b""))  # an odd size, to cut characters apart
+    headers, _, rest = raw.partition(b"\r\n\r\n")
+    chunked = b"transfer-encoding: chunked" in headers.lower()
+    return headers.split(b"\r\n")[0].decode(), b"".join(dechunk(rest)) if chunked else rest
+
+
+def dechunk(raw: bytes) -> Iterator[bytes]:
+    """The chunks of a chunked body."""
+    while raw:
+        size, _, raw = raw.partition(b"\r\n")
+        count = int(size, 16)
+        assert raw[count : count + 2] == b"\r\n"
+        yield raw[:count]
+        raw = raw[count + 2 :]
+        if count == 0:
+            return
+
+
+def events(stream: bytes) -> list[Any]:
+    """The JSON of each event; comments are left out, the end marker is checked."""
+    blocks = stream.decode().split("\n\n")
+    assert blocks.pop() == "", "the last event is not ended by a blank line"
+    data = [block for block in blocks if not block.startswith(":")]
+    assert all(block.startswith("data: ") and "\n" not in block for block in data)
+    assert data.pop() == "data: [DONE]"
+    return [json.loads(block.removeprefix("data: ")) for block in data]
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 20))
+def test_a_stream_joins_to_the_whole_answer_wherever_it_is_cut(parrot_url: str, max_tokens: int) -> None:
+    status, whole = post(parrot_url, {"max_tokens": max_tokens})
+    assert status.endswith("200 OK")
+    message = json.loads(whole)["choices"][0]["message"]["content"]
+    status, stream = post(parrot_url, {"max_tokens": max_tokens, "stream": True})
+    assert status.endswith("200 OK")
+    pieces = [event["choices"][0]["delta"].get("content") or "" for event in events(stream)]
+    assert "".join(pieces) == message
+    assert (SAYING * 20).startswith(message.rstrip("\ufffd"))
+
+
+def test_every_character_arrives_whole(parrot_url: str) -> None:
+    _, stream = post(parrot_url, {"max_tokens": 64, "stream": True})
+    pieces = [event["choices"][0]["delta"].get("content") or "" for event in events(stream)]
+    # Only the very last character can be cut, by max_tokens.
+    assert set("".join(pieces[:-1])) == set(SAYING)
+    assert any(len(piece.encode()) == 4 for piece in pieces)
+
+
+def test_the_last_event_says_why_and_how_much(parrot_url: str) -> None:
+    _, stream = post(parrot_url, {"max_tokens": 5, "stream": True, "stream_options": {"include_usage": True}})
+    *_, last, usage = events(stream)
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 5
