@@ -49,7 +49,7 @@ def main() -> int:
     args = _arguments()
     console = Console()
     folder = _resolve(args.model)
-    network = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, args.dtype)).eval()
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, args.dtype))
     with _server(folder, args.dtype) as url:
         results = [_measure(url, network, concurrency, args, console) for concurrency in args.concurrency]
     console.print(_table(results, args))
@@ -119,7 +119,9 @@ def _measure(
         server.append(tokens / _timed(lambda: asyncio.run(_request_all(url, prompts, args.output_len))))  # noqa: B023
         generate.append(tokens / _timed(lambda: _generate(network, prompts, args.output_len)))  # noqa: B023
         if number:
-            console.print(f"{concurrency:4d} at a time, round {number}: {server[-1]:.1f} against {generate[-1]:.1f} tok/s")
+            console.print(
+                f"{concurrency:4d} at a time, round {number}: {server[-1]:.1f} against {generate[-1]:.1f} tok/s"
+            )
     return Result(concurrency, tuple(server[1:]), tuple(generate[1:]))
 
 

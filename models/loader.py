@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from models import attention
 from models.cache import KvShape, KvStore, StoreCache
+from models.packing import PackedLinear, computes_bfloat16, pack, packs
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu") -> LoadedMod
         folder=folder,
         network=network,
         kv=_kv_shape(config, chosen, where),
-        vocab_size=_head(network).weight.shape[0],
+        vocab_size=_head(network).out_features,
         context_length=context,
         end_token_ids=_end_token_ids(network),
         sampling_defaults=_sampling_defaults(folder),
@@ -117,25 +118,20 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu") -> LoadedMod
 
 def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" or _cpu_computes_bfloat16() else torch.float32
+        return torch.bfloat16 if device.type == "cuda" or computes_bfloat16() else torch.float32
     if name not in DTYPES:
         raise LoadError(f"unknown dtype '{name}': choose auto, {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def _cpu_computes_bfloat16() -> bool:
-    able = torch.cpu.get_capabilities()
-    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
-
-
 def _read_config(folder: Path) -> PreTrainedConfig:
-    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if "auto_map" in raw:
-        raise LoadError(
-            f"{folder.name} asks to run Python code of its own ('auto_map' in config.json), which this server never "
-            "does. Choose a model whose architecture is part of the transformers library."
-        )
     try:
+        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if "auto_map" in raw:
+            raise LoadError(
+                f"{folder.name} asks to run Python code of its own ('auto_map' in config.json), which this server "
+                "never does. Choose a model whose architecture is part of the transformers library."
+            )
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (ValueError, OSError, KeyError) as error:
         raise LoadError(f"{folder.name}: config.json is not that of a known model: {error}") from error
@@ -156,6 +152,8 @@ def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> Pre
         raise LoadError(f"{folder.name} cannot be loaded as a causal language model: {error}") from error
     nn.Module.to(network, device)
     nn.Module.eval(network).requires_grad_(False)
+    if packs(dtype, device):
+        pack(network)
     return network
 
 
@@ -212,9 +210,9 @@ def _sampling_defaults(folder: Path) -> SamplingDefaults:
     return SamplingDefaults(**{name: given[name] for name in known if given[name] is not None})
 
 
-def _head(network: PreTrainedModel) -> nn.Linear:
+def _head(network: PreTrainedModel) -> nn.Linear | PackedLinear:
     head: object = network.get_output_embeddings()  # type: ignore[no-untyped-call]
-    if not isinstance(head, nn.Linear):
+    if not isinstance(head, nn.Linear | PackedLinear):
         raise LoadError("this network has no linear head over a vocabulary: it is not a causal language model")
     return head
 

@@ -25,6 +25,7 @@ from server.schema import ChatBody, CompletionBody, StreamOptions
 from server.service import SERVICE
 from server.sse import EventStream
 from server.updates import Arrivals, Updates
+from server.wire import encode
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ async def _whole(call: Call, form: Form) -> web.Response:
 
 def json_response(body: msgspec.Struct, status: int = 200) -> web.Response:
     """A structure as a whole response."""
-    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
+    return web.Response(body=encode(body), status=status, content_type="application/json")
 
 
 def joined(updates: Sequence[RowUpdate]) -> RowUpdate:

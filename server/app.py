@@ -29,7 +29,7 @@ from scheduler.clock import MonotonicClock
 from scheduler.dispatcher import Dispatcher
 from scheduler.strategy import STRATEGIES, Parts, assemble
 from server.config import ServeConfig
-from server.service import Limits, Service
+from server.service import Limits, Service, seed_source
 
 CPU_MEMORY_SHARE = 0.25
 """Part of the free memory that K and V may take on a CPU, over all executors, unless --kv-cache-memory says."""
@@ -176,6 +176,7 @@ def _service(
         sampling_defaults=model.sampling_defaults,
         tokenizer_pool=pool,
         executors=len(executors),
+        next_seed=seed_source(config.seed),
         limits=_limits(config),
     )
 

@@ -16,6 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from server.request_id import request_id
+from server.wire import encode
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def error_body(error: ApiError) -> ErrorBody:
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> web.Response:
     """The error as a whole HTTP response."""
     response = web.Response(
-        body=msgspec.json.encode(error_body(error)),
+        body=encode(error_body(error)),
         status=error.status,
         content_type="application/json",
         headers=headers,

@@ -6,6 +6,7 @@ It knows neither the model nor the endpoints; the composition root opens the ser
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -62,6 +63,9 @@ async def _serve(config: ServeConfig, open_service: Opener) -> None:
         signals.on_first(_leave_at_once)
         async with open_service(config) as service:
             signals.on_first(None)
+            # What is loaded stays: the collector need not look through it again while every stream waits.
+            gc.collect()
+            gc.freeze()
             async with listening(service, port) as app:
                 _announce(service, port, time.monotonic() - start)
                 await signals.first.wait()

@@ -67,7 +67,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 @web.middleware
 async def log_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Log each request when it ends. The path stays percent-encoded: it could hold line breaks."""
+    """Log each request when it ends."""
     start = time.monotonic()
     status = "client gone"
     try:
@@ -75,7 +75,10 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
         status = str(response.status)
         return response
     finally:
-        milliseconds = (time.monotonic() - start) * 1000
-        log.info(
-            "%s %s %s %.0f ms %s", request.method, request.rel_url.raw_path, status, milliseconds, request_id(request)
-        )
+        _log_end(request, status, time.monotonic() - start)
+
+
+def _log_end(request: web.Request, status: str, seconds: float) -> None:
+    path = request.rel_url.raw_path  # still percent-encoded: it could hold line breaks
+    level = logging.DEBUG if path.startswith("/health") else logging.INFO  # probes come every few seconds
+    log.log(level, "%s %s %s %.0f ms %s", request.method, path, status, seconds * 1000, request_id(request))

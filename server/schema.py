@@ -6,7 +6,7 @@ the model or on two fields at once is checked in sampling.py and prompts.py.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -76,7 +76,7 @@ class Message(msgspec.Struct, frozen=True):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ContentPart], Meta(max_length=2048)] | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[msgspec.Raw] | None = None
 
 
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
@@ -86,9 +86,9 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: list[msgspec.Raw] | None = None
+    functions: list[msgspec.Raw] | None = None
+    tool_choice: str | dict[str, msgspec.Raw] | None = None
 
 
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from types import TracebackType
 
 import msgspec
 from aiohttp import web
 
 from server.service import Limits
+from server.wire import encode
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -32,25 +32,24 @@ class EventStream:
         self._request = request
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._last_write = self._loop.time()
         self._writing = False
-        self._ticker: asyncio.Task[None] | None = None
+        self._changed = self._loop.time()  # when the last write began or ended
+        self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> EventStream:
         await self.response.prepare(self._request)
-        if self._limits.sse_keep_alive_interval > 0:
-            self._ticker = asyncio.create_task(self._keep_alive(self._limits.sse_keep_alive_interval))
+        self._watch = asyncio.create_task(self._keep_watch())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ticker is not None:
-            self._ticker.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
 
     async def send(self, events: Iterable[msgspec.Struct]) -> None:
         """Send what is ready now, in one write."""
-        frames = b"".join(b"data: %b\n\n" % msgspec.json.encode(event) for event in events)
+        frames = b"".join(b"data: %b\n\n" % encode(event) for event in events)
         if frames:
             await self._write(frames)
 
@@ -59,27 +58,38 @@ class EventStream:
         await self._write(DONE)
 
     async def _write(self, data: bytes) -> None:
-        self._writing = True
+        """Returns when the client's backlog is small enough; what is too slow, the watch sees."""
+        self._note(writing=True)
         try:
-            async with asyncio.timeout(self._limits.stall_timeout):
-                await self.response.write(data)
-        except TimeoutError:
-            self._abort()
-            raise ConnectionAbortedError("the client stopped reading its stream") from None
+            await self.response.write(data)
         finally:
-            self._writing = False
-            self._last_write = self._loop.time()
+            self._note(writing=False)
 
-    def _abort(self) -> None:
-        if self._request.transport is not None:
-            self._request.transport.abort()
+    def _note(self, *, writing: bool) -> None:
+        self._writing = writing
+        self._changed = self._loop.time()
 
-    async def _keep_alive(self, interval: float) -> None:
-        # When the write fails, the handler is being cancelled already.
-        with suppress(ConnectionError):
+    async def _keep_watch(self) -> None:
+        """Break silences, and the connection of a client that stands still; a timeout per write would cost more."""
+        try:
             while True:
-                silence = self._loop.time() - self._last_write
-                if self._writing or silence < interval:
-                    await asyncio.sleep(interval if self._writing else interval - silence)
-                else:
-                    await self._write(KEEP_ALIVE)
+                await self._attend(self._loop.time() - self._changed)
+        except TimeoutError:
+            if self._request.transport is not None:
+                self._request.transport.abort()
+        except ConnectionError:
+            return  # the handler is being cancelled already
+
+    async def _attend(self, unchanged: float) -> None:
+        """One look at a stream that has not changed for so many seconds; raises TimeoutError when it is stalled."""
+        interval, stall = self._limits.sse_keep_alive_interval, self._limits.stall_timeout
+        due = stall if self._writing or not interval else interval
+        if unchanged < due:
+            await asyncio.sleep(due - unchanged)
+        elif self._writing:
+            raise TimeoutError
+        elif interval:
+            async with asyncio.timeout(stall):
+                await self._write(KEEP_ALIVE)
+        else:
+            await asyncio.sleep(stall)

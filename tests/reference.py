@@ -21,7 +21,7 @@ class Reference:
     """A checkpoint in float32 as transformers alone would run it."""
 
     def __init__(self, folder: Path) -> None:
-        self._network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self._text = Text.load(folder)
 
     def generate(self, spec: RowSpec) -> list[int]:
@@ -32,7 +32,7 @@ class Reference:
         chooser = _Chooser(Row(spec, self._text, frozenset(ends)))
         prompt = torch.tensor([spec.prompt])
         with torch.inference_mode():
-            output = self._network.generate(
+            output: Tensor = self._network.generate(  # type: ignore[operator]
                 prompt,
                 attention_mask=torch.ones_like(prompt),
                 max_new_tokens=spec.sampling.max_tokens,
@@ -40,7 +40,8 @@ class Reference:
                 eos_token_id=None if spec.sampling.ignore_eos else ends,
                 logits_processor=LogitsProcessorList([chooser]),
             )
-        return output[0, len(spec.prompt) :].tolist()
+        tokens: list[int] = output[0, len(spec.prompt) :].tolist()
+        return tokens
 
 
 class _Chooser(LogitsProcessor):

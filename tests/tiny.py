@@ -8,7 +8,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+PAD_ID, START_ID, END_ID = range(3)
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -34,9 +35,9 @@ def build(folder: Path, *, context: int = 512, seed: int = 0) -> Path:
         max_position_embeddings=context,
         # Wide weights, so that the likeliest token is likelier than the next by more than rounding.
         initializer_range=0.4,
-        bos_token_id=tokenizer.convert_tokens_to_ids(START),
-        eos_token_id=tokenizer.convert_tokens_to_ids(END),
-        pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+        bos_token_id=START_ID,
+        eos_token_id=END_ID,
+        pad_token_id=PAD_ID,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -54,9 +55,16 @@ def build_parrot(folder: Path, text: str) -> Path:
     assert len(set(tokens)) == len(tokens)
     successor = torch.full((size,), tokens[0])
     successor[tokens] = torch.tensor([*tokens[1:], tokens[0]])
-    end = tokenizer.convert_tokens_to_ids(END)
-    shape = {"hidden_size": size, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    network = LlamaForCausalLM(LlamaConfig(vocab_size=size, max_position_embeddings=512, eos_token_id=end, **shape))
+    config = LlamaConfig(
+        vocab_size=size,
+        hidden_size=size,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        max_position_embeddings=512,
+        eos_token_id=END_ID,
+    )
+    network = LlamaForCausalLM(config)
     layer = network.model.layers[0]
     with torch.no_grad():
         layer.self_attn.o_proj.weight.zero_()
@@ -79,6 +87,8 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     backend.train_from_iterator([CORPUS], trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END, pad_token=PAD)
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, eos_token=END, pad_token=PAD
+    )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
