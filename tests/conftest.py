@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from models.loader import LoadedModel, load
 from models.text import Text
 from tests import tiny
 from tests.live_server import serve
 from tests.reference import Reference
+
+# What a busy machine is slow at is no failure.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+
+CORES = torch.get_num_threads()
+torch.set_num_threads(1)  # on tiny tensors, threads spend far more time waiting for each other than working
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +42,14 @@ def tiny_text(tiny_folder: Path) -> Text:
 @pytest.fixture(scope="session")
 def tiny_reference(tiny_folder: Path) -> Reference:
     return Reference(tiny_folder)
+
+
+@pytest.fixture
+def all_cores() -> Iterator[None]:
+    """For tests with a model that is large enough to gain from threads."""
+    torch.set_num_threads(CORES)
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,17 @@ def test_a_wiped_row_leaves_nothing_that_could_poison_its_successor() -> None:
     arena.check()
 
 
+def test_rows_that_are_wiped_together_leave_nothing_either() -> None:
+    """The last row used to be copied into the place of the first, and its old cells kept their NaN."""
+    arena = KvArena(SHAPE, 12, max_rows=3)
+    for tokens in ((1.0,), (2, float("nan")), (3, float("nan"))):
+        arena.insert(cells(*tokens))
+    arena.remove(1, wipe=True)
+    arena.remove(1, wipe=True)
+    arena.check()
+    assert marks(arena.extract(0)) == [1]
+
+
 class ArenaMachine(RuleBasedStateMachine):
     """Random surgery; the model is one list of marks a row."""
 

@@ -41,7 +41,9 @@ class Schedule:
     def arrive(self) -> RowSpec:
         rng, row_id = self.rng, len(self.specs)
         prompt = tuple(rng.randrange(3, self.model.vocab_size) for _ in range(rng.randint(1, rng.choice([4, 20, 100]))))
-        params = SamplingParams(max_tokens=rng.randint(1, rng.choice([10, 90])), temperature=0, ignore_eos=rng.random() < 0.5)
+        params = SamplingParams(
+            max_tokens=rng.randint(1, rng.choice([10, 90])), temperature=0, ignore_eos=rng.random() < 0.5
+        )
         if rng.random() < 0.5:
             params = replace(
                 params,

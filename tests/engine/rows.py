@@ -1,0 +1,82 @@
+"""Short ways to write rows and to run a pipeline to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import Tensor
+
+from engine.arena import KvArena
+from engine.batch import RunningBatch
+from engine.messages import RowId, RowSpec, RowUpdate, SamplingParams
+from engine.pipeline import Pipeline
+from engine.row import Row
+from models.cache import KvStore
+from models.loader import LoadedModel
+from models.text import Text
+
+END_TOKEN = 2
+"""The tiny model's."""
+
+
+def greedy(max_tokens: int = 8, **others: Any) -> SamplingParams:
+    """Parameters of a row that is greedy and ends by length alone, unless said otherwise."""
+    return SamplingParams(**{"max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True, **others})
+
+
+def spec(row_id: RowId, length: int = 3, max_tokens: int = 8, **others: Any) -> RowSpec:
+    """A greedy row with a prompt of its own of `length` tokens."""
+    prompt = tuple(3 + (7 * row_id + 3 * place) % 300 for place in range(length))
+    return RowSpec(row_id, prompt, greedy(max_tokens, **others))
+
+
+def row_of(text: Text, prompt: tuple[int, ...] = (5, 6, 7), **sampling: Any) -> Row:
+    return Row(RowSpec(0, prompt, SamplingParams(**{"max_tokens": 100, **sampling})), text, frozenset({END_TOKEN}))
+
+
+def pipeline_of(
+    model: LoadedModel, text: Text, *, capacity: int = 1000, rows: int = 8, chunk: int = 512, headroom: int = 0
+) -> Pipeline:
+    batch = RunningBatch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
+    return Pipeline(model, text, batch, max_prefill_tokens=chunk)
+
+
+def finish(pipeline: Pipeline, *, turns: int = 1000) -> list[RowUpdate]:
+    """All updates until nothing is left to do."""
+    updates: list[RowUpdate] = []
+    while not pipeline.idle:
+        assert turns > 0, "the pipeline makes no progress"
+        turns -= 1
+        updates += pipeline.turn()
+        pipeline.check()
+    return updates
+
+
+def tokens_of(updates: list[RowUpdate]) -> dict[RowId, list[int]]:
+    found: dict[RowId, list[int]] = {}
+    for update in updates:
+        found.setdefault(update.row_id, []).extend(update.token_ids)
+    return found
+
+
+@dataclass(frozen=True)
+class FaultyModel(LoadedModel):
+    """A network with a fault: what it computes goes through `fault`, which may change it or raise."""
+
+    fault: Callable[[KvStore, Tensor], Tensor] = lambda store, logits: logits
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        store: KvStore,
+        select: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        return self.fault(store, super().forward(tokens, positions, mask, store, select))
+
+
+def faulty(model: LoadedModel, fault: Callable[[KvStore, Tensor], Tensor]) -> FaultyModel:
+    return FaultyModel(**{field.name: getattr(model, field.name) for field in fields(model)}, fault=fault)

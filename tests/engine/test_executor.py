@@ -1,0 +1,212 @@
+"""The executor's thread, with a scripted pipeline: orders in, one report a turn out, and its last word."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import cast
+
+import pytest
+import torch
+
+from engine.executor import Executor
+from engine.messages import (
+    Admit,
+    BatchShape,
+    Cancel,
+    ExecutorDied,
+    ExecutorInfo,
+    Report,
+    RowId,
+    RowSpec,
+    RowUpdate,
+    StepReport,
+)
+from engine.pipeline import Pipeline
+from tests.engine.rows import spec
+
+PATIENCE = 20.0
+"""Seconds after which something that should have happened has not."""
+
+
+class ScriptedPipeline:
+    """Each admitted row takes as many turns as its prompt has tokens. Notes what is asked of it, in order."""
+
+    def __init__(self) -> None:
+        self.events: queue.Queue[str] = queue.Queue()
+        self.left: dict[RowId, int] = {}
+        self.during_turn: Callable[[], None] = lambda: None
+        self.modes: set[bool] = set()
+
+    @property
+    def idle(self) -> bool:
+        self.events.put("idle?")
+        return not self.left
+
+    def admit(self, specs: Iterable[RowSpec]) -> None:
+        for one in specs:
+            self.events.put(f"admit {one.row_id}")
+            self.left[one.row_id] = len(one.prompt)
+
+    def cancel(self, row_ids: Iterable[RowId]) -> None:
+        for row_id in row_ids:
+            self.events.put(f"cancel {row_id}")
+            self.left.pop(row_id, None)
+
+    def turn(self) -> list[RowUpdate]:
+        self.events.put("turn")
+        self.modes.add(torch.is_inference_mode_enabled())
+        self.during_turn()
+        updates = [RowUpdate(row_id, (left,)) for row_id, left in self.left.items()]
+        self.left = {row_id: left - 1 for row_id, left in self.left.items() if left > 1}
+        return updates
+
+    def shape(self) -> BatchShape:
+        return BatchShape(rows=len(self.left))
+
+    def noted(self) -> list[str]:
+        """What happened so far, looks at `idle` aside."""
+        found = [self.events.get_nowait() for _ in range(self.events.qsize())]
+        return [event for event in found if event != "idle?"]
+
+
+class Bench:
+    """An executor on a scripted pipeline, and what it reports."""
+
+    def __init__(self) -> None:
+        self.pipeline = ScriptedPipeline()
+        self.reports: queue.Queue[Report] = queue.Queue()
+        info = ExecutorInfo(3, "cpu", capacity_tokens=100, max_rows=4, context_length=50)
+        self.executor = Executor(info, cast(Pipeline, self.pipeline), self.reports.put)
+
+    def alive(self) -> bool:
+        return self.executor.alive
+
+    def report(self) -> Report:
+        return self.reports.get(timeout=PATIENCE)
+
+    def step(self) -> StepReport:
+        report = self.report()
+        assert isinstance(report, StepReport)
+        return report
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    bench.executor.start()
+    yield bench
+    bench.executor.stop(PATIENCE)
+    assert not bench.alive()
+
+
+def test_each_turn_gives_one_report_with_all_rows(bench: Bench) -> None:
+    bench.executor.post(Admit((spec(0, 2), spec(1, 1))))
+    first, second = bench.step(), bench.step()
+    assert [update.row_id for update in first.updates] == [0, 1]
+    assert [update.row_id for update in second.updates] == [0]
+    assert [(report.executor, report.step, report.shape.rows) for report in (first, second)] == [(3, 1, 1), (3, 2, 0)]
+    assert first.seconds >= 0
+    assert bench.pipeline.noted() == ["admit 0", "admit 1", "turn", "turn"]
+
+
+def test_orders_that_come_during_a_turn_are_carried_out_before_the_next(bench: Bench) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+
+    bench.pipeline.during_turn = hold
+    bench.executor.post(Admit((spec(0, 9),)))
+    assert begun.wait(PATIENCE)
+    bench.executor.post(Admit((spec(1, 2),)))
+    bench.executor.post(Cancel((0,)))
+    bench.executor.post(Admit((spec(2, 1),)))
+    go_on.set()
+    assert [update.row_id for update in bench.step().updates] == [0]
+    assert [update.row_id for update in bench.step().updates] == [1, 2]
+    assert [update.row_id for update in bench.step().updates] == [1]
+    assert bench.pipeline.noted() == ["admit 0", "turn", "admit 1", "cancel 0", "admit 2", "turn", "turn"]
+
+
+def test_an_executor_with_nothing_to_do_sleeps_until_an_order_comes(bench: Bench) -> None:
+    bench.executor.post(Admit((spec(0, 1),)))
+    bench.step()
+    with pytest.raises(queue.Empty):
+        for _ in range(10):  # it looks whether it is idle a few times at most, then never again
+            bench.pipeline.events.get(timeout=0.2)
+    with pytest.raises(queue.Empty):
+        bench.pipeline.events.get(timeout=0.2)
+    bench.executor.post(Admit((spec(1, 1),)))
+    assert [update.row_id for update in bench.step().updates] == [1]
+
+
+def test_a_cancelled_last_row_leaves_no_empty_turns(bench: Bench) -> None:
+    bench.executor.post(Admit((spec(0, 1), spec(1, 1))))
+    bench.step()
+    bench.executor.post(Cancel((0, 1)))
+    bench.executor.post(Admit((spec(2, 1),)))
+    assert [update.row_id for update in bench.step().updates] == [2]
+    assert bench.pipeline.noted().count("turn") == 2
+
+
+def test_gradients_are_off_in_the_thread(bench: Bench) -> None:
+    bench.executor.post(Admit((spec(0, 1),)))
+    bench.step()
+    assert bench.pipeline.modes == {True}
+
+
+def test_stopping_ends_the_thread_after_the_turn_under_way(bench: Bench) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+
+    bench.pipeline.during_turn = hold
+    bench.executor.post(Admit((spec(0, 1000),)))
+    assert begun.wait(PATIENCE)
+    bench.executor.stop(timeout=0.05)
+    assert bench.alive()
+    go_on.set()
+    bench.executor.stop(PATIENCE)
+    assert not bench.alive()
+    assert bench.reports.qsize() == 1
+
+
+def test_an_idle_executor_stops_at_once(bench: Bench) -> None:
+    assert bench.alive()
+    bench.executor.stop(PATIENCE)
+    assert not bench.alive() and bench.reports.empty()
+
+
+class Ruin(BaseException):
+    """Not even an Exception."""
+
+
+@pytest.mark.parametrize("fault", [RuntimeError, Ruin])
+def test_a_fault_in_a_turn_is_the_last_word_and_is_said_once(bench: Bench, fault: type[BaseException]) -> None:
+    def fail() -> None:
+        if bench.pipeline.left[0] == 2:
+            raise fault("out of luck")
+
+    bench.pipeline.during_turn = fail
+    bench.executor.post(Admit((spec(0, 3),)))
+    bench.step()
+    assert bench.report() == ExecutorDied(3, f"{fault.__name__}: out of luck")
+    bench.executor.post(Admit((spec(1, 1),)))
+    bench.executor.stop(PATIENCE)
+    assert not bench.alive() and bench.reports.empty()
+
+
+def test_a_fault_in_an_order_is_told_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(specs: Iterable[RowSpec]) -> None:
+        raise KeyError("row")
+
+    monkeypatch.setattr(bench.pipeline, "admit", fail)
+    bench.executor.post(Admit((spec(0, 3),)))
+    assert bench.report() == ExecutorDied(3, "KeyError: 'row'")
+    bench.executor.stop(PATIENCE)
+    assert not bench.alive()

@@ -1,0 +1,216 @@
+"""Who is hit when something goes wrong in a pipeline: the rows concerned, once each, and nobody else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from torch import Tensor
+
+from engine import pipeline as pipeline_module
+from engine import sampling
+from engine.arena import KvArena
+from engine.messages import FinishReason, RowId, RowUpdate
+from engine.pipeline import Pipeline
+from engine.prefill import Prefill
+from engine.row import Choice, Row
+from models.cache import KvStore
+from models.loader import LoadedModel
+from models.text import Text
+from tests.engine.rows import faulty, finish, pipeline_of, spec, tokens_of
+
+SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 6)]
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_model: LoadedModel, tiny_text: Text) -> dict[RowId, list[int]]:
+    """What each row generates when nothing goes wrong."""
+    found: dict[RowId, list[int]] = {}
+    for one in (*SPECS, spec(9, 7)):
+        pipeline = pipeline_of(tiny_model, tiny_text)
+        pipeline.admit([one])
+        found |= tokens_of(finish(pipeline))
+    return found
+
+
+def errors_of(updates: list[RowUpdate]) -> list[RowId]:
+    failed = [update for update in updates if update.finish_reason is FinishReason.ERROR]
+    assert all(update.error and not update.token_ids for update in failed)
+    return sorted(update.row_id for update in failed)
+
+
+def assert_untouched(updates: list[RowUpdate], alone: dict[RowId, list[int]], *row_ids: RowId) -> None:
+    found = tokens_of(updates)
+    assert {row_id: found[row_id] for row_id in row_ids} == {row_id: alone[row_id] for row_id in row_ids}
+
+
+def assert_serves(pipeline: Pipeline, alone: dict[RowId, list[int]]) -> None:
+    """Whatever happened before, a new row generates what it should."""
+    pipeline.admit([spec(9, 7)])
+    updates = finish(pipeline)
+    assert errors_of(updates) == [] and tokens_of(updates) == {9: alone[9]}
+
+
+class Poison:
+    """NaN in the logits and in K and V of some rows, in one pass of the batch or at the end of their prefill."""
+
+    def __init__(self, *row_ids: RowId, decode: int | None) -> None:
+        self.row_ids = row_ids
+        self.decode = decode
+        self.pipeline: Pipeline | None = None
+
+    def __call__(self, store: KvStore, logits: Tensor) -> Tensor:
+        if isinstance(store, Prefill) and self.decode is None:
+            self.spoil([row.row_id for row in store.rows], logits)
+        if isinstance(store, KvArena) and self.decode is not None:
+            self.decode -= 1
+            if self.decode == -1:
+                assert self.pipeline is not None
+                for place in self.spoil([row.row_id for row in self.pipeline.batch.rows], logits):
+                    store.keys[:, place, :, store.origins[place] : store.end] = math.nan
+                    store.values[:, place, :, store.origins[place] : store.end] = math.nan
+        return logits
+
+    def spoil(self, present: list[RowId], logits: Tensor) -> list[int]:
+        places = [place for place, row_id in enumerate(present) if row_id in self.row_ids]
+        logits[places] = math.nan
+        return places
+
+
+@pytest.mark.parametrize("decode", [None, 0, 2])
+@pytest.mark.parametrize("row_ids", [(0,), (1,), (3,), (1, 3), (2, 3), (0, 1, 2, 3)])
+def test_a_row_that_computes_nan_fails_alone_and_leaves_no_trace(
+    tiny_model: LoadedModel,
+    tiny_text: Text,
+    alone: dict[RowId, list[int]],
+    decode: int | None,
+    row_ids: tuple[RowId, ...],
+) -> None:
+    poison = Poison(*row_ids, decode=decode)
+    poison.pipeline = pipeline = pipeline_of(faulty(tiny_model, poison), tiny_text)
+    pipeline.admit(SPECS)
+    updates = finish(pipeline)
+    assert errors_of(updates) == sorted(row_ids)
+    assert_untouched(updates, alone, *({0, 1, 2, 3} - set(row_ids)))
+    poison.row_ids = ()
+    assert_serves(pipeline, alone)
+
+
+def test_a_fault_in_prefill_fails_its_own_group_alone(
+    tiny_model: LoadedModel, tiny_text: Text, alone: dict[RowId, list[int]]
+) -> None:
+    def fault(store: KvStore, logits: Tensor) -> Tensor:
+        if isinstance(store, Prefill) and any(row.row_id == 1 for row in store.rows):
+            raise RuntimeError("no kernel for this")
+        return logits
+
+    pipeline = pipeline_of(faulty(tiny_model, fault), tiny_text)
+    for group in ([0], [1, 2], [3]):
+        pipeline.admit([SPECS[row_id] for row_id in group])
+    updates = finish(pipeline)
+    assert errors_of(updates) == [1, 2]
+    assert_untouched(updates, alone, 0, 3)
+    assert_serves(pipeline, alone)
+
+
+def test_a_group_for_which_there_is_no_memory_fails_alone(
+    tiny_model: LoadedModel, tiny_text: Text, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taking the memory used to lie outside of what was guarded, and ended the whole executor."""
+
+    class Hungry(Prefill):
+        def __init__(self, model: LoadedModel, rows: list[Row]) -> None:
+            if any(row.row_id == 1 for row in rows):
+                raise MemoryError
+            super().__init__(model, rows)
+
+    monkeypatch.setattr(pipeline_module, "Prefill", Hungry)
+    pipeline = pipeline_of(tiny_model, tiny_text)
+    for group in ([0], [1, 2], [3]):
+        pipeline.admit([SPECS[row_id] for row_id in group])
+    updates = finish(pipeline)
+    assert errors_of(updates) == [1, 2]
+    assert_untouched(updates, alone, 0, 3)
+
+
+class FailsAt:
+    """Raises in one call out of many, counted from 0."""
+
+    def __init__(self, call: int) -> None:
+        self.call = call
+
+    def tick(self) -> None:
+        self.call -= 1
+        if self.call == -1:
+            raise RuntimeError("the device is on fire")
+
+
+@pytest.mark.parametrize("call", range(7))
+def test_a_fault_in_any_decode_step_ends_the_running_rows_once_each_and_the_next_are_served(
+    tiny_model: LoadedModel, tiny_text: Text, alone: dict[RowId, list[int]], call: int
+) -> None:
+    failing = FailsAt(call)
+
+    def fault(store: KvStore, logits: Tensor) -> Tensor:
+        if isinstance(store, KvArena):
+            failing.tick()
+        return logits
+
+    pipeline = pipeline_of(faulty(tiny_model, fault), tiny_text, rows=3)
+    pipeline.admit(SPECS)  # eight tokens each but row 2, which has five; row 3 is staged until row 2 ends
+    updates = finish(pipeline)
+    failed = [0, 1, 2] if call < 4 else [0, 1, 3]
+    assert errors_of(updates) == failed
+    assert_untouched(updates, alone, *({0, 1, 2, 3} - set(failed)))
+    for row_id, tokens in tokens_of(updates).items():
+        assert tokens == alone[row_id][: len(tokens)]
+    assert_serves(pipeline, alone)
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
+    tiny_model: LoadedModel,
+    tiny_text: Text,
+    alone: dict[RowId, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    call: int,
+) -> None:
+    failing, sample = FailsAt(call), sampling.sample
+
+    def sample_or_fail(rows: list[Row], logits: Tensor) -> list[Choice | sampling.NonFiniteLogits]:
+        failing.tick()
+        return sample(rows, logits)
+
+    monkeypatch.setattr(sampling, "sample", sample_or_fail)
+    pipeline = pipeline_of(tiny_model, tiny_text)
+    pipeline.admit(SPECS[:2])
+    assert errors_of(finish(pipeline)) == [0, 1]
+    assert_serves(pipeline, alone)
+
+
+def test_a_fault_in_reading_a_token_ends_its_row_alone(
+    tiny_model: LoadedModel, tiny_text: Text, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept = Row.accept
+
+    def accept_or_fail(row: Row, choice: Choice) -> RowUpdate:
+        if row.row_id == 1 and row.step == 3:
+            raise ValueError("no such token")
+        return accept(row, choice)
+
+    monkeypatch.setattr(Row, "accept", accept_or_fail)
+    pipeline = pipeline_of(tiny_model, tiny_text)
+    pipeline.admit(SPECS)
+    updates = finish(pipeline)
+    assert errors_of(updates) == [1]
+    assert_untouched(updates, alone, 0, 2, 3)
+
+
+def test_a_client_is_told_what_kind_of_fault_it_was_but_no_details(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    def fault(store: KvStore, logits: Tensor) -> Tensor:
+        raise RuntimeError("/secret/path")
+
+    pipeline = pipeline_of(faulty(tiny_model, fault), tiny_text)
+    pipeline.admit(SPECS[:1])
+    (update,) = finish(pipeline)
+    assert update.error == "the engine failed on this request (RuntimeError)"

@@ -1,0 +1,171 @@
+"""The way of rows through a device: who is where, who comes first, and who is hit when something goes wrong."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from engine.arena import KvArena, RowKv
+from engine.batch import RunningBatch
+from engine.messages import RowSpec
+from engine.pipeline import Pipeline
+from engine.row import Row
+from models.loader import LoadedModel
+from models.text import Text
+from tests.engine.rows import finish, pipeline_of, spec, tokens_of
+
+Run = Callable[..., Pipeline]
+
+
+class WatchedBatch(RunningBatch):
+    """Notes who joins and who is taken out."""
+
+    def __init__(self, model: LoadedModel, capacity: int, rows: int) -> None:
+        super().__init__(model, KvArena(model.kv, capacity, max_rows=rows), headroom=0)
+        self.log: list[str] = []
+
+    def insert(self, row: Row, kv: RowKv) -> None:
+        super().insert(row, kv)
+        self.log.append(f"in {row.row_id}")
+
+    def extract(self, row: Row) -> RowKv:
+        self.log.append(f"out {row.row_id}")
+        return super().extract(row)
+
+
+@pytest.fixture
+def run(tiny_model: LoadedModel, tiny_text: Text) -> Run:
+    """Makes a pipeline, of the tiny model unless another is given."""
+
+    def make(model: LoadedModel = tiny_model, **sizes: int) -> Pipeline:
+        return pipeline_of(model, tiny_text, **sizes)
+
+    return make
+
+
+def alone(run: Run, one: RowSpec) -> list[int]:
+    """What a row generates when nothing happens around it."""
+    pipeline = run()
+    pipeline.admit([one])
+    return tokens_of(finish(pipeline))[one.row_id]
+
+
+def serves(pipeline: Pipeline, run: Run, one: RowSpec) -> None:
+    """Whatever happened before, a new row generates what it should."""
+    pipeline.admit([one])
+    assert tokens_of(finish(pipeline)) == {one.row_id: alone(run, one)}
+
+
+# Stages
+
+
+def test_a_row_that_ends_with_its_first_token_never_enters_the_batch(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    batch = WatchedBatch(tiny_model, 100, rows=4)
+    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64)
+    pipeline.admit([spec(0, max_tokens=1), spec(1, max_tokens=2)])
+    updates = finish(pipeline)
+    assert batch.log == ["in 1"]
+    assert [len(tokens) for tokens in tokens_of(updates).values()] == [1, 2]
+
+
+def test_running_rows_go_on_while_a_long_prompt_is_prefilled(run: Run) -> None:
+    pipeline = run(chunk=5)
+    pipeline.admit([spec(0, max_tokens=20)])
+    pipeline.turn()
+    pipeline.admit([spec(1, length=30)])
+    turns = [[update.row_id for update in pipeline.turn()] for _ in range(6)]
+    assert turns == [[0]] * 5 + [[1, 0, 1]]
+
+
+def test_rows_join_in_the_order_of_their_admission(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """Also when the prefill, which works longest first, ended a later one earlier."""
+    batch = WatchedBatch(tiny_model, 400, rows=2)
+    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=1000)
+    pipeline.admit([spec(0, length=4), spec(1, length=9), spec(2, length=2), spec(3, length=30)])
+    finish(pipeline)
+    assert batch.log == ["in 0", "in 1", "in 2", "in 3"]
+
+
+def test_the_worst_ranked_row_leaves_for_lack_of_memory_and_returns_when_there_is_room(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    """60 tokens hold three rows of 20 or two of 30. Row 3 has moved to the first place when it must leave."""
+    batch = WatchedBatch(tiny_model, 60, rows=3)
+    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=1000)
+    specs = [spec(0, 5, max_tokens=2), spec(1, 5, max_tokens=40), spec(2, 5, max_tokens=30), spec(3, 5, max_tokens=30)]
+    pipeline.admit(specs)
+    updates = finish(pipeline)
+    assert batch.log == ["in 0", "in 1", "in 2", "in 3", "out 3", "out 2", "in 2", "in 3"]
+    ended = [update.row_id for update in updates if update.finish_reason is not None]
+    assert ended == [0, 1, 2, 3]
+
+
+def test_log_probabilities_of_the_prompt_come_with_the_first_update_alone(run: Run) -> None:
+    pipeline = run()
+    pipeline.admit([spec(0, 4, max_tokens=3, prompt_logprobs=1)])
+    assert [update.prompt_logprobs is None for update in finish(pipeline)] == [False, True, True]
+
+
+# Cancellation
+
+
+def test_a_row_that_is_cancelled_while_it_waits_is_never_computed(run: Run) -> None:
+    pipeline = run()
+    pipeline.admit([spec(0), spec(1)])
+    pipeline.admit([spec(2)])
+    pipeline.cancel([0, 2, 99])
+    pipeline.check()
+    assert tokens_of(finish(pipeline)).keys() == {1}
+
+
+def test_a_row_that_is_cancelled_in_prefill_gives_its_memory_back(run: Run) -> None:
+    pipeline = run(chunk=8)
+    pipeline.admit([spec(0, 40), spec(1, 30)])
+    assert pipeline.turn() == []
+    group = pipeline._prefill
+    assert group is not None and group.tokens == 80
+    pipeline.cancel([1])
+    assert group.tokens == 40
+    gone = weakref.ref(group._keys)
+    del group
+    pipeline.cancel([0])
+    assert pipeline.idle and gone() is None
+    serves(pipeline, run, spec(2, 20))
+
+
+def test_a_row_that_is_cancelled_while_staged_gives_its_memory_back(run: Run) -> None:
+    pipeline = run(rows=1)
+    pipeline.admit([spec(0), spec(1)])
+    pipeline.turn()
+    assert (pipeline.shape().rows, pipeline.shape().staged) == (1, 1)
+    gone = weakref.ref(pipeline._staged[0].kv.keys)
+    pipeline.cancel([1])
+    assert gone() is None and pipeline.shape().staged == 0
+    assert tokens_of(finish(pipeline)).keys() == {0}
+
+
+def test_a_row_that_is_cancelled_while_it_runs_leaves_its_slot_and_its_mates_alone(run: Run) -> None:
+    pipeline = run(rows=2)
+    specs = [spec(0, 12), spec(1, 5), spec(2, 3)]
+    pipeline.admit(specs)
+    begun = pipeline.turn()
+    pipeline.cancel([0])
+    assert (pipeline.batch.arena.live, pipeline.batch.arena.window) == (1, 6)
+    rest = finish(pipeline)
+    assert 0 not in tokens_of(rest)
+    found = tokens_of(begun + rest)
+    assert [found[1], found[2]] == [alone(run, specs[1]), alone(run, specs[2])]
+
+
+def test_clearing_drops_every_row_in_every_stage(run: Run) -> None:
+    pipeline = run(rows=1, chunk=8)
+    pipeline.admit([spec(0), spec(1)])
+    pipeline.turn()
+    pipeline.admit([spec(2, 40)])
+    pipeline.turn()
+    pipeline.admit([spec(3)])
+    assert sorted(pipeline.clear()) == [0, 1, 2, 3]
+    assert pipeline.idle
+    serves(pipeline, run, spec(4))

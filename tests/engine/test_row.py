@@ -1,0 +1,148 @@
+"""When a row ends, and what of its text is shown by then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.messages import FinishReason, RowUpdate, TokenLogprob
+from engine.row import Choice, Row
+from models.text import Text
+from tests.engine.rows import END_TOKEN, row_of
+
+
+@pytest.fixture
+def ids(tiny_text: Text) -> dict[str, int]:
+    """The token of each printable character."""
+    return {chr(code): tiny_text.encode(chr(code))[0] for code in range(32, 127)}
+
+
+def feed(row: Row, tokens: list[int]) -> list[RowUpdate]:
+    """Let the row take tokens until it ends."""
+    updates: list[RowUpdate] = []
+    for token in tokens:
+        updates.append(row.accept(Choice(token)))
+        if updates[-1].finish_reason is not None:
+            break
+    return updates
+
+
+def spell(row: Row, ids: dict[str, int], word: str) -> tuple[str, FinishReason | None, str | int | None]:
+    """All text of a row that takes a word's letters, and how it ended; `$` is the end token."""
+    updates = feed(row, [END_TOKEN if letter == "$" else ids[letter] for letter in word])
+    assert all(update.finish_reason is None for update in updates[:-1])
+    return "".join(update.text for update in updates), updates[-1].finish_reason, updates[-1].stop_reason
+
+
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("sampling", "word", "expected"),
+    [
+        ({}, "ab$cd", ("ab", STOP, None)),
+        ({}, "$", ("", STOP, None)),
+        ({"ignore_eos": True, "max_tokens": 4}, "ab$cd", ("abc", LENGTH, None)),
+        ({"max_tokens": 3}, "abcd", ("abc", LENGTH, None)),
+        ({"max_tokens": 3}, "ab$", ("ab", STOP, None)),  # an end token at the limit is still a stop
+        ({"stop": ("bc",)}, "abcd", ("a", STOP, "bc")),
+        ({"stop": ("bc",), "include_stop_str_in_output": True}, "abcd", ("abc", STOP, "bc")),
+        ({"stop": ("bc",)}, "ab$", ("ab", STOP, None)),  # what was held back is shown at the end
+        ({"stop": ("bcd",), "max_tokens": 3}, "abcd", ("abc", LENGTH, None)),
+        ({"stop": ("bc",), "max_tokens": 3}, "abcd", ("a", STOP, "bc")),
+        ({"stop": ("x", "c", "b")}, "abcd", ("a", STOP, "b")),
+    ],
+)
+def test_a_row_ends_as_its_rules_say(
+    tiny_text: Text, ids: dict[str, int], sampling: dict[str, Any], word: str, expected: tuple[str, FinishReason, Any]
+) -> None:
+    assert spell(row_of(tiny_text, **sampling), ids, word) == expected
+
+
+def test_a_stop_token_ends_the_row_and_is_named_but_not_shown(tiny_text: Text, ids: dict[str, int]) -> None:
+    row = row_of(tiny_text, stop_token_ids=(ids["c"], ids["d"]))
+    assert spell(row, ids, "abcd") == ("ab", STOP, ids["c"])
+
+
+def test_a_stop_token_counts_also_when_the_end_token_is_ignored(tiny_text: Text, ids: dict[str, int]) -> None:
+    row = row_of(tiny_text, stop_token_ids=(END_TOKEN,), ignore_eos=True)
+    assert spell(row, ids, "ab$") == ("ab", STOP, END_TOKEN)
+
+
+def test_the_tokens_of_an_update_hold_the_end_token(tiny_text: Text, ids: dict[str, int]) -> None:
+    updates = feed(row_of(tiny_text), [ids["a"], END_TOKEN])
+    assert [update.token_ids for update in updates] == [(ids["a"],), (END_TOKEN,)]
+
+
+# min_tokens
+
+
+def test_what_would_end_a_row_is_barred_until_it_has_its_least_tokens(tiny_text: Text, ids: dict[str, int]) -> None:
+    row = row_of(tiny_text, min_tokens=2, stop_token_ids=(9,))
+    barred = [row.barred]
+    for letter in "abc":
+        row.accept(Choice(ids[letter]))
+        barred.append(row.barred)
+    assert barred == [{END_TOKEN, 9}, {END_TOKEN, 9}, set(), set()]
+
+
+def test_an_ignored_end_token_is_not_barred(tiny_text: Text) -> None:
+    assert row_of(tiny_text, min_tokens=2, ignore_eos=True, stop_token_ids=(9,)).barred == {9}
+
+
+def test_the_first_token_after_the_least_may_end_the_row(tiny_text: Text, ids: dict[str, int]) -> None:
+    assert spell(row_of(tiny_text, min_tokens=2), ids, "ab$c") == ("ab", STOP, None)
+
+
+def test_stop_strings_within_the_least_tokens_are_text(tiny_text: Text, ids: dict[str, int]) -> None:
+    row = row_of(tiny_text, min_tokens=2, stop=("b",))
+    assert spell(row, ids, "abab") == ("aba", STOP, "b")
+
+
+# Characters
+
+
+def test_a_stop_string_of_several_bytes_is_found_across_tokens(tiny_text: Text) -> None:
+    halves = [index for value in "ж".encode() for index in range(320) if tiny_text.token_bytes(index) == bytes([value])]
+    updates = feed(row_of(tiny_text, stop=("жж",)), halves * 3)
+    assert len(updates) == 4
+    assert ("".join(update.text for update in updates), updates[-1].stop_reason) == ("", "жж")
+
+
+def test_half_a_character_is_shown_only_when_the_row_ends(tiny_text: Text, ids: dict[str, int]) -> None:
+    half = next(index for index in range(320) if tiny_text.token_bytes(index) == b"\xd0")
+    updates = feed(row_of(tiny_text, max_tokens=2), [ids["a"], half])
+    assert [update.text for update in updates] == ["a", "\ufffd"]
+    updates = feed(row_of(tiny_text), [ids["a"], half, END_TOKEN])
+    assert [update.text for update in updates] == ["a", "", "\ufffd"]
+
+
+# Lengths and reports
+
+
+def test_the_newest_token_has_no_keys_and_values_yet(tiny_text: Text, ids: dict[str, int]) -> None:
+    row = row_of(tiny_text, prompt=(5, 6, 7))
+    lengths = [(row.step, row.kv_length)]
+    for letter in "ab":
+        row.accept(Choice(ids[letter]))
+        lengths.append((row.step, row.kv_length))
+    assert lengths == [(0, 3), (1, 3), (2, 4)]
+    assert row.last_token == ids["b"]
+
+
+def test_counts_are_right_whenever_they_are_first_asked_for(tiny_text: Text, ids: dict[str, int]) -> None:
+    row = row_of(tiny_text)
+    feed(row, [ids["a"], ids["b"], ids["a"]])
+    assert row.counts == {ids["a"]: 2, ids["b"]: 1}
+    feed(row, [ids["b"]])
+    assert row.counts == {ids["a"]: 2, ids["b"]: 2}
+
+
+def test_log_probabilities_of_the_prompt_are_told_once(tiny_text: Text, ids: dict[str, int]) -> None:
+    row = row_of(tiny_text)
+    row.prompt_logprobs = (None, TokenLogprob(6, -1.0, 1))
+    own = TokenLogprob(ids["a"], -0.5, 1)
+    first, second = row.accept(Choice(ids["a"], own)), row.accept(Choice(ids["b"]))
+    assert (first.prompt_logprobs, first.logprobs) == (row.prompt_logprobs, (own,))
+    assert (second.prompt_logprobs, second.logprobs) == (None, ())

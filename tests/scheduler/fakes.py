@@ -1,0 +1,85 @@
+"""A scheduler's surroundings in miniature: a clock that a test moves, executors that a test plays, short requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from engine.messages import (
+    Admit,
+    Cancel,
+    ExecutorInfo,
+    FinishReason,
+    Order,
+    RowId,
+    RowUpdate,
+    SamplingParams,
+    StepReport,
+)
+from scheduler.request import Request, Times
+from scheduler.worker import Worker
+
+
+class VirtualClock:
+    """Time moves when the test moves it, or when somebody waits for a moment."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    async def wait(self, event: asyncio.Event, until: float | None) -> None:
+        if until is None:
+            await event.wait()
+        elif not event.is_set():
+            self.time = max(self.time, until)
+
+
+@dataclass(eq=False)
+class FakePort:
+    """An executor of which only the letterbox exists."""
+
+    info: ExecutorInfo
+    alive: bool = True
+    posted: list[Order] = field(default_factory=list)
+
+    def post(self, order: Order) -> None:
+        self.posted.append(order)
+
+    def take(self) -> list[Order]:
+        """The orders since the last look."""
+        orders, self.posted = self.posted, []
+        return orders
+
+    def report(self, *updates: RowUpdate) -> StepReport:
+        return StepReport(self.info.index, 1, updates, Worker(self).shape, 0.0)
+
+
+def port(index: int = 0, *, capacity: int = 1000, rows: int = 4, context: int = 500) -> FakePort:
+    return FakePort(ExecutorInfo(index, "cpu", capacity_tokens=capacity, max_rows=rows, context_length=context))
+
+
+def request(row_id: RowId = 0, length: int = 4, *, arrival: float = 0.0, priority: int = 0) -> Request:
+    return Request(row_id, tuple(range(length)), SamplingParams(max_tokens=8), Times(arrival), priority)
+
+
+def worker(*held: Request, capacity: int = 1000, rows: int = 4) -> Worker:
+    """An executor that holds some requests already."""
+    return Worker(port(capacity=capacity, rows=rows), {one.row_id: one for one in held})
+
+
+def token(row_id: RowId, *tokens: int, end: FinishReason | None = None, text: str = "") -> RowUpdate:
+    """What a step brings to a row; `end` with ERROR brings an error instead."""
+    error = "it broke" if end is FinishReason.ERROR else None
+    return RowUpdate(row_id, tokens, text, finish_reason=end, error=error)
+
+
+def admitted(orders: Iterable[Order]) -> list[list[RowId]]:
+    """The rows of each Admit."""
+    return [[spec.row_id for spec in order.rows] for order in orders if isinstance(order, Admit)]
+
+
+def cancelled(orders: Iterable[Order]) -> list[RowId]:
+    return [row_id for order in orders if isinstance(order, Cancel) for row_id in order.row_ids]

@@ -1,0 +1,230 @@
+"""The loop that decides, on a clock and executors that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.messages import Admit, ExecutorDied, FinishReason, RowUpdate, SamplingParams
+from scheduler.batching import Limits
+from scheduler.dispatcher import Dispatcher, Refused
+from scheduler.request import Request, State
+from scheduler.strategy import STRATEGIES, assemble
+from tests.scheduler.fakes import FakePort, VirtualClock, admitted, cancelled, port, token
+
+PARAMS = SamplingParams(max_tokens=8)
+STOP = FinishReason.STOP
+
+
+class Stage:
+    """A dispatcher between a clock and executors."""
+
+    def __init__(self, *ports: FakePort, limits: Limits | None = None) -> None:
+        self.ports = ports or (port(),)
+        self.clock = VirtualClock()
+        limits = limits or Limits(group_tokens=100, prefill_ahead=0)
+        self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), self.ports, self.clock)
+
+    def submit(self, length: int = 4, **others: int) -> Request:
+        return self.dispatcher.submit(range(length), PARAMS, **others)
+
+    def dispatch(self) -> list[list[int]]:
+        """The groups that the first executor is sent now."""
+        self.dispatcher.dispatch()
+        return admitted(self.ports[0].take())
+
+    def report(self, *updates: RowUpdate, executor: int = 0) -> None:
+        self.dispatcher.receive(self.ports[executor].report(*updates))
+
+    def books(self) -> tuple[int, int]:
+        return self.dispatcher.requests_waiting, self.dispatcher.requests_running
+
+
+async def last(request: Request) -> RowUpdate:
+    async with asyncio.timeout(20):
+        return [update async for update in request.stream][-1]
+
+
+def test_a_request_waits_is_assigned_runs_and_finishes() -> None:
+    stage = Stage()
+    one = stage.submit(length=3)
+    assert (one.state, stage.books()) == (State.WAITING, (1, 0))
+    stage.clock.time = 1.0
+    stage.dispatcher.dispatch()
+    assert stage.ports[0].take() == [Admit((one.spec,))]
+    assert (one.state, one.executor, stage.books()) == (State.ASSIGNED, 0, (0, 1))
+    stage.clock.time = 2.0
+    stage.report(token(one.row_id, 5))
+    assert (one.state, one.kv_length) == (State.RUNNING, 4)
+    stage.clock.time = 3.0
+    stage.report(token(one.row_id, 6), token(one.row_id, 7, end=STOP))
+    assert (one.state, one.executor, one.generated, stage.books()) == (State.FINISHED, None, 3, (0, 0))
+    times = one.times
+    assert (times.arrival, times.assigned, times.first_token, times.end) == (0.0, 1.0, 2.0, 3.0)
+
+
+def test_a_request_may_end_with_its_first_token() -> None:
+    stage = Stage()
+    one = stage.submit()
+    stage.dispatch()
+    stage.report(token(one.row_id, 5, end=STOP))
+    assert (one.state, stage.books()) == (State.FINISHED, (0, 0))
+
+
+def test_a_row_that_fails_fails_its_request_alone() -> None:
+    stage = Stage()
+    one, other = stage.submit(), stage.submit()
+    stage.dispatch()
+    stage.report(token(one.row_id, end=FinishReason.ERROR), token(other.row_id, 5))
+    assert (one.state, other.state) == (State.FAILED, State.RUNNING)
+
+
+def test_requests_are_served_by_priority_and_then_in_the_order_of_arrival() -> None:
+    stage = Stage(port(rows=1))
+    requests = [stage.submit(), stage.submit(priority=1), stage.submit(), stage.submit(priority=-1)]
+    served = []
+    for _ in requests:
+        ((row_id,),) = stage.dispatch()
+        assert stage.dispatch() == []
+        stage.report(token(row_id, 5, end=STOP))
+        served.append(row_id)
+    assert served == [3, 0, 2, 1]
+
+
+def test_plans_go_to_the_emptiest_executor() -> None:
+    stage = Stage(port(0, rows=2), port(1, rows=2), limits=Limits(group_tokens=4, prefill_ahead=0))
+    for _ in range(5):
+        stage.submit(length=4)
+    stage.dispatcher.dispatch()
+    assert [admitted(one.posted) for one in stage.ports] == [[[0], [2]], [[1], [3]]]
+    assert stage.books() == (1, 4)
+
+
+# Cancellation
+
+
+@pytest.mark.parametrize("state", State)
+def test_cancelling_tells_the_executor_exactly_when_it_holds_the_row(state: State) -> None:
+    stage = Stage()
+    one, mate = stage.submit(), stage.submit()
+    if state is not State.WAITING:
+        stage.dispatch()
+    if state is State.RUNNING:
+        stage.report(token(one.row_id, 5))
+    elif state is State.CANCELLED:
+        stage.dispatcher.cancel(one)
+        stage.ports[0].take()
+    elif state is not State.WAITING and state is not State.ASSIGNED:
+        stage.report(token(one.row_id, end=STOP if state is State.FINISHED else FinishReason.ERROR))
+    assert one.state is state
+    stage.dispatcher.cancel(one)
+    assert cancelled(stage.ports[0].take()) == ([one.row_id] if state in (State.ASSIGNED, State.RUNNING) else [])
+    assert one.state is (state if state.is_final else State.CANCELLED)
+    assert sum(stage.books()) == 1 and not mate.state.is_final
+
+
+def test_updates_that_come_after_a_cancellation_are_counted_and_dropped() -> None:
+    stage = Stage()
+    one = stage.submit()
+    stage.dispatch()
+    stage.dispatcher.cancel(one)
+    stage.report(token(one.row_id, 5), token(one.row_id, 6, end=STOP))
+    assert (stage.dispatcher.late_updates, one.generated, one.state) == (2, 0, State.CANCELLED)
+
+
+def test_a_cancelled_row_makes_room_at_once() -> None:
+    stage = Stage(port(rows=1))
+    one, other = stage.submit(), stage.submit()
+    assert stage.dispatch() == [[one.row_id]]
+    stage.dispatcher.cancel(one)
+    assert stage.dispatch() == [[other.row_id]]
+
+
+# Executors that die
+
+
+async def test_the_death_of_an_executor_moves_untouched_requests_and_fails_those_that_had_begun() -> None:
+    stage = Stage(port(0), port(1, rows=1))
+    begun, untouched = stage.submit(), stage.submit()
+    assert stage.dispatch() == [[0, 1]]
+    stage.report(token(begun.row_id, 5))
+    stage.ports[0].alive = False
+    stage.dispatcher.receive(ExecutorDied(0, "RuntimeError: fire"))
+    assert (begun.state, untouched.state, untouched.executor) == (State.FAILED, State.WAITING, None)
+    failed = await last(begun)
+    assert (failed.finish_reason, failed.token_ids) == (FinishReason.ERROR, (5,))
+    assert failed.error and "fire" not in failed.error
+    stage.dispatcher.dispatch()
+    assert admitted(stage.ports[1].take()) == [[untouched.row_id]] and stage.ports[0].take() == []
+    stage.report(token(untouched.row_id, 5))  # the dead one's last report was under way
+    assert (stage.dispatcher.late_updates, untouched.generated) == (1, 0)
+    stage.report(token(untouched.row_id, 6, end=STOP), executor=1)
+    assert untouched.state is State.FINISHED
+
+
+async def test_when_the_last_executor_dies_all_fail_and_new_requests_are_refused() -> None:
+    stage = Stage(port(rows=1))
+    requests = [stage.submit(), stage.submit()]
+    stage.dispatch()
+    stage.dispatcher.receive(ExecutorDied(0, "gone"))
+    assert [one.state for one in requests] == [State.FAILED] * 2
+    assert {(await last(one)).finish_reason for one in requests} == {FinishReason.ERROR}
+    assert not stage.dispatcher.alive and stage.books() == (0, 0)
+    with pytest.raises(Refused, match="no executor"):
+        stage.submit()
+
+
+def test_requests_are_refused_while_no_executor_lives() -> None:
+    stage = Stage()
+    stage.ports[0].alive = False
+    with pytest.raises(Refused, match="no executor"):
+        stage.submit()
+
+
+# The end
+
+
+async def test_draining_refuses_new_requests_and_ends_with_the_last_one() -> None:
+    stage = Stage()
+    one = stage.submit()
+    stage.dispatch()
+    draining = asyncio.create_task(stage.dispatcher.drain())
+    await asyncio.sleep(0)
+    with pytest.raises(Refused, match="shutting down"):
+        stage.submit()
+    stage.report(token(one.row_id, 5))
+    await asyncio.sleep(0)
+    assert not draining.done()
+    stage.report(token(one.row_id, 6, end=STOP))
+    await asyncio.wait_for(draining, 20)
+
+
+async def test_draining_an_idle_dispatcher_ends_at_once() -> None:
+    await asyncio.wait_for(Stage().dispatcher.drain(), 20)
+
+
+async def test_draining_waits_for_requests_that_an_executors_death_put_back() -> None:
+    """The failure of the one that had begun, the only other, used to pass for the end of all."""
+    stage = Stage(port(0), port(1))
+    begun, untouched = stage.submit(), stage.submit()
+    stage.dispatch()
+    stage.report(token(begun.row_id, 5))
+    draining = asyncio.create_task(stage.dispatcher.drain())
+    await asyncio.sleep(0)
+    stage.dispatcher.receive(ExecutorDied(0, "gone"))
+    await asyncio.sleep(0)
+    assert not draining.done()
+    stage.dispatcher.dispatch()
+    stage.report(token(untouched.row_id, 5, end=STOP), executor=1)
+    await asyncio.wait_for(draining, 20)
+
+
+async def test_aborting_ends_all_with_an_error_and_frees_the_rows() -> None:
+    stage = Stage(port(rows=1))
+    requests = [stage.submit(), stage.submit()]
+    stage.dispatch()
+    stage.dispatcher.abort_all("the server stops")
+    assert [(await last(one)).error for one in requests] == ["the server stops"] * 2
+    assert cancelled(stage.ports[0].take()) == [0] and stage.books() == (0, 0)
+    await asyncio.wait_for(stage.dispatcher.drain(), 20)

@@ -1,0 +1,184 @@
+"""The dispatcher's coroutine, and thousands of requests through it with everything happening that can happen."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from engine.messages import Admit, Cancel, ExecutorDied, FinishReason, RowId, RowUpdate, SamplingParams
+from scheduler.batching import JoinBatcher, Limits, Plan
+from scheduler.dispatcher import Dispatcher, Refused
+from scheduler.memory import scale
+from scheduler.order import fcfs
+from scheduler.placement import idle_first
+from scheduler.request import Request, State
+from scheduler.strategy import STRATEGIES, Parts, assemble
+from scheduler.worker import Worker
+from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, token
+
+LIMITS = Limits(group_tokens=200, prefill_ahead=2)
+
+
+async def settle() -> None:
+    """Let every task run until it waits."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_the_loop_wakes_for_arrivals_and_reports() -> None:
+    letterbox = port(rows=1)
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], LIMITS), [letterbox], VirtualClock())
+    running = asyncio.create_task(dispatcher.run())
+    await settle()
+    requests = [dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(4)]
+    await settle()
+    assert admitted(letterbox.take()) == [[0, 1, 2]]
+    dispatcher.receive(letterbox.report(token(0, 5, end=FinishReason.STOP)))
+    await settle()
+    assert admitted(letterbox.take()) == [[3]]
+    assert [one.state for one in requests] == [State.FINISHED] + [State.ASSIGNED] * 3
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+class PatientBatcher(JoinBatcher):
+    """Lets nothing go before a moment that it asks to be woken at."""
+
+    def wake_at(self, now: float) -> float | None:
+        return 5.0 if now < 5.0 and self.waiting else None
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        return super().take(worker, now) if now >= 5.0 else None
+
+
+async def test_the_loop_wakes_when_the_batcher_asked_for_it() -> None:
+    letterbox, clock = port(), VirtualClock()
+    parts = Parts(PatientBatcher(fcfs, scale, LIMITS), idle_first)
+    dispatcher = Dispatcher(parts, [letterbox], clock)
+    dispatcher.submit(range(4), SamplingParams(max_tokens=8))
+    running = asyncio.create_task(dispatcher.run())
+    await settle()
+    assert admitted(letterbox.take()) == [[0]] and clock.time == 5.0
+    running.cancel()
+
+
+class PlayedExecutor:
+    """Carries out orders as a device would: a token a row and turn, rows that end or fail, and a death perhaps."""
+
+    def __init__(self, letterbox: FakePort, rng: random.Random) -> None:
+        self.port = letterbox
+        self.rng = rng
+        self.left: dict[RowId, int] = {}
+        self.made: Counter[RowId] = Counter()
+
+    def obey(self) -> None:
+        for order in self.port.take():
+            match order:
+                case Admit(rows):
+                    assert self.port.alive and not {row.row_id for row in rows} & self.left.keys()
+                    self.left |= {row.row_id: self.rng.randint(1, row.sampling.max_tokens) for row in rows}
+                case Cancel(row_ids):
+                    assert all(self.left.pop(row_id, None) for row_id in row_ids if row_id in self.left)
+        assert len(self.left) <= self.port.info.max_rows + LIMITS.prefill_ahead
+
+    def turn(self) -> list[RowUpdate]:
+        return [self.advance(row_id) for row_id in list(self.left) if self.rng.random() < 0.7]
+
+    def advance(self, row_id: RowId) -> RowUpdate:
+        if self.rng.random() < 0.01:
+            del self.left[row_id]
+            return token(row_id, end=FinishReason.ERROR)
+        self.made[row_id] += 1
+        self.left[row_id] -= 1
+        if self.left[row_id] > 0:
+            return token(row_id, 5)
+        del self.left[row_id]
+        return token(row_id, 5, end=FinishReason.LENGTH)
+
+    def die(self) -> ExecutorDied:
+        self.port.alive = False
+        self.left.clear()
+        return ExecutorDied(self.port.info.index, "it was its time")
+
+
+class World:
+    """A dispatcher and played executors, with arrivals, cancellations and deaths by lot."""
+
+    def __init__(self, seed: int, executors: int) -> None:
+        self.rng = random.Random(seed)
+        ports = [
+            port(index, capacity=self.rng.choice([60, 400]), rows=self.rng.randint(1, 8)) for index in range(executors)
+        ]
+        self.executors = [PlayedExecutor(one, self.rng) for one in ports]
+        self.clock = VirtualClock()
+        self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], LIMITS), ports, self.clock)
+        self.requests: list[Request] = []
+
+    def run(self, requests: int, *, deaths: int) -> None:
+        fatal = set(self.rng.sample(range(20, 200), deaths))
+        for step in range(100_000):
+            if len(self.requests) >= requests and not any(self.books()):
+                return
+            if len(self.requests) < requests:
+                self.arrive()
+            if step in fatal and len(self.living()) > 1:
+                self.dispatcher.receive(self.rng.choice(self.living()).die())
+            self.step()
+        raise AssertionError("requests are left behind")
+
+    def arrive(self) -> None:
+        for _ in range(self.rng.randint(0, 12)):
+            prompt = range(self.rng.randint(1, 50))
+            params = SamplingParams(max_tokens=self.rng.randint(1, 6))
+            self.requests.append(self.dispatcher.submit(prompt, params, priority=self.rng.choice([0, 0, 1])))
+
+    def step(self) -> None:
+        self.clock.time += 1.0
+        self.dispatcher.dispatch()
+        for executor in self.living():
+            executor.obey()
+            report = executor.port.report(*executor.turn())
+            if self.requests and self.rng.random() < 0.2:
+                self.dispatcher.cancel(self.rng.choice(self.requests))  # while the report is under way
+            self.dispatcher.receive(report)
+
+    def living(self) -> list[PlayedExecutor]:
+        return [executor for executor in self.executors if executor.port.alive]
+
+    def books(self) -> tuple[int, int]:
+        return self.dispatcher.requests_waiting, self.dispatcher.requests_running
+
+
+async def ends_of(request: Request) -> list[FinishReason]:
+    """The ends that a reader of the answer is told, which come merged since it reads only now."""
+    if request.state is State.CANCELLED:
+        return []
+    async with asyncio.timeout(20):
+        return [update.finish_reason async for update in request.stream if update.finish_reason is not None]
+
+
+@pytest.mark.parametrize(("seed", "executors", "deaths"), [(0, 1, 0), (1, 2, 0), (2, 3, 2), (3, 5, 4), (4, 4, 3)])
+async def test_no_request_is_lost_and_none_ends_twice(seed: int, executors: int, deaths: int) -> None:
+    """An illegal second end would raise; what is checked here is that each had one and the books agree."""
+    world = World(seed, executors)
+    world.run(1500, deaths=deaths)
+    assert len(world.living()) == executors - deaths
+    states = Counter(one.state for one in world.requests)
+    assert states.keys() == {State.FINISHED, State.CANCELLED, State.FAILED}
+    made = sum((executor.made for executor in world.executors), Counter[RowId]())
+    for one in world.requests:
+        assert one.executor is None and one.times.end is not None
+        assert one.generated <= made[one.row_id]
+        assert one.generated == made[one.row_id] or deaths or one.state is State.CANCELLED
+        expected = {State.FINISHED: [FinishReason.LENGTH], State.FAILED: [FinishReason.ERROR], State.CANCELLED: []}
+        assert await ends_of(one) == expected[one.state]
+    for executor in world.living():
+        executor.obey()
+        assert executor.left == {}
+    await asyncio.wait_for(world.dispatcher.drain(), 20)
+    with pytest.raises(Refused):
+        world.dispatcher.submit([1], SamplingParams(max_tokens=1))

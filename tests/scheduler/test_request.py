@@ -1,0 +1,60 @@
+"""The life of a request: which moves are legal, and what is booked."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.messages import FinishReason, RowSpec
+from scheduler.request import TRANSITIONS, IllegalTransition, State
+from tests.scheduler.fakes import request, token
+
+LEGAL = {
+    "waiting": {"assigned", "cancelled", "failed"},
+    "assigned": {"running", "waiting", "finished", "cancelled", "failed"},
+    "running": {"waiting", "finished", "cancelled", "failed"},
+    "finished": set[str](),
+    "cancelled": set[str](),
+    "failed": set[str](),
+}
+
+
+def test_the_table_lists_every_state_and_its_moves() -> None:
+    assert {state.value: {move.value for move in moves} for state, moves in TRANSITIONS.items()} == LEGAL
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("move", State)
+def test_a_legal_move_is_made_and_any_other_is_refused(state: State, move: State) -> None:
+    one = request()
+    one.state = state
+    if move.value in LEGAL[state.value]:
+        one.move(move)
+        assert one.state is move
+    else:
+        with pytest.raises(IllegalTransition, match=f"from {state} to {move}"):
+            one.move(move)
+        assert one.state is state
+
+
+def test_three_states_are_final() -> None:
+    assert [state.value for state in State if state.is_final] == ["finished", "cancelled", "failed"]
+
+
+def test_a_request_becomes_the_row_that_an_executor_is_sent() -> None:
+    one = request(7, length=3)
+    assert one.spec == RowSpec(7, (0, 1, 2), one.sampling)
+    assert (one.input_length, one.kv_length) == (3, 3)
+
+
+def test_updates_are_counted_and_the_first_token_is_timed() -> None:
+    one = request(length=3)
+    booked = []
+    for now, update in enumerate((token(0), token(0, 5), token(0, 6, 7, end=FinishReason.LENGTH))):
+        one.absorb(update, float(now))
+        booked.append((one.times.first_token, one.generated, one.kv_length))
+    assert booked == [(None, 0, 3), (1.0, 1, 4), (1.0, 3, 6)]
+
+
+def test_requests_are_equal_to_themselves_alone() -> None:
+    one, other = request(), request()
+    assert one != other and {one, other, one} == {other, one} and len({one, other, one}) == 2
