@@ -173,6 +173,7 @@ def _service(
         model_names=config.served_model_name or (_model_name(config.model),),
         model_root=config.model,
         context_length=min(executor.info.context_length for executor in executors),
+        vocab_size=min(text.vocab_size, model.vocab_size),
         sampling_defaults=model.sampling_defaults,
         tokenizer_pool=pool,
         executors=len(executors),

@@ -109,8 +109,8 @@ def _check_written(prompt: WrittenPrompt, path: str, service: Service) -> None:
 def _check_ids(ids: list[int], path: str, service: Service) -> None:
     if len(ids) >= service.context_length:
         raise too_long(path, f"{len(ids)} tokens", service)
-    if min(ids) < 0 or max(ids) >= service.text.vocab_size:
-        raise bad_request(f"{path}: token ids go from 0 to {service.text.vocab_size - 1}", "prompt")
+    if min(ids) < 0 or max(ids) >= service.vocab_size:
+        raise bad_request(f"{path}: token ids go from 0 to {service.vocab_size - 1}", "prompt")
 
 
 def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:

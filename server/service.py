@@ -39,8 +39,6 @@ class Codec(Protocol):
     """What the handlers need of models.text.Text. Encoding is heavy: never on the event loop."""
 
     @property
-    def vocab_size(self) -> int: ...
-    @property
     def longest_token(self) -> int: ...
     def encode(self, text: str) -> list[int]: ...
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
@@ -84,6 +82,8 @@ class Service:
     """What the model was loaded from, as the user named it."""
     context_length: int
     """Longest prompt plus answer, in tokens."""
+    vocab_size: int
+    """Token ids that both the tokenizer and the network know; either may have more of its own."""
     sampling_defaults: SamplingDefaults
     tokenizer_pool: Executor
     """Where text is encoded and large bodies are parsed, off the event loop."""

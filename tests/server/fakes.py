@@ -29,7 +29,7 @@ Script = Callable[[Request], Iterable[RowUpdate]]
 class FakeText:
     """A tokenizer whose tokens are bytes."""
 
-    vocab_size = 257
+    VOCAB = END + 1
     longest_token = 1
 
     def encode(self, text: str) -> list[int]:
@@ -176,6 +176,7 @@ def fake_service(pool: ThreadPoolExecutor, dispatcher: FakeDispatcher, limits: L
         model_names=("fake", "org/alias"),
         model_root="somewhere/fake",
         context_length=256,
+        vocab_size=FakeText.VOCAB,
         sampling_defaults=SamplingDefaults(temperature=0.7, top_k=40),
         tokenizer_pool=pool,
         limits=limits,
