@@ -13,6 +13,7 @@ Row r owns the columns [origin[r], end). K is stored after RoPE, so moving colum
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -51,10 +52,8 @@ class KvArena:
         self.capacity_tokens = capacity_tokens
         self.max_rows = min(max_rows, capacity_tokens)
         token = shape.kv_heads * shape.head_dim
-        flat = (shape.layers, capacity_tokens * token)
-        # Zeros, not empty: a masked cell that held NaN would still poison what attends to it (0 * NaN).
-        self._flat_keys = torch.zeros(flat, dtype=shape.dtype, device=shape.device)
-        self._flat_values = torch.zeros(flat, dtype=shape.dtype, device=shape.device)
+        self._flat_keys = zeros(shape, capacity_tokens * token)
+        self._flat_values = zeros(shape, capacity_tokens * token)
         self.origins: list[int] = []
         self.end = 0
         self._view(self.max_rows, capacity_tokens // self.max_rows)
@@ -208,3 +207,16 @@ class KvArena:
             assert buffer.dtype == self.shape.dtype and buffer.device.type == self.shape.device.type
             assert bool(torch.isfinite(buffer).all())
         assert self.keys.data_ptr() == self._flat_keys.data_ptr()
+
+
+def zeros(shape: KvShape, per_layer: int) -> Tensor:
+    """A buffer (layers, per_layer) of zeros: a masked cell that held NaN would still poison what attends to it.
+
+    On a CPU the system hands out zero pages when they are first touched, so a large budget costs nothing until it
+    is used; torch.zeros would write it all, which took 9 s for 6 GB. Small pages, as mmap's are by default: rows
+    touch memory here and there, and clearing a huge page at each place stalled the first steps for seconds.
+    """
+    if shape.device.type != "cpu":
+        return torch.zeros((shape.layers, per_layer), dtype=shape.dtype, device=shape.device)
+    memory = mmap.mmap(-1, shape.layers * per_layer * shape.dtype.itemsize)
+    return torch.frombuffer(memory, dtype=shape.dtype).view(shape.layers, per_layer)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -44,20 +45,36 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
 
     Raises CatalogError, LoadError and TextError with the remedy.
     """
-    folder = await asyncio.to_thread(Catalog().resolve, config.model)
-    text = Text.load(folder, chat_template=_chat_template(config))
-    models = await asyncio.to_thread(_load_models, config, folder)
     loop = asyncio.get_running_loop()
 
     def deliver(report: Report) -> None:
         loop.call_soon_threadsafe(dispatcher.receive, report)
 
-    executors = [_executor(config, index, model, text, deliver) for index, model in enumerate(models)]
-    await asyncio.to_thread(probe, models[0], text)
-    dispatcher = Dispatcher(_parts(config), executors, MonotonicClock())
-    with _running(executors), ThreadPoolExecutor(1, "tokenizer") as pool:
+    # Whatever computes must do so in a thread that is gone when the executors start: OpenMP counts the helpers of
+    # each thread that ever computed, and when they outnumber the cores it puts waiting ones to sleep at once. That
+    # made a decode step half as long again.
+    with ThreadPoolExecutor(1, "loader") as loader:
+        loaded = await loop.run_in_executor(loader, _load, config, deliver)
+    dispatcher = Dispatcher(_parts(config), loaded.executors, MonotonicClock())
+    with _running(loaded.executors), ThreadPoolExecutor(1, "tokenizer") as pool:
         async with _dispatching(dispatcher):
-            yield _service(config, models[0], text, executors, dispatcher, pool)
+            yield _service(config, loaded, dispatcher, pool)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    text: Text
+    model: LoadedModel
+    executors: tuple[Executor, ...]
+
+
+def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
+    folder = Catalog().resolve(config.model)
+    text = Text.load(folder, chat_template=_chat_template(config))
+    models = _load_models(config, folder)
+    probe(models[0], text)
+    executors = [_executor(config, index, model, text, deliver) for index, model in enumerate(models)]
+    return _Loaded(text, models[0], tuple(executors))
 
 
 def _chat_template(config: ServeConfig) -> str | None:
@@ -138,7 +155,7 @@ def _parts(config: ServeConfig) -> Parts:
 
 
 @contextmanager
-def _running(executors: list[Executor]) -> Iterator[None]:
+def _running(executors: Sequence[Executor]) -> Iterator[None]:
     for executor in executors:
         executor.start()
     try:
@@ -159,24 +176,17 @@ async def _dispatching(dispatcher: Dispatcher) -> AsyncIterator[None]:
             await task
 
 
-def _service(
-    config: ServeConfig,
-    model: LoadedModel,
-    text: Text,
-    executors: list[Executor],
-    dispatcher: Dispatcher,
-    pool: ThreadPoolExecutor,
-) -> Service:
+def _service(config: ServeConfig, loaded: _Loaded, dispatcher: Dispatcher, pool: ThreadPoolExecutor) -> Service:
     return Service(
         dispatcher=dispatcher,
-        text=text,
+        text=loaded.text,
         model_names=config.served_model_name or (_model_name(config.model),),
         model_root=config.model,
-        context_length=min(executor.info.context_length for executor in executors),
-        vocab_size=min(text.vocab_size, model.vocab_size),
-        sampling_defaults=model.sampling_defaults,
+        context_length=min(executor.info.context_length for executor in loaded.executors),
+        vocab_size=min(loaded.text.vocab_size, loaded.model.vocab_size),
+        sampling_defaults=loaded.model.sampling_defaults,
         tokenizer_pool=pool,
-        executors=len(executors),
+        executors=len(loaded.executors),
         next_seed=seed_source(config.seed),
         limits=_limits(config),
     )
