@@ -78,12 +78,6 @@ class Pipeline:
     def shape(self) -> BatchShape:
         return self.batch.shape(len(self._staged))
 
-    def clear(self) -> list[RowId]:
-        """Drop every row; returns which they were."""
-        lost = list(self._ranks)
-        self.cancel(lost)
-        return lost
-
     # Stages
 
     def _prefill_chunk(self) -> list[RowUpdate]:

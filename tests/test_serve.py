@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -85,3 +86,23 @@ def test_the_last_event_says_why_and_how_much(parrot_url: str) -> None:
     *_, last, usage = events(stream)
     assert last["choices"][0]["finish_reason"] == "length"
     assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 5
+
+
+def running(url: str) -> int:
+    """How many requests the server's executors hold."""
+    with urlopen(f"{url}/health/ready", timeout=10) as response:
+        count: int = json.load(response)["requests_running"]
+    return count
+
+
+def test_a_client_that_leaves_frees_its_rows(parrot_url: str) -> None:
+    body = {"prompt": ["a", "b"], "n": 2, "max_tokens": 500, "ignore_eos": True, "stream": True}
+    data = json.dumps(body).encode()
+    address = urlsplit(parrot_url)
+    with socket.create_connection((address.hostname or "", address.port or 80), timeout=60) as connection:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        connection.sendall(head.encode() + data)
+        assert b"200 OK" in connection.recv(4096)
+        assert running(parrot_url) == 4
+    # A step takes milliseconds: a row that stayed would be there for hundreds of these.
+    assert any(running(parrot_url) == 0 for _ in range(50))
