@@ -49,13 +49,17 @@ class KvArena:
 
     def __init__(self, shape: KvShape, capacity_tokens: int, *, max_rows: int) -> None:
         self.shape = shape
-        self.capacity_tokens = capacity_tokens
-        self.max_rows = min(max_rows, capacity_tokens)
-        token = shape.kv_heads * shape.head_dim
-        self._flat_keys = zeros(shape, capacity_tokens * token)
-        self._flat_values = zeros(shape, capacity_tokens * token)
+        self._most_rows = max_rows
         self.origins: list[int] = []
         self.end = 0
+        self._take(capacity_tokens)
+
+    def _take(self, capacity_tokens: int) -> None:
+        self.capacity_tokens = capacity_tokens
+        self.max_rows = min(self._most_rows, capacity_tokens)
+        token = self.shape.kv_heads * self.shape.head_dim
+        self._flat_keys = zeros(self.shape, capacity_tokens * token)
+        self._flat_values = zeros(self.shape, capacity_tokens * token)
         self._view(self.max_rows, capacity_tokens // self.max_rows)
 
     def _view(self, rows: int, columns: int) -> None:
@@ -125,7 +129,7 @@ class KvArena:
     def extract(self, row: int) -> RowKv:
         """A copy of a row's K and V in host memory; the row itself stays until it is removed."""
         cells = slice(self.origins[row], self.end)
-        return RowKv(self.keys[:, row, :, cells].clone().cpu(), self.values[:, row, :, cells].clone().cpu())
+        return RowKv(*(buffer[:, row, :, cells].to("cpu", copy=True) for buffer in (self.keys, self.values)))
 
     def reshape(self, rows: int, columns: int) -> None:
         """View the budget with other rows and columns, keeping what is live. Raises ArenaFull when it does not fit.
@@ -143,6 +147,17 @@ class KvArena:
                 new[layer, :live, :, : window.shape[2]] = window
         self.valid[:live, : cells.stop - cells.start] = old_valid[:live, cells]
         self._shift(-cells.start)
+
+    def give_back(self, capacity_tokens: int) -> None:
+        """Go on with a smaller budget, when the device proved to have less memory than it was thought to.
+
+        Only while no row is live: the old buffers are freed before the new ones are taken. Addresses change.
+        """
+        assert not self.origins, "rows must be extracted first"
+        self._flat_keys = self._flat_values = self.keys = self.values = torch.empty(0)
+        if self.shape.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._take(capacity_tokens)
 
     def open_column(self) -> None:
         """Give every live row one more cell, the one that this step will write. Raises ArenaFull.

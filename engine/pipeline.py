@@ -26,6 +26,12 @@ from models.text import Text
 
 log = logging.getLogger(__name__)
 
+RELIEF = 0.9
+"""What is left of the budget for K and V after the device ran out of memory."""
+
+MOST_SETBACKS = 8
+"""Times a prompt's prefill is begun again for lack of memory: enough to halve a large group down to one row."""
+
 
 @dataclass(order=True, slots=True)
 class Staged:
@@ -73,7 +79,7 @@ class Pipeline:
         """One iteration over all stages; returns what it brought to each row."""
         updates = self._prefill_chunk()
         self._refill()
-        return updates + self._decode()
+        return updates + self._give_up_stranded() + self._decode()
 
     def shape(self) -> BatchShape:
         return self.batch.shape(len(self._staged))
@@ -87,6 +93,8 @@ class Pipeline:
         try:
             group = self._group()
             ended = group.advance(self._max_prefill_tokens)
+        except torch.OutOfMemoryError as error:
+            return self._prefill_smaller(rows, error)
         except Exception as error:
             self._prefill = None
             return self._fail(rows, error)
@@ -111,11 +119,20 @@ class Pipeline:
             best = self._staged.pop(0)
             self.batch.insert(best.row, best.kv)
 
+    def _give_up_stranded(self) -> list[RowUpdate]:
+        """A row that does not fit though the device is empty never will, and must not block those behind it."""
+        if self.batch.rows or not self._staged:
+            return []
+        return self._fail([self._staged[0].row], MemoryError("the row outgrows the device"))
+
     def _decode(self) -> list[RowUpdate]:
         if not self.batch.rows:
             return []
         try:
             logits = self._step()
+        except torch.OutOfMemoryError as error:
+            self._relieve(error)
+            return []
         except Exception as error:
             return self._fail(list(self.batch.rows), error)
         return self._choose(list(self.batch.rows), logits)
@@ -132,6 +149,33 @@ class Pipeline:
         worst = max(self.batch.rows, key=lambda row: self._ranks[row.row_id])
         kv = self.batch.extract(worst)
         bisect.insort(self._staged, Staged(self._ranks[worst.row_id], worst, kv))
+
+    # Memory that the device turned out not to have
+
+    def _relieve(self, error: torch.OutOfMemoryError) -> None:
+        """Take every running row out to host memory and go on with a smaller budget; the rows come back as they fit."""
+        arena = self.batch.arena
+        smaller = int(arena.capacity_tokens * RELIEF)
+        log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, arena.capacity_tokens, error)
+        while self.batch.rows:
+            self._extract_worst()
+        arena.give_back(max(1, smaller))
+
+    def _prefill_smaller(self, rows: Sequence[Row], error: torch.OutOfMemoryError) -> list[RowUpdate]:
+        """Begin a group's unfinished prompts again in two halves; a single one after memory was given back."""
+        self._prefill = None
+        if self._waiting and self._waiting[0] is rows:
+            self._waiting.popleft()
+        if len(rows) == 1:
+            self._relieve(error)
+        for row in rows:
+            row.setbacks += 1
+            row.prompt_logprobs = None
+        lost = [row for row in rows if row.setbacks > MOST_SETBACKS]
+        left = [row for row in rows if row.setbacks <= MOST_SETBACKS]
+        half = (len(left) + 1) // 2
+        self._waiting.extendleft(part for part in (left[half:], left[:half]) if part)
+        return self._fail(lost, error)
 
     # Tokens
 

@@ -30,6 +30,8 @@ class Row:
         self.sampling = spec.sampling
         self.generated: list[int] = []
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+        self.setbacks = 0
+        """How often its prefill ran out of memory."""
         self._ends = frozenset() if spec.sampling.ignore_eos else end_token_ids
         self._stop_ids = frozenset(spec.sampling.stop_token_ids)
         self._stream = TextStream(text)

@@ -18,7 +18,7 @@ def scale(worker: Worker, rows: int, input_length: int) -> bool:
     """
     total = worker.rows + rows
     columns = max(worker.columns, input_length) + 1
-    return total == 1 or total * columns <= worker.info.capacity_tokens
+    return total == 1 or total * columns <= worker.capacity_tokens
 
 
 MEMORIES: Mapping[str, Memory] = MappingProxyType({"scale": scale})

@@ -35,6 +35,11 @@ class Worker:
         return self.port.info
 
     @property
+    def capacity_tokens(self) -> int:
+        """Tokens of K and V that it can hold; less than at start once it ran out of memory."""
+        return self.shape.capacity_tokens or self.info.capacity_tokens
+
+    @property
     def rows(self) -> int:
         """Requests it holds, in whatever stage."""
         return len(self.requests)

@@ -1,0 +1,109 @@
+"""Running out of device memory loses no request: whichever pass it hits, all answers are what they would have been."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.arena import KvArena
+from engine.messages import FinishReason, RowId
+from models.cache import KvStore
+from models.loader import LoadedModel
+from models.text import Text
+from tests.engine.rows import faulty, finish, pipeline_of, spec, tokens_of
+
+SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 30, prompt_logprobs=1), spec(4, 2)]
+
+
+class Shortage:
+    """Raises torch.OutOfMemoryError in the passes that `hits` names, counted from 0."""
+
+    def __init__(self, *hits: int) -> None:
+        self.hits = set(hits)
+        self.passes = 0
+
+    def __call__(self, store: KvStore, logits: Tensor) -> Tensor:
+        self.passes += 1
+        if self.passes - 1 in self.hits:
+            raise torch.OutOfMemoryError("CUDA out of memory (injected)")
+        return logits
+
+
+def answers(model: LoadedModel, text: Text, shortage: Shortage) -> dict[RowId, list[int]]:
+    pipeline = pipeline_of(faulty(model, shortage), text, capacity=200, rows=4, chunk=16)
+    pipeline.admit(SPECS[:3])
+    pipeline.admit(SPECS[3:])
+    updates = finish(pipeline)
+    ends = [update.row_id for update in updates if update.finish_reason is FinishReason.LENGTH]
+    assert sorted(ends) == [row.row_id for row in SPECS], "each request ends once, and well"
+    (scored,) = [update.prompt_logprobs for update in updates if update.prompt_logprobs is not None]
+    assert len(scored) == 30
+    return tokens_of(updates)
+
+
+def test_a_shortage_in_any_pass_changes_no_answer(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    calm = Shortage()
+    expected = answers(tiny_model, tiny_text, calm)
+    for hit in range(calm.passes):
+        assert answers(tiny_model, tiny_text, Shortage(hit)) == expected, f"pass {hit}"
+        assert answers(tiny_model, tiny_text, Shortage(hit, hit + 1, hit + 4)) == expected, f"passes from {hit}"
+
+
+def test_a_shortage_in_a_decode_step_lowers_the_budget(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    shortage = Shortage(2)
+    pipeline = pipeline_of(faulty(tiny_model, shortage), tiny_text, capacity=200)
+    pipeline.admit(SPECS[:1])
+    finish(pipeline)
+    assert pipeline.shape().capacity_tokens == 180
+
+
+def test_a_group_too_large_to_prefill_is_halved_until_it_fits(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    sizes: list[int] = []
+
+    def at_most_two(store: KvStore, logits: Tensor) -> Tensor:
+        sizes.append(len(logits))
+        if len(logits) > 2:
+            raise torch.OutOfMemoryError("injected")
+        return logits
+
+    pipeline = pipeline_of(faulty(tiny_model, at_most_two), tiny_text, rows=1)
+    pipeline.admit([spec(row_id, 5, max_tokens=1) for row_id in range(8)])
+    assert len(tokens_of(finish(pipeline))) == 8
+    assert sizes == [8, 4, 2, 2, 4, 2, 2]
+    assert pipeline.shape().capacity_tokens == 1000
+
+
+def test_what_never_fits_fails_after_a_bounded_number_of_tries(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    tries = count()
+
+    def never(store: KvStore, logits: Tensor) -> Tensor:
+        next(tries)
+        raise torch.OutOfMemoryError("injected")
+
+    pipeline = pipeline_of(faulty(tiny_model, never), tiny_text)
+    pipeline.admit([spec(0), spec(1)])
+    ends = [(update.row_id, update.finish_reason) for update in finish(pipeline)]
+    assert sorted(ends) == [(0, FinishReason.ERROR), (1, FinishReason.ERROR)]
+    assert next(tries) < 30
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_row_that_outgrows_what_is_left_fails_and_those_behind_it_go_on(
+    tiny_model: LoadedModel, tiny_text: Text, others: int
+) -> None:
+    def long_windows(store: KvStore, logits: Tensor) -> Tensor:
+        if isinstance(store, KvArena) and store.window > 43:
+            raise torch.OutOfMemoryError("injected")
+        return logits
+
+    pipeline = pipeline_of(faulty(tiny_model, long_windows), tiny_text, capacity=60)
+    pipeline.admit([spec(0, 40, max_tokens=10)])
+    for row_id in range(1, 1 + others):
+        pipeline.admit([spec(row_id, 3, max_tokens=1)])
+    updates = finish(pipeline)
+    (failed,) = [update for update in updates if update.finish_reason is FinishReason.ERROR]
+    assert failed.row_id == 0
+    assert len([update for update in updates if update.finish_reason is FinishReason.LENGTH]) == others
