@@ -92,9 +92,10 @@ class KvArena:
 
     def mask(self) -> Tensor | None:
         """What each live row may read in the window: (live, 1, 1, window), or None when that is everything."""
-        if all(origin == self.start for origin in self.origins):
+        start = self.start
+        if all(origin == start for origin in self.origins):
             return None
-        return self.valid[: self.live, None, None, self.start : self.end]
+        return self.valid[: self.live, None, None, start : self.end]
 
     # Surgery
 
@@ -140,10 +141,12 @@ class KvArena:
             raise ArenaFull(f"{self.live} rows x {self.window} columns do not fit {rows} x {columns}")
         old_keys, old_values, old_valid = self.keys, self.values, self.valid
         live, cells = self.live, slice(self.start, self.end)
+        # Taken before anything changes: should there be no memory for it, all is as it was.
+        window = torch.empty_like(old_keys[0, :live, :, cells])
         self._view(rows, columns)
         for layer in range(self.shape.layers):
             for old, new in ((old_keys, self.keys), (old_values, self.values)):
-                window = old[layer, :live, :, cells].clone()
+                window.copy_(old[layer, :live, :, cells])
                 new[layer, :live, :, : window.shape[2]] = window
         self.valid[:live, : cells.stop - cells.start] = old_valid[:live, cells]
         self._shift(-cells.start)
@@ -195,12 +198,14 @@ class KvArena:
         self.origins[target] = self.origins[source]
 
     def _slide(self, to: int) -> None:
-        """Move the live window so that it begins at column `to`; source and target may overlap, hence the clones."""
+        """Move the live window so that it begins at column `to`; source and target may overlap, hence the copy."""
         live, cells = self.live, slice(self.start, self.end)
         target = slice(to, to + self.window)
+        window = torch.empty_like(self.keys[0, :live, :, cells])
         for layer in range(self.shape.layers):
             for buffer in (self.keys, self.values):
-                buffer[layer, :live, :, target] = buffer[layer, :live, :, cells].clone()
+                window.copy_(buffer[layer, :live, :, cells])
+                buffer[layer, :live, :, target] = window
         moved = self.valid[:live, cells].clone()
         self.valid[:live] = False
         self.valid[:live, target] = moved

@@ -1,4 +1,4 @@
-"""The way of rows through a device: waiting, in prefill, staged, running, gone. One turn does a bit of each.
+"""The way of rows through a device: waiting, in prefill, staged, running, gone. One turn is one step of it.
 
 Synchronous and single-threaded; knows no thread, no clock and no strategy. Rows are ranked by the order in which
 they were admitted: when memory runs short, the last admitted is taken out first, and staged rows return in order.
@@ -43,7 +43,7 @@ class Staged:
 
 
 class Pipeline:
-    """All rows of one device. `turn` is one iteration: a chunk of prefill, refilled slots, one decode step."""
+    """All rows of one device. `turn` is one step: a chunk of prefill, or refilled slots and a decode iteration."""
 
     def __init__(self, model: LoadedModel, text: Text, batch: RunningBatch, *, max_prefill_tokens: int) -> None:
         self._model = model
@@ -54,6 +54,7 @@ class Pipeline:
         self._staged: list[Staged] = []  # sorted by rank
         self._ranks: dict[RowId, int] = {}
         self._admitted = 0
+        self._prefilled = False  # whether the last turn was a chunk of prefill
         self.batch = batch
 
     @property
@@ -76,10 +77,17 @@ class Pipeline:
                 self._drop(row_id)
 
     def turn(self) -> list[RowUpdate]:
-        """One iteration over all stages; returns what it brought to each row."""
-        updates = self._prefill_chunk()
+        """One step; returns what it brought to each row, so that no token waits for another step to end."""
+        if self._prefill_is_next():
+            return self._prefill_chunk()
         self._refill()
-        return updates + self._give_up_stranded() + self._decode()
+        return self._give_up_stranded() or self._decode()
+
+    def _prefill_is_next(self) -> bool:
+        """Prefill and decode alternate while both are wanted, so that neither waits for more than one step."""
+        wanted = self._prefill is not None or bool(self._waiting)
+        self._prefilled = wanted and not (self._prefilled and (self._staged or self.batch.rows))
+        return self._prefilled
 
     def shape(self) -> BatchShape:
         return self.batch.shape(len(self._staged))
@@ -115,9 +123,13 @@ class Pipeline:
 
     def _refill(self) -> None:
         """Embed staged rows while they fit, best rank first; none overtakes a better one."""
-        while self._staged and self.batch.fits(self._staged[0].kv.length):
-            best = self._staged.pop(0)
-            self.batch.insert(best.row, best.kv)
+        try:
+            while self._staged and self.batch.fits(self._staged[0].kv.length):
+                best = self._staged[0]
+                self.batch.insert(best.row, best.kv)
+                del self._staged[0]
+        except torch.OutOfMemoryError as error:
+            self._relieve(error)
 
     def _give_up_stranded(self) -> list[RowUpdate]:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""

@@ -9,10 +9,14 @@ from __future__ import annotations
 import copy
 import json
 import logging
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
+import msgspec
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
@@ -21,6 +25,9 @@ from models.cache import KvShape, KvStore, StoreCache
 from models.packing import PackedLinear, computes_bfloat16, pack, packs
 
 log = logging.getLogger(__name__)
+
+_Report: TypeAlias = Mapping[str, Collection[object]]
+"""What transformers says of a load: lists of keys by what is wrong with them."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -38,6 +45,21 @@ class SamplingDefaults:
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+
+
+class _Recommended(msgspec.Struct):
+    """The part of a generation_config.json that matters here."""
+
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+
+    def defaults(self) -> SamplingDefaults:
+        return SamplingDefaults(
+            **{name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        )
 
 
 @dataclass(slots=True)
@@ -102,8 +124,9 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu") -> LoadedMod
     where = torch.device(device)
     chosen = _choose_dtype(dtype, where)
     config = _read_config(folder)
-    network = _read_network(folder, chosen, where)
+    defaults = _sampling_defaults(folder)
     context = _context_length(config)
+    network = _read_network(folder, chosen, where)
     model = LoadedModel(
         folder=folder,
         network=network,
@@ -111,7 +134,7 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu") -> LoadedMod
         vocab_size=_head(network).out_features,
         context_length=context,
         end_token_ids=_end_token_ids(network),
-        sampling_defaults=_sampling_defaults(folder),
+        sampling_defaults=defaults,
     )
     return _gathering(model)
 
@@ -140,21 +163,34 @@ def _read_config(folder: Path) -> PreTrainedConfig:
 
 def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     try:
-        network = AutoModelForCausalLM.from_pretrained(
+        loaded: tuple[PreTrainedModel, _Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
             folder,
             dtype=dtype,
             attn_implementation=attention.register(),
             trust_remote_code=False,
             local_files_only=True,
             use_safetensors=True,
+            output_loading_info=True,
         )
     except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise LoadError(f"{folder.name} cannot be loaded as a causal language model: {error}") from error
+    network, report = loaded
+    _require_all_weights(folder, report)
     nn.Module.to(network, device)
     nn.Module.eval(network).requires_grad_(False)
     if packs(dtype, device):
         pack(network)
     return network
+
+
+def _require_all_weights(folder: Path, report: _Report) -> None:
+    """transformers makes up what a checkpoint lacks; nobody wants answers from random weights."""
+    lacking = [*report["missing_keys"], *report["mismatched_keys"]]
+    if lacking:
+        raise LoadError(
+            f"{folder.name} is not a complete causal language model: {len(lacking)} of its weights are missing or of "
+            f"another shape, {lacking[0]} among them. Fetch it again, or choose another."
+        )
 
 
 def _context_length(config: PreTrainedConfig) -> int:
@@ -205,9 +241,14 @@ def _end_token_ids(network: PreTrainedModel) -> frozenset[int]:
 
 def _sampling_defaults(folder: Path) -> SamplingDefaults:
     path = folder / "generation_config.json"
-    given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    known = SamplingDefaults.__dataclass_fields__.keys() & given.keys()
-    return SamplingDefaults(**{name: given[name] for name in known if given[name] is not None})
+    try:
+        return (
+            msgspec.json.decode(path.read_bytes(), type=_Recommended).defaults()
+            if path.exists()
+            else SamplingDefaults()
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LoadError(f"{folder.name}: generation_config.json is not usable: {error}; mend or delete it") from error
 
 
 def _head(network: PreTrainedModel) -> nn.Linear | PackedLinear:

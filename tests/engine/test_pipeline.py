@@ -75,8 +75,8 @@ def test_running_rows_go_on_while_a_long_prompt_is_prefilled(run: Run) -> None:
     pipeline.admit([spec(0, max_tokens=20)])
     pipeline.turn()
     pipeline.admit([spec(1, length=30)])
-    turns = [[update.row_id for update in pipeline.turn()] for _ in range(6)]
-    assert turns == [[0]] * 5 + [[1, 0, 1]]
+    turns = [[update.row_id for update in pipeline.turn()] for _ in range(13)]
+    assert turns == [[0], []] * 5 + [[0], [1], [0, 1]]
 
 
 def test_rows_join_in_the_order_of_their_admission(tiny_model: LoadedModel, tiny_text: Text) -> None:
@@ -139,6 +139,7 @@ def test_a_row_that_is_cancelled_while_staged_gives_its_memory_back(run: Run) ->
     pipeline = run(rows=1)
     pipeline.admit([spec(0), spec(1)])
     pipeline.turn()
+    pipeline.turn()
     assert (pipeline.shape().rows, pipeline.shape().staged) == (1, 1)
     gone = weakref.ref(pipeline._staged[0].kv.keys)
     pipeline.cancel([1])
@@ -150,7 +151,7 @@ def test_a_row_that_is_cancelled_while_it_runs_leaves_its_slot_and_its_mates_alo
     pipeline = run(rows=2)
     specs = [spec(0, 12), spec(1, 5), spec(2, 3)]
     pipeline.admit(specs)
-    begun = pipeline.turn()
+    begun = pipeline.turn() + pipeline.turn()
     pipeline.cancel([0])
     assert (pipeline.batch.arena.live, pipeline.batch.arena.window) == (1, 6)
     rest = finish(pipeline)
@@ -169,3 +170,11 @@ def test_rows_of_every_stage_can_be_cancelled_at_once(run: Run) -> None:
     pipeline.cancel([0, 1, 2, 3])
     assert pipeline.idle
     serves(pipeline, run, spec(4))
+
+
+def test_a_first_token_does_not_wait_for_a_decode_step(run: Run) -> None:
+    """It used to be reported together with the second, a whole step of the batch later."""
+    pipeline = run()
+    pipeline.admit([spec(0)])
+    assert [len(update.token_ids) for update in pipeline.turn()] == [1]
+    assert pipeline.shape().rows == 0

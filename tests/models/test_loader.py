@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models import loader
@@ -185,3 +186,20 @@ def test_twins_run_at_once_without_noticing_each_other(tiny_model: LoadedModel) 
     twin = tiny_model.twin()
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(run, (tiny_model, twin, twin.twin()), (3, 17, 39), timeout=60))
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused_instead_of_served_with_random_ones(folder: Path) -> None:
+    """transformers only prints a report and makes them up, and the probe compares the network with itself."""
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(LoadError, match=r"1 of its weights .* model\.layers\.1\.mlp\.down_proj\.weight"):
+        load(folder)
+
+
+@pytest.mark.parametrize("text", ["{not json", "[1]", '{"temperature": "0.7"}', '{"top_p": 0}', '{"top_k": -2}'])
+def test_sampling_that_cannot_be_recommended_is_refused_at_start(folder: Path, text: str) -> None:
+    """A temperature written as a string used to pass, and then failed every request that brought none."""
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(LoadError, match=r"generation_config\.json is not usable"):
+        load(folder)
