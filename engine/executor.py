@@ -90,4 +90,8 @@ class Executor:
         self._report(updates, time.perf_counter() - begin)
 
     def _report(self, updates: list[RowUpdate], seconds: float) -> None:
-        self._deliver(StepReport(self.info.index, self._turns, tuple(updates), self._pipeline.shape(), seconds))
+        pipeline = self._pipeline
+        report = StepReport(
+            self.info.index, self._turns, tuple(updates), pipeline.shape(), seconds, begun=pipeline.begun
+        )
+        self._deliver(report)

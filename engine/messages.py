@@ -147,6 +147,8 @@ class StepReport:
     shape: BatchShape
     seconds: float
     """Duration of the turn."""
+    begun: tuple[RowId, ...] = ()
+    """Rows whose prefill began in this turn: until then they waited."""
 
 
 @dataclass(frozen=True, slots=True)

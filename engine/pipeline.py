@@ -54,6 +54,8 @@ class Pipeline:
         self._staged: list[Staged] = []  # sorted by rank
         self._ranks: dict[RowId, int] = {}
         self._admitted = 0
+        self.begun: tuple[RowId, ...] = ()
+        """Rows whose prefill began in the latest turn."""
         self._prefilled = False  # whether the last turn was a chunk of prefill
         self.batch = batch
 
@@ -78,6 +80,7 @@ class Pipeline:
 
     def turn(self) -> list[RowUpdate]:
         """One step; returns what it brought to each row, so that no token waits for another step to end."""
+        self.begun = ()
         if self._prefill_is_next():
             return self._prefill_chunk()
         self._refill()
@@ -118,7 +121,7 @@ class Pipeline:
         """The group under way, else the next that waits."""
         if self._prefill is None:
             self._prefill = Prefill(self._model, self._waiting[0])
-            self._waiting.popleft()
+            self.begun = tuple(row.row_id for row in self._waiting.popleft())
         return self._prefill
 
     def _refill(self) -> None:

@@ -35,6 +35,7 @@ class Dispatcher:
         self._empty = asyncio.Event()
         self._empty.set()
         self._draining = False
+        self._broken = False
         self.late_updates = 0
         """Updates for rows that had already ended here: cancelled while a step was under way."""
 
@@ -49,15 +50,15 @@ class Dispatcher:
 
     @property
     def alive(self) -> bool:
-        """Whether any executor can still work."""
-        return any(worker.port.alive for worker in self._live())
+        """Whether requests can still be served."""
+        return not self._broken and any(worker.port.alive for worker in self._live())
 
     def submit(self, prompt: Sequence[int], sampling: SamplingParams, *, priority: int = 0) -> Request:
         """Take a request in; its answer comes through `request.stream`. Raises Refused."""
+        if not self.alive:
+            raise Refused("the scheduler failed" if self._broken else "no executor is alive")
         if self._draining:
             raise Refused("the server is shutting down")
-        if not self.alive:
-            raise Refused("no executor is alive")
         times = Times(arrival=self._clock.now())
         request = Request(next(self._row_ids), tuple(prompt), sampling, times, priority)
         self._empty.clear()
@@ -80,11 +81,15 @@ class Dispatcher:
         self._wake.set()
 
     async def run(self) -> None:
-        """Dispatch until cancelled: on an arrival, a report, or when the batcher asked to be woken."""
+        """Dispatch until cancelled or broken: on an arrival, a report, or when the batcher asked to be woken."""
         while True:
             await self._clock.wait(self._wake, self._parts.batcher.wake_at(self._clock.now()))
             self._wake.clear()
-            self.dispatch()
+            try:
+                self.dispatch()
+            except Exception:
+                self._break_down()
+                return
 
     def dispatch(self) -> None:
         """Hand out plans until no executor can be given more."""
@@ -103,6 +108,12 @@ class Dispatcher:
         for request in (*held, *self._parts.batcher.waiting):
             self._withdraw(request)
             self._fail(request, message)
+
+    def _break_down(self) -> None:
+        """A fault in a strategy's part: nothing will be dispatched any more, so nobody shall wait for it."""
+        log.exception("the dispatcher failed")
+        self._broken = True
+        self.abort_all("the scheduler failed")
 
     def _live(self) -> list[Worker]:
         return [worker for index, worker in self._workers.items() if index not in self._lost]
@@ -136,6 +147,9 @@ class Dispatcher:
         worker = self._workers[report.executor]
         worker.shape = report.shape
         now = self._clock.now()
+        for row_id in report.begun:
+            if row_id in worker.requests:
+                worker.requests[row_id].times.started = now - report.seconds
         for update in report.updates:
             request = worker.requests.get(update.row_id)
             if request is None:

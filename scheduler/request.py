@@ -54,6 +54,8 @@ class Times:
 
     arrival: float
     assigned: float | None = None
+    started: float | None = None
+    """Prefill began; what came before was waiting, in the queue here or in the executor's."""
     first_token: float | None = None
     end: float | None = None
 

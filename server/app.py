@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -15,11 +16,12 @@ from pathlib import Path
 
 import psutil
 import torch
+import transformers
 
 from engine.arena import KvArena
 from engine.batch import RunningBatch
 from engine.executor import Executor
-from engine.messages import Deliver, ExecutorInfo, Report
+from engine.messages import Deliver, ExecutorInfo, Report, Stop
 from engine.pipeline import Pipeline
 from engine.probe import probe
 from models.catalog import Catalog
@@ -48,7 +50,9 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     loop = asyncio.get_running_loop()
 
     def deliver(report: Report) -> None:
-        loop.call_soon_threadsafe(dispatcher.receive, report)
+        # An executor that outlasts STOP_TIMEOUT has nobody left to report to.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(dispatcher.receive, report)
 
     # Whatever computes must do so in a thread that is gone when the executors start: OpenMP counts the helpers of
     # each thread that ever computed, and when they outnumber the cores it puts waiting ones to sleep at once. That
@@ -68,13 +72,26 @@ class _Loaded:
     executors: tuple[Executor, ...]
 
 
+def fetch(config: ServeConfig) -> None:
+    """Bring the model into the cache, if it is not there. In the main thread, where a signal can stop it cleanly."""
+    Catalog().resolve(config.model)
+
+
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
+    _hush_transformers()
     folder = Catalog().resolve(config.model)
     text = Text.load(folder, chat_template=_chat_template(config))
     models = _load_models(config, folder)
     probe(models[0], text)
     executors = [_executor(config, index, model, text, deliver) for index, model in enumerate(models)]
     return _Loaded(text, models[0], tuple(executors))
+
+
+def _hush_transformers() -> None:
+    """What it reports of a load ends in our own errors; its progress bars are for terminals."""
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _chat_template(config: ServeConfig) -> str | None:
@@ -161,6 +178,8 @@ def _running(executors: Sequence[Executor]) -> Iterator[None]:
     try:
         yield
     finally:
+        for executor in executors:  # all are told before the first is waited for
+            executor.post(Stop())
         for executor in executors:
             executor.stop(STOP_TIMEOUT)
 

@@ -72,10 +72,10 @@ class Call:
         """Times of the call from its arrival: to its first start, to its first token; and from there to its end."""
         times = [request.times for request in self.requests]
         arrival = min(each.arrival for each in times)
-        assigned = min((each.assigned for each in times if each.assigned is not None), default=None)
+        started = min((each.started for each in times if each.started is not None), default=None)
         first = min((each.first_token for each in times if each.first_token is not None), default=None)
         end = max((each.end for each in times if each.end is not None), default=None)
-        return Metrics(_milliseconds(arrival, assigned), _milliseconds(arrival, first), _milliseconds(first, end))
+        return Metrics(_milliseconds(arrival, started), _milliseconds(arrival, first), _milliseconds(first, end))
 
 
 def _scored(update: RowUpdate) -> FinishReason | None:

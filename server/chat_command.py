@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import sys
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,8 @@ class Terminal:
 
     def run(self) -> int:
         """Talk until the input ends; returns the exit code. Raises ChatError when there is no server."""
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # JSON carries text, not any bytes
         with asyncio.Runner() as runner:
             model = runner.run(self._conversation.connect())
             if self._interactive:
@@ -89,6 +92,8 @@ class Terminal:
                 self._conversation.reset()
             case "/help":
                 print(HELP)
+            case _ if line.startswith("/") and self._interactive:
+                print(f"unknown command {line.split()[0]}; /help shows what there is")
             case _:
                 self._answer(line, runner)
 

@@ -34,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_CONFIG
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; what is still buffered has nowhere to go either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return code
 
 
@@ -100,10 +104,10 @@ def _serve(args: argparse.Namespace) -> int:
     config = load_config(_given(args), os.environ, _config_file(args, os.environ))
     _spin_briefly(os.environ)
     # These import torch, which other commands and --help can do without.
-    from server.app import open_service
+    from server.app import fetch, open_service
     from server.process import serve
 
-    return serve(config, open_service)
+    return serve(config, fetch, open_service)
 
 
 def _spin_briefly(environ: MutableMapping[str, str]) -> None:

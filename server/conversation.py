@@ -41,7 +41,10 @@ class Conversation:
         if self.model is None:
             async with _session() as session:
                 listed = await _fetch(session, self._endpoint("models"))
-            self.model = str(listed["data"][0]["id"])
+            try:
+                self.model = str(listed["data"][0]["id"])
+            except (LookupError, TypeError) as error:
+                raise ChatError(f"{self.url} is no Lengthwise server; name one with --url") from error
         return self.model
 
     async def say(self, text: str, show: Callable[[str], object]) -> None:

@@ -64,7 +64,9 @@ def _offsets(ids: Sequence[int], text: Codec, offset: int) -> list[int]:
 
 
 def characters(token_id: int, text: Codec) -> int:
-    """Characters that a token begins: the later bytes of a character count for none."""
+    """Characters that a token begins: the later bytes of a character count for none, nor do special tokens."""
+    if not text.decode([token_id]):
+        return 0
     return sum(byte & 0xC0 != 0x80 for byte in text.token_bytes(token_id))
 
 

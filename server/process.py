@@ -9,11 +9,12 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TypeAlias
 
 import uvloop
@@ -44,22 +45,39 @@ Opener: TypeAlias = Callable[[ServeConfig], AbstractAsyncContextManager[Service]
 """Loads what the configuration names, and lets it go on leaving."""
 
 
-def serve(config: ServeConfig, open_service: Opener) -> int:
+def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_service: Opener) -> int:
     """Serve until a signal comes; returns the process's exit code."""
     logs.configure(config.log_level)
     try:
         require_c_parser()
-        uvloop.run(_serve(config, open_service))
+        # The port is taken first: a minute of fetching and loading should not end in "already in use".
+        with take_port(config.host, config.port) as port:
+            with _terminable():
+                fetch(config)
+            uvloop.run(_serve(config, port, open_service))
     except (CatalogError, LoadError, TextError, PortError, ParserError) as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _serve(config: ServeConfig, open_service: Opener) -> None:
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM as an exception, as SIGINT is one: what is half fetched is cleaned up, and pip does not outlive us."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+async def _serve(config: ServeConfig, port: socket.socket, open_service: Opener) -> None:
     start = time.monotonic()
-    # The port is taken first: a minute of loading should not end in "already in use".
-    with take_port(config.host, config.port) as port, Signals() as signals:
+    with Signals() as signals:
         signals.on_first(_leave_at_once)
         async with open_service(config) as service:
             signals.on_first(None)

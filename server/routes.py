@@ -44,7 +44,7 @@ class Index(msgspec.Struct, frozen=True):
 
 async def index(request: web.Request) -> web.Response:
     """Name the endpoints."""
-    endpoints = [f"{route.method} {route.path}" for route in ROUTES]
+    endpoints = [f"{route.method} {route.path.replace(':.+', '')}" for route in ROUTES]
     return json_response(Index("Lengthwise", VERSION, request.app[SERVICE].model_id, endpoints))
 
 

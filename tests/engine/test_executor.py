@@ -39,6 +39,8 @@ class ScriptedPipeline:
         self.during_turn: Callable[[], None] = lambda: None
         self.modes: set[bool] = set()
 
+    begun: tuple[RowId, ...] = ()
+
     @property
     def idle(self) -> bool:
         self.events.put("idle?")

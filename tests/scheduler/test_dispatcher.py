@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,16 @@ def test_a_request_waits_is_assigned_runs_and_finishes() -> None:
     assert (one.state, one.executor, one.generated, stage.books()) == (State.FINISHED, None, 3, (0, 0))
     times = one.times
     assert (times.arrival, times.assigned, times.first_token, times.end) == (0.0, 1.0, 2.0, 3.0)
+
+
+def test_waiting_ends_when_prefill_begins_and_not_when_the_executor_is_told() -> None:
+    """It used to end on assignment, so that seconds in an executor's own queue counted for none."""
+    stage = Stage()
+    one = stage.submit()
+    assert stage.dispatch() == [[one.row_id]]
+    stage.clock.time = 5.0
+    stage.dispatcher.receive(replace(stage.ports[0].report(), seconds=0.5, begun=(one.row_id,)))
+    assert one.times.started == 4.5
 
 
 def test_a_request_may_end_with_its_first_token() -> None:

@@ -182,3 +182,21 @@ async def test_no_request_is_lost_and_none_ends_twice(seed: int, executors: int,
     await asyncio.wait_for(world.dispatcher.drain(), 20)
     with pytest.raises(Refused):
         world.dispatcher.submit([1], SamplingParams(max_tokens=1))
+
+
+class BrokenBatcher(JoinBatcher):
+    """A strategy's part with a bug."""
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        raise ZeroDivisionError
+
+
+async def test_a_fault_in_a_part_ends_every_request_with_an_error_and_shows() -> None:
+    """It used to end the loop alone: requests waited for ever while the server called itself ready."""
+    dispatcher = Dispatcher(Parts(BrokenBatcher(fcfs, scale, LIMITS), idle_first), [port()], VirtualClock())
+    request = dispatcher.submit(range(4), SamplingParams(max_tokens=8))
+    await asyncio.wait_for(dispatcher.run(), 5)
+    assert [update.error async for update in request.stream] == ["the scheduler failed"]
+    assert request.state is State.FAILED and not dispatcher.alive
+    with pytest.raises(Refused, match="the scheduler failed"):
+        dispatcher.submit(range(4), SamplingParams(max_tokens=8))

@@ -147,7 +147,7 @@ class FakeDispatcher:
                 await self.go.wait()
             if place == 0:
                 request.move(State.ASSIGNED)
-                request.times.assigned = time.monotonic()
+                request.times.assigned = request.times.started = time.monotonic()
             self._absorb(request, update)
             await asyncio.sleep(0)
 

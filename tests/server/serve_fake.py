@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import sys
+from threading import Event
 
-from server.config import load_config
+from server.config import ServeConfig, load_config
 from server.process import serve
 from tests.server.fakes import open_fake_service
+
+
+def fake_fetch(config: ServeConfig) -> None:
+    """Fetches for ever what is named so, and cleans up when it is stopped."""
+    if config.model != "endless fetch":
+        return
+    print("fetching", flush=True)
+    try:
+        Event().wait()
+    finally:
+        print("cleaned up", flush=True)
+
 
 if __name__ == "__main__":
     model, port, timeout = sys.argv[1:]
     given = {"model": model, "port": int(port), "shutdown_timeout": float(timeout)}
-    sys.exit(serve(load_config(given, {}, None), open_fake_service))
+    sys.exit(serve(load_config(given, {}, None), fake_fetch, open_fake_service))

@@ -20,12 +20,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
     """The configurations with which `serve` would have started."""
     configs: list[ServeConfig] = []
 
-    def serve(config: ServeConfig, open_service: object) -> int:
+    def serve(config: ServeConfig, fetch: object, open_service: object) -> int:
         configs.append(config)
         return 0
 
     root = ModuleType("server.app")
-    root.open_service = None  # type: ignore[attr-defined]
+    root.fetch = root.open_service = None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "server.app", root)
     monkeypatch.setattr("server.process.serve", serve)
     return configs

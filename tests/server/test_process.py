@@ -107,6 +107,17 @@ async def test_a_signal_while_the_model_loads_ends_the_process_at_once_with_0() 
     assert (process.returncode, stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+async def test_a_signal_while_the_model_is_fetched_lets_what_is_half_done_be_cleaned_up(number: int, code: int) -> None:
+    """It used to end the process on the spot: pip lived on, and a part of the model stayed in the cache."""
+    process = await start("endless fetch")
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"fetching\n"
+    process.send_signal(number)
+    stdout, _ = await process.communicate()
+    assert (process.returncode, stdout) == (code, b"cleaned up\n")
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [("absent", "lengthwise: error: unknown model 'absent': name another\n"), ("fake", "choose another with --port")],
