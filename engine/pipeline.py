@@ -98,8 +98,6 @@ class Pipeline:
     # Stages
 
     def _prefill_chunk(self) -> list[RowUpdate]:
-        if self._prefill is None and not self._waiting:
-            return []
         rows = self._prefill.rows if self._prefill is not None else self._waiting[0]
         try:
             group = self._group()
@@ -136,7 +134,7 @@ class Pipeline:
 
     def _give_up_stranded(self) -> list[RowUpdate]:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""
-        if self.batch.rows or not self._staged:
+        if self.batch.rows or not self._staged or self.batch.fits(self._staged[0].kv.length):
             return []
         return self._fail([self._staged[0].row], MemoryError("the row outgrows the device"))
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.arena import KvArena
+from engine.arena import KvArena, RowKv
+from engine.batch import RunningBatch
 from engine.messages import FinishReason, RowId
+from engine.pipeline import Pipeline
 from models.cache import KvStore
 from models.loader import LoadedModel
 from models.text import Text
@@ -33,7 +35,10 @@ class Shortage:
 
 
 def answers(model: LoadedModel, text: Text, shortage: Shortage) -> dict[RowId, list[int]]:
-    pipeline = pipeline_of(faulty(model, shortage), text, capacity=200, rows=4, chunk=16)
+    return answers_of(pipeline_of(faulty(model, shortage), text, capacity=200, rows=4, chunk=16))
+
+
+def answers_of(pipeline: Pipeline) -> dict[RowId, list[int]]:
     pipeline.admit(SPECS[:3])
     pipeline.admit(SPECS[3:])
     updates = finish(pipeline)
@@ -50,6 +55,26 @@ def test_a_shortage_in_any_pass_changes_no_answer(tiny_model: LoadedModel, tiny_
     for hit in range(calm.passes):
         assert answers(tiny_model, tiny_text, Shortage(hit)) == expected, f"pass {hit}"
         assert answers(tiny_model, tiny_text, Shortage(hit, hit + 1, hit + 4)) == expected, f"passes from {hit}"
+
+
+def test_a_shortage_when_a_row_joins_changes_no_answer(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    class Tight(KvArena):
+        left = 0
+
+        def insert(self, kv: RowKv) -> int:
+            self.left -= 1
+            if self.left == -1:
+                raise torch.OutOfMemoryError("injected")
+            return super().insert(kv)
+
+    def run(calls: int) -> dict[RowId, list[int]]:
+        arena = Tight(tiny_model.kv, 200, max_rows=4)
+        arena.left = calls
+        batch = RunningBatch(tiny_model, arena, headroom=0)
+        return answers_of(Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=16))
+
+    expected = run(1000)
+    assert all(run(calls) == expected for calls in range(8))
 
 
 def test_a_shortage_in_a_decode_step_lowers_the_budget(tiny_model: LoadedModel, tiny_text: Text) -> None:
