@@ -30,7 +30,7 @@ from server.parser import ParserError, require_c_parser
 from server.port import PortError, explain, take_port
 from server.routes import build_app
 from server.service import Service
-from server.signals import Signals
+from server.signals import SIGNALS, Signals
 
 log = logging.getLogger(__name__)
 
@@ -63,16 +63,20 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM as an exception, as SIGINT is one: what is half fetched is cleaned up, and pip does not outlive us."""
+    """Signals as exceptions, so that what is half fetched is cleaned up and pip does not outlive us.
+
+    SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
+    """
 
     def leave(number: int, frame: object) -> None:
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, leave) for number in SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _serve(config: ServeConfig, port: socket.socket, open_service: Opener) -> None:
