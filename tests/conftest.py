@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,3 +58,9 @@ def live_url(tiny_folder: Path) -> Iterator[str]:
     """A real server with the tiny model, whose id is "tiny"."""
     with serve(tiny_folder) as url:
         yield url
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible_children() -> None:
+    """A shell that runs the tests in the background has SIGINT ignored, which the programs under test would inherit."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
