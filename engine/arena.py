@@ -8,17 +8,24 @@ in front, never behind.
     row 1     p p p p p p p p g g |  free   |
     row 2     . . . . . . . . p p |         |       just inserted: copied so that it ends at the same column
 
-Row r owns the columns [origin[r], end). K is stored after RoPE, so moving columns changes nothing.
+Row r owns the columns [origin[r], end), but for the holes that a shape insertion leaves: when row 3 enters with its
+prompt as a step of three tokens, each other row writes one real cell and two that stay invalid for good.
+
+    row 0     . . . p p p p g g g . . g |   |
+    row 3     . . . . . . . . . . p p p |   |       its columns were opened for everybody
+
+K is stored after RoPE, so moving columns changes nothing.
 """
 
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from engine.kv import RowKv, to_host
 from models.cache import KvShape
 
 
@@ -26,24 +33,13 @@ class ArenaFull(Exception):
     """No room in the present view. Slide, re-shape or take a row out first."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowKv:
-    """K and V of one row outside the arena: keys and values, each (layers, kv_heads, length, head_dim)."""
-
-    keys: Tensor
-    values: Tensor
-
-    @property
-    def length(self) -> int:
-        return self.keys.shape[2]
-
-
 class KvArena:
     """One flat budget of `capacity_tokens`, taken at construction; the batch is a view of it, rows x columns.
 
     Invariants, asserted by `check`:
     - live rows are contiguous, 0..live-1, and `0 <= start <= origin[r] <= end <= columns`
-    - `valid[r, c]` is True exactly where column c holds a token of row r; outside live rows it is False
+    - `valid[r, c]` is True exactly where column c holds one of the `lengths[r]` tokens of row r, the first of them in
+      column `origin[r]`; outside live rows it is False
     - the buffers are finite everywhere, and keep dtype, device and address
     """
 
@@ -51,6 +47,7 @@ class KvArena:
         self.shape = shape
         self._most_rows = max_rows
         self.origins: list[int] = []
+        self.lengths: list[int] = []
         self.end = 0
         self._take(capacity_tokens)
 
@@ -86,16 +83,21 @@ class KvArena:
         """How many columns attention reads."""
         return self.end - self.start
 
-    def length(self, row: int) -> int:
-        """Tokens of a row."""
-        return self.end - self.origins[row]
+    def mask(self, width: int = 1) -> Tensor | None:
+        """What the newest `width` columns of each live row may read in the window: (live, 1, width, window).
 
-    def mask(self) -> Tensor | None:
-        """What each live row may read in the window: (live, 1, 1, window), or None when that is everything."""
-        start = self.start
-        if all(origin == start for origin in self.origins):
+        None when width is 1 and every cell may be read. A cell that holds no token reads itself alone, since what
+        reads nothing at all computes NaN.
+        """
+        window = self.window
+        if width == 1 and all(length == window for length in self.lengths):
             return None
-        return self.valid[: self.live, None, None, start : self.end]
+        valid = self.valid[: self.live, None, None, self.start : self.end]
+        if width == 1:
+            return valid
+        columns = torch.arange(window, device=self.shape.device)
+        asking = columns[-width:, None]
+        return (valid & (columns <= asking)) | (columns == asking)
 
     # Surgery
 
@@ -111,6 +113,7 @@ class KvArena:
         self.valid[row] = False
         self.valid[row, origin : self.end] = True
         self.origins.append(origin)
+        self.lengths.append(kv.length)
         return row
 
     def remove(self, row: int, *, wipe: bool = False) -> None:
@@ -124,13 +127,17 @@ class KvArena:
             self._wipe(last)  # what moved may hold NaN too, and will be wiped where it is now
         self.valid[last] = False
         self.origins.pop()
+        self.lengths.pop()
         if not self.origins:
             self.end = 0
 
     def extract(self, row: int) -> RowKv:
-        """A copy of a row's K and V in host memory; the row itself stays until it is removed."""
+        """A copy of a row's K and V in host memory, without holes; the row itself stays until it is removed."""
         cells = slice(self.origins[row], self.end)
-        return RowKv(*(buffer[:, row, :, cells].to("cpu", copy=True) for buffer in (self.keys, self.values)))
+        parts = [buffer[:, row, :, cells] for buffer in (self.keys, self.values)]
+        if self.lengths[row] < cells.stop - cells.start:
+            parts = [part[:, :, self.valid[row, cells]] for part in parts]
+        return RowKv(*(to_host(part) for part in parts))
 
     def reshape(self, rows: int, columns: int) -> None:
         """View the budget with other rows and columns, keeping what is live. Raises ArenaFull when it does not fit.
@@ -162,27 +169,39 @@ class KvArena:
             torch.cuda.empty_cache()
         self._take(capacity_tokens)
 
-    def open_column(self) -> None:
-        """Give every live row one more cell, the one that this step will write. Raises ArenaFull.
+    def open(self, joining: Sequence[int] = ()) -> int:
+        """Give every live row one more cell, the one that this step will write; returns how many columns it took.
 
+        Rows of the lengths `joining` enter with the step (Baton's shape, section 4.2): as many columns are opened as
+        the longest of them has tokens, and what the other rows do not fill are holes. Raises ArenaFull.
         Slides the window to the front when it has reached the last column: Baton's release of front padding.
         """
-        if self.end == self.columns:
-            if self.start == 0:
-                raise ArenaFull(f"all {self.columns} columns are in use")
+        width = max(joining, default=1)
+        if self.live + len(joining) > self.rows or self.window + width > self.columns:
+            raise ArenaFull(f"{width} more columns, {len(joining)} more rows in {self.rows} x {self.columns}")
+        if self.end + width > self.columns:
             self._slide(0)
-        self.valid[: self.live, self.end] = True
-        self.end += 1
+        self.end += width
+        self.valid[: self.live, self.end - 1] = True
+        self.lengths = [length + 1 for length in self.lengths]
+        for length in joining:
+            self.valid[self.live, self.end - length : self.end] = True
+            self.lengths.append(length)
+            self.origins.append(self.end - length)
+        return width
 
-    def drop_column(self) -> None:
-        """Undo `open_column`, when the step that was to fill it failed."""
-        self.end -= 1
-        self.valid[: self.live, self.end] = False
+    def close(self, width: int, joined: int = 0) -> None:
+        """Undo `open`, when the step that was to fill the cells failed."""
+        del self.origins[len(self.origins) - joined :], self.lengths[len(self.lengths) - joined :]
+        self.valid[:, self.end - width : self.end] = False
+        self.lengths = [length - 1 for length in self.lengths]
+        self.end -= width
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """A decode step's K and V, each (live, kv_heads, 1, head_dim), into the newest column (a KvStore's verb)."""
-        self.keys[layer, : self.live, :, self.end - 1] = keys[:, :, 0]
-        self.values[layer, : self.live, :, self.end - 1] = values[:, :, 0]
+        """A step's K and V, each (live, kv_heads, width, head_dim), into the newest columns (a KvStore's verb)."""
+        newest = slice(self.end - keys.shape[2], self.end)
+        self.keys[layer, : self.live, :, newest] = keys
+        self.values[layer, : self.live, :, newest] = values
         window = slice(self.start, self.end)
         return self.keys[layer, : self.live, :, window], self.values[layer, : self.live, :, window]
 
@@ -196,6 +215,7 @@ class KvArena:
         self.values[:, target, :, cells] = self.values[:, source, :, cells]
         self.valid[target] = self.valid[source]
         self.origins[target] = self.origins[source]
+        self.lengths[target] = self.lengths[source]
 
     def _slide(self, to: int) -> None:
         """Move the live window so that it begins at column `to`; source and target may overlap, hence the copy."""
@@ -219,10 +239,10 @@ class KvArena:
         """Assert the invariants; for tests, since it reads all of the memory."""
         assert self.live <= self.rows and self.rows * self.columns <= self.capacity_tokens
         assert all(0 <= self.start <= origin <= self.end <= self.columns for origin in self.origins)
-        columns = torch.arange(self.columns, device=self.shape.device)
-        for row in range(self.rows):
-            own = (columns >= self.origins[row]) & (columns < self.end) if row < self.live else columns < 0
-            assert torch.equal(self.valid[row], own), f"row {row}"
+        assert not self.valid[self.live :].any() and not self.valid[:, self.end :].any()
+        for row, (origin, length) in enumerate(zip(self.origins, self.lengths, strict=True)):
+            own = self.valid[row].nonzero().flatten().tolist()
+            assert len(own) == length and own[0] == origin and own[-1] == self.end - 1, f"row {row}"
         for buffer in (self.keys, self.values):
             assert buffer.dtype == self.shape.dtype and buffer.device.type == self.shape.device.type
             assert bool(torch.isfinite(buffer).all())

@@ -5,10 +5,13 @@ Knows no queue and no order of merit: who joins and who leaves is decided above.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import torch
 from torch import Tensor
 
-from engine.arena import ArenaFull, KvArena, RowKv
+from engine.arena import ArenaFull, KvArena
+from engine.kv import RowKv
 from engine.messages import BatchShape, RowId
 from engine.row import Row
 from models.loader import LoadedModel
@@ -32,15 +35,21 @@ class RunningBatch:
 
     def fits(self, length: int) -> bool:
         """Whether a row of `length` tokens of K and V can join and all can go on for some steps."""
-        return self._view_for(length) is not None
+        return self._view_for(1, max(self.arena.window, length)) is not None
+
+    def fits_beside(self, length: int, others: Collection[Row]) -> bool:
+        """Whether it could join if, of the rows that run, only these others were left."""
+        columns = max(length, *(row.kv_length for row in others), 0) + 1
+        needed = columns + self._headroom if others else columns
+        return len(others) < self.arena.max_rows and (len(others) + 1) * needed <= self.arena.capacity_tokens
+
+    def admits(self, lengths: Sequence[int]) -> bool:
+        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest."""
+        return self._view_for(len(lengths), self.arena.window + max(lengths) - 1) is not None
 
     def insert(self, row: Row, kv: RowKv) -> None:
         """Let a row join (Baton's embed); raises ArenaFull unless `fits`."""
-        view = self._view_for(kv.length)
-        if view is None:
-            raise ArenaFull(f"no view holds {len(self) + 1} rows with one of {kv.length} tokens")
-        if view != (self.arena.rows, self.arena.columns):
-            self.arena.reshape(*view)
+        self._make_room(1, max(self.arena.window, kv.length))
         self.arena.insert(kv)
         self.rows.append(row)
 
@@ -67,32 +76,68 @@ class RunningBatch:
         Raises ArenaFull when no view of the budget holds one more column: take a row out and try again.
         A step that fails leaves rows and arena as they were.
         """
-        self._open_column()
+        self._make_column()
+        width = self.arena.open()
         try:
-            return self._forward()
+            return self._forward([(row.last_token,) for row in self.rows])
         except BaseException:
-            self.arena.drop_column()
+            self.arena.close(width)
             raise
 
-    def _forward(self) -> Tensor:
-        device = self._model.device
-        tokens = torch.tensor([[row.last_token] for row in self.rows], device=device)
-        positions = torch.tensor([[row.kv_length] for row in self.rows], device=device)
-        return self._model.forward(tokens, positions, self.arena.mask(), self.arena)[:, -1]
+    def enter(self, joining: Sequence[Row]) -> Tensor:
+        """A step in which rows enter with their prompts (Baton's shape), behind those that run.
 
-    def _open_column(self) -> None:
+        Returns the logits (rows, vocab) of each row's next token, those of the new rows last. Raises ArenaFull unless
+        the batch `admits` them. A step that fails leaves rows and arena as they were.
+        """
+        lengths = [len(row.context) for row in joining]
+        self._make_room(len(joining), self.arena.window + max(lengths) - 1)
+        width = self.arena.open(lengths)
+        try:
+            logits = self._forward([*((row.last_token,) for row in self.rows), *(row.context for row in joining)])
+        except BaseException:
+            self.arena.close(width, len(joining))
+            raise
+        self.rows += joining
+        return logits
+
+    def _forward(self, fed: Sequence[Sequence[int]]) -> Tensor:
+        """Logits (rows, vocab) after each row's newest token; what is fed to a row is aligned at the end.
+
+        The place of a fed token is the row's own: K and V of the row's earlier tokens are in the arena. Rows that
+        have ended but keep their slot may outgrow the context; what they compute there is of no use to anybody.
+        """
+        device, width, most = self._model.device, max(len(part) for part in fed), self._model.context_length
+        ends = [min(length, most) for length in self.arena.lengths]
+        places = [range(end - len(part), end) for part, end in zip(fed, ends, strict=True)]
+        tokens = torch.tensor([_padded(part, width) for part in fed], device=device)
+        positions = torch.tensor([_padded(part, width) for part in places], device=device)
+        rows = torch.arange(len(fed), device=device)
+        return self._model.forward(
+            tokens, positions, self.arena.mask(width), self.arena, (rows, torch.full_like(rows, width - 1))
+        )
+
+    def _make_column(self) -> None:
+        """Re-shape if need be, so that every row can have one more cell."""
         arena = self.arena
         if arena.window == arena.columns:
             view = choose_view(arena.capacity_tokens, arena.max_rows, len(self), arena.window + 1, arena.window + 1)
             if view is None:
                 raise ArenaFull(f"{len(self)} rows of up to {arena.window} tokens fill the budget")
             arena.reshape(*view)
-        arena.open_column()
 
-    def _view_for(self, length: int) -> tuple[int, int] | None:
+    def _make_room(self, rows: int, columns: int) -> None:
+        """Re-shape if need be, so that rows can join; `columns` is the window with them."""
+        view = self._view_for(rows, columns)
+        if view is None:
+            raise ArenaFull(f"no view holds {len(self) + rows} rows x {columns} columns")
+        if view != (self.arena.rows, self.arena.columns):
+            self.arena.reshape(*view)
+
+    def _view_for(self, joining: int, window: int) -> tuple[int, int] | None:
         """The view to join with: the present one when it will do, else a better one, else None."""
-        arena, rows = self.arena, len(self) + 1
-        tight = max(arena.window, length) + 1
+        arena, rows = self.arena, len(self) + joining
+        tight = window + 1
         needed = tight if rows == 1 else tight + self._headroom
         if rows <= arena.rows and needed <= arena.columns:
             return arena.rows, arena.columns
@@ -109,7 +154,12 @@ class RunningBatch:
         self.arena.check()
         assert len(self.rows) == self.arena.live
         for place, row in enumerate(self.rows):
-            assert self.arena.length(place) == row.kv_length, f"row {row.row_id}"
+            length = self.arena.lengths[place]
+            assert length >= row.kv_length if row.ended else length == row.kv_length, f"row {row.row_id}"
+
+
+def _padded(part: Sequence[int], width: int) -> list[int]:
+    return [0] * (width - len(part)) + list(part)
 
 
 def choose_view(capacity: int, max_rows: int, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:

@@ -13,7 +13,18 @@ import time
 
 import torch
 
-from engine.messages import Admit, Cancel, Deliver, ExecutorDied, ExecutorInfo, Order, RowUpdate, StepReport, Stop
+from engine.messages import (
+    Admit,
+    Cancel,
+    Deliver,
+    ExecutorDied,
+    ExecutorInfo,
+    Order,
+    Pause,
+    RowUpdate,
+    StepReport,
+    Stop,
+)
 from engine.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
@@ -76,8 +87,10 @@ class Executor:
 
     def _obey(self, order: Order) -> None:
         match order:
-            case Admit(rows):
-                self._pipeline.admit(rows)
+            case Admit(rows, terms):
+                self._pipeline.admit(rows, terms)
+            case Pause(row_ids):
+                self._pipeline.pause(row_ids)
             case Cancel(row_ids):
                 self._pipeline.cancel(row_ids)
             case Stop():
@@ -92,6 +105,13 @@ class Executor:
     def _report(self, updates: list[RowUpdate], seconds: float) -> None:
         pipeline = self._pipeline
         report = StepReport(
-            self.info.index, self._turns, tuple(updates), pipeline.shape(), seconds, begun=pipeline.begun
+            self.info.index,
+            self._turns,
+            tuple(updates),
+            pipeline.shape(),
+            seconds,
+            begun=pipeline.begun,
+            handed_back=pipeline.take_handed_back(),
+            tally=pipeline.tally,
         )
         self._deliver(report)

@@ -50,6 +50,8 @@ class SamplingParams:
     """How many alternatives to report beside each generated token; None reports nothing, 0 the token alone."""
     prompt_logprobs: int | None = None
     """The same for the prompt's own tokens."""
+    replay_tokens: int | None = None
+    """Length to generate whatever the model says (design 7.3): for the row alone, no scheduling decision sees it."""
 
     @property
     def penalizes(self) -> bool:
@@ -64,6 +66,43 @@ class RowSpec:
     row_id: RowId
     prompt: tuple[int, ...]
     sampling: SamplingParams
+    priority: int = 0
+    """Lower is better. A row takes the slot of a running one whose priority is worse."""
+
+
+class Entry(StrEnum):
+    """How rows get into the running batch (design 3.3)."""
+
+    EMBED = "embed"
+    """Prefilled apart; their K and V are copied in when a slot frees."""
+    SHAPE = "shape"
+    """Their prompts enter as one step of many tokens, in which every other row carries padding."""
+
+
+class Overflow(StrEnum):
+    """What happens when rows outgrow the device (design 3.4)."""
+
+    SCALE = "scale"
+    """The worst-ranked rows wait in host memory until there is room again."""
+    SPLIT = "split"
+    """The batch stops, and all its rows are handed back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How the rows of one order shall run. An executor knows no more of strategies than this."""
+
+    entry: Entry = Entry.EMBED
+    closed: bool = False
+    """Whether the rows run as a batch of their own: they start together, nobody joins, and a row that has ended
+    keeps its slot, generating invalid tokens, until the last one has."""
+    iterations: int | None = None
+    """Decode iterations after which a closed batch hands back the rows that have not ended: its slice."""
+    overflow: Overflow = Overflow.SCALE
+    prefill_together: bool = True
+    """Whether a closed batch is prefilled as one padded group, else in groups of similar length."""
+    keep_kv: bool = True
+    """Whether K and V of rows that are handed back stay in host memory, else they are recomputed later."""
 
 
 # Orders: event loop -> executor
@@ -71,9 +110,17 @@ class RowSpec:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Prefill these rows as one group, then let them join the running batch as slots free, in this order."""
+    """Run these rows on the given terms. Rows that were handed back before go on where they stopped."""
 
     rows: tuple[RowSpec, ...]
+    terms: Terms = Terms()
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Take these rows out and hand them back; rows that are not there any more are ignored."""
+
+    row_ids: tuple[RowId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +135,7 @@ class Stop:
     """End the thread; rows that are still there are dropped."""
 
 
-Order: TypeAlias = Admit | Cancel | Stop
+Order: TypeAlias = Admit | Pause | Cancel | Stop
 
 
 # Reports: executor -> event loop
@@ -136,6 +183,36 @@ class BatchShape:
     capacity_tokens: int = 0
 
 
+class Cause(StrEnum):
+    """Why rows were handed back before their end."""
+
+    SLICE = "slice"
+    OVERFLOW = "overflow"
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """Rows that an executor has let go before their end; admitted again, here or elsewhere, they go on."""
+
+    row_ids: tuple[RowId, ...]
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Tokens that a turn computed, by what they were good for."""
+
+    prompt: int = 0
+    """Prompt tokens read."""
+    pad: int = 0
+    """Cells of prefill groups, or of a shape insertion, that held no token of their row."""
+    generated: int = 0
+    """Tokens that went into an answer."""
+    invalid: int = 0
+    """Tokens generated for rows that had ended but kept their slot."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """Everything one turn of an executor's loop did. At most one is sent a turn."""
@@ -149,6 +226,8 @@ class StepReport:
     """Duration of the turn."""
     begun: tuple[RowId, ...] = ()
     """Rows whose prefill began in this turn: until then they waited."""
+    handed_back: tuple[HandedBack, ...] = ()
+    tally: Tally = Tally()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,40 @@
 """The way of rows through a device: waiting, in prefill, staged, running, gone. One turn is one step of it.
 
-Synchronous and single-threaded; knows no thread, no clock and no strategy. Rows are ranked by the order in which
-they were admitted: when memory runs short, the last admitted is taken out first, and staged rows return in order.
+Synchronous and single-threaded; knows no thread, no clock and no strategy. Rows are ranked by priority, then by the
+order in which they were admitted: when memory runs short, the worst is taken out first, and staged rows join in order.
 """
 
 from __future__ import annotations
 
-import bisect
 import logging
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from engine import sampling
-from engine.arena import ArenaFull, RowKv
+from engine.arena import ArenaFull
 from engine.batch import RunningBatch
-from engine.messages import BatchShape, FinishReason, RowId, RowSpec, RowUpdate
+from engine.group import Group
+from engine.kv import RowKv
+from engine.lobby import Lobby, Staged, similar_lengths
+from engine.messages import (
+    BatchShape,
+    Cause,
+    Entry,
+    FinishReason,
+    HandedBack,
+    Overflow,
+    RowId,
+    RowSpec,
+    RowUpdate,
+    Tally,
+    Terms,
+)
+from engine.offload import HostStore
 from engine.prefill import Prefill
-from engine.row import Choice, Row
+from engine.row import Choice, Rank, Row
 from models.loader import LoadedModel
 from models.text import Text
 
@@ -30,117 +44,240 @@ RELIEF = 0.9
 """What is left of the budget for K and V after the device ran out of memory."""
 
 MOST_SETBACKS = 8
-"""Times a prompt's prefill is begun again for lack of memory: enough to halve a large group down to one row."""
-
-
-@dataclass(order=True, slots=True)
-class Staged:
-    """A row out of the batch with its K and V: just prefilled, or taken out for lack of memory."""
-
-    rank: int
-    row: Row = field(compare=False)
-    kv: RowKv = field(compare=False)
+"""Times a prompt is read again for lack of memory: enough to halve a large group down to one row."""
 
 
 class Pipeline:
     """All rows of one device. `turn` is one step: a chunk of prefill, or refilled slots and a decode iteration."""
 
-    def __init__(self, model: LoadedModel, text: Text, batch: RunningBatch, *, max_prefill_tokens: int) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        text: Text,
+        batch: RunningBatch,
+        *,
+        max_prefill_tokens: int,
+        store: HostStore | None = None,
+    ) -> None:
         self._model = model
         self._text = text
         self._max_prefill_tokens = max_prefill_tokens
-        self._waiting: deque[list[Row]] = deque()  # admitted groups, not begun
-        self._prefill: Prefill | None = None
-        self._staged: list[Staged] = []  # sorted by rank
-        self._ranks: dict[RowId, int] = {}
+        self._store = HostStore() if store is None else store
+        self._rows: dict[RowId, Row] = {}
+        self._lobby = Lobby()
+        self._closed: Group | None = None  # whose rows the batch is running, if nobody may join them
         self._admitted = 0
-        self.begun: tuple[RowId, ...] = ()
-        """Rows whose prefill began in the latest turn."""
         self._prefilled = False  # whether the last turn was a chunk of prefill
+        self._handed_back: list[HandedBack] = []
         self.batch = batch
+        self.begun: tuple[RowId, ...] = ()
+        """Rows whose prompt began to be read in the latest turn."""
+        self.tally = Tally()
+        """What the latest turn computed."""
 
     @property
     def idle(self) -> bool:
-        """Whether a turn would do nothing."""
-        return not (self._waiting or self._prefill or self._staged or self.batch.rows)
+        """Whether a turn would do nothing, and nothing is left to report."""
+        return not (self._lobby or self.batch.rows or self._handed_back)
 
-    def admit(self, specs: Iterable[RowSpec]) -> None:
-        """Take in rows that shall be prefilled as one group."""
-        rows = [Row(spec, self._text, self._model.end_token_ids) for spec in specs]
-        for row in rows:
-            self._ranks[row.row_id] = self._admitted
-            self._admitted += 1
-        self._waiting.append(rows)
+    def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
+        """Take in rows on the given terms; those that were handed back before go on where they stopped."""
+        group, unread = Group(terms), []
+        for spec in specs:
+            row, kv = self._admitted_row(spec, group)
+            if kv is not None:
+                self._lobby.stage(row, kv)
+            elif terms.entry is Entry.SHAPE and row.sampling.prompt_logprobs is None:
+                self._lobby.enter(row)
+            else:  # log-probabilities of a prompt come from a prefill only, so such rows enter by embedding
+                unread.append(row)
+        group.unread.update(row.row_id for row in unread)
+        together = terms.prefill_together or not terms.closed
+        for part in [unread] if together else similar_lengths(unread, self._max_prefill_tokens):
+            self._lobby.read(part)
 
     def cancel(self, row_ids: Iterable[RowId]) -> None:
         """Drop rows wherever they are, and free what they held. Rows that are gone already are ignored."""
         for row_id in row_ids:
-            if self._ranks.pop(row_id, None) is not None:
-                self._drop(row_id)
+            self._store.take(row_id)
+            if row_id in self._rows:
+                self._forget(self._rows[row_id])
+
+    def pause(self, row_ids: Iterable[RowId]) -> None:
+        """Hand rows back in the next report; those that have ended or are gone are ignored."""
+        here = [self._rows[row_id] for row_id in row_ids if row_id in self._rows]
+        self._hand_back([row for row in here if not row.ended], Cause.PAUSE)
 
     def turn(self) -> list[RowUpdate]:
         """One step; returns what it brought to each row, so that no token waits for another step to end."""
-        self.begun = ()
+        self.begun, self.tally = (), Tally()
         if self._prefill_is_next():
             return self._prefill_chunk()
         self._refill()
-        return self._give_up_stranded() or self._decode()
+        return self._give_up_stranded() or self._enter() or self._decode()
+
+    def take_handed_back(self) -> tuple[HandedBack, ...]:
+        """Rows that were let go since the last call."""
+        handed_back, self._handed_back = tuple(self._handed_back), []
+        return handed_back
+
+    def shape(self) -> BatchShape:
+        return self.batch.shape(len(self._lobby.staged))
+
+    def _admitted_row(self, spec: RowSpec, group: Group) -> tuple[Row, RowKv | None]:
+        kept = self._store.take(spec.row_id)
+        row = Row(spec, self._text, self._model.end_token_ids) if kept is None else kept.row
+        row.rank, row.group = (spec.priority, self._admitted), group
+        group.open.add(row.row_id)
+        self._admitted += 1
+        self._rows[row.row_id] = row
+        return row, None if kept is None else kept.kv
+
+    # Prefill
 
     def _prefill_is_next(self) -> bool:
         """Prefill and decode alternate while both are wanted, so that neither waits for more than one step."""
-        wanted = self._prefill is not None or bool(self._waiting)
-        self._prefilled = wanted and not (self._prefilled and (self._staged or self.batch.rows))
+        wanted = self._lobby.prefill is not None or self._next_to_read() is not None
+        self._prefilled = wanted and not (self._prefilled and (self.batch.rows or self._next_to_join()))
         return self._prefilled
 
-    def shape(self) -> BatchShape:
-        return self.batch.shape(len(self._staged))
+    def _next_to_read(self) -> list[Row] | None:
+        """The rows to prefill next. Those of a closed batch wait until the one before it has ended."""
+        for rows in self._lobby.unread:
+            if not rows[0].group.terms.closed or not self._has_others_than(rows[0].group):
+                return rows
+        return None
 
-    # Stages
+    def _has_others_than(self, group: Group) -> bool:
+        """Whether rows of another group run, or wait for a slot."""
+        return any(row.group is not group for row in (*self.batch.rows, *(one.row for one in self._lobby.staged)))
 
     def _prefill_chunk(self) -> list[RowUpdate]:
-        rows = self._prefill.rows if self._prefill is not None else self._waiting[0]
+        rows = (self._next_to_read() or []) if self._lobby.prefill is None else self._lobby.prefill.rows
         try:
-            group = self._group()
-            ended = group.advance(self._max_prefill_tokens)
+            prefill = self._begun_prefill(rows)
+            ended = prefill.advance(self._max_prefill_tokens)
         except torch.OutOfMemoryError as error:
-            return self._prefill_smaller(rows, error)
+            return self._prefill_smaller(list(rows), error)
         except Exception as error:
-            self._prefill = None
+            self._lobby.prefill = None
             return self._fail(rows, error)
-        if not group.rows:
-            self._prefill = None
+        self.tally = prefill.tally
+        if not prefill.rows:
+            self._lobby.prefill = None
         if not ended:
             return []
         for done in ended:
-            bisect.insort(self._staged, Staged(self._ranks[done.row.row_id], done.row, done.kv))
+            self._lobby.stage(done.row, done.kv)
+            done.row.group.unread.discard(done.row.row_id)
         return self._choose([done.row for done in ended], torch.stack([done.logits for done in ended]))
 
-    def _group(self) -> Prefill:
-        """The group under way, else the next that waits."""
-        if self._prefill is None:
-            self._prefill = Prefill(self._model, self._waiting[0])
-            self.begun = tuple(row.row_id for row in self._waiting.popleft())
-        return self._prefill
+    def _begun_prefill(self, rows: list[Row]) -> Prefill:
+        """The prefill under way, else one of the given rows."""
+        if self._lobby.prefill is None:
+            self._lobby.prefill = Prefill(self._model, rows)
+            self._lobby.unread.remove(rows)
+            self.begun = tuple(row.row_id for row in rows)
+        return self._lobby.prefill
+
+    def _prefill_smaller(self, rows: list[Row], error: torch.OutOfMemoryError) -> list[RowUpdate]:
+        """Begin a group's unfinished prompts again in two halves; a single one after memory was given back."""
+        self._lobby.prefill = None
+        if rows in self._lobby.unread:
+            self._lobby.unread.remove(rows)
+        if len(rows) == 1:
+            self._relieve(error)
+        lost, left = _set_back(rows)
+        half = (len(left) + 1) // 2
+        self._lobby.read(left[:half])
+        self._lobby.read(left[half:])
+        return self._fail(lost, error)
+
+    # Into the batch
 
     def _refill(self) -> None:
-        """Embed staged rows while they fit, best rank first; none overtakes a better one."""
+        """Embed staged rows while they fit, best rank first; none overtakes a better one.
+
+        A row of better priority than running ones takes their place, the worst first (Baton's preemption).
+        """
         try:
-            while self._staged and self.batch.fits(self._staged[0].kv.length):
-                best = self._staged[0]
-                self.batch.insert(best.row, best.kv)
-                del self._staged[0]
+            while (best := self._next_to_join()) is not None:
+                if self.batch.fits(best.kv.length):
+                    self._join(best)
+                elif self._can_displace(best.rank, best.kv.length):
+                    self._extract_worst()
+                else:
+                    return
         except torch.OutOfMemoryError as error:
             self._relieve(error)
 
+    def _join(self, staged: Staged) -> None:
+        self.batch.insert(staged.row, staged.kv)
+        self._lobby.staged.remove(staged)
+        if staged.row.group.terms.closed:
+            self._closed = staged.row.group
+
+    def _next_to_join(self) -> Staged | None:
+        """The best staged row that may: of a closed batch that runs, or can start to, its own rows alone."""
+        staged = self._lobby.staged
+        if self._closed is not None:
+            return next((one for one in staged if one.row.group is self._closed), None)
+        if staged and staged[0].row.group.terms.closed and (self.batch.rows or not staged[0].row.group.ready):
+            return None
+        return staged[0] if staged else None
+
+    def _can_displace(self, rank: Rank, length: int) -> bool:
+        """Whether a row would fit if every running row of worse priority left."""
+        rivals = [row for row in self.batch.rows if row.rank[0] <= rank[0]]
+        return len(rivals) < len(self.batch.rows) and self.batch.fits_beside(length, rivals)
+
     def _give_up_stranded(self) -> list[RowUpdate]:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""
-        if self.batch.rows or not self._staged or self.batch.fits(self._staged[0].kv.length):
+        if self.batch.rows:
             return []
-        return self._fail([self._staged[0].row], MemoryError("the row outgrows the device"))
+        staged = self._next_to_join()
+        if staged is not None:
+            stranded = [] if self.batch.fits(staged.kv.length) else [staged.row]
+        else:
+            stranded = [row for row in self._lobby.entering[:1] if not self.batch.admits([len(row.context)])]
+        return self._fail(stranded, MemoryError("the row outgrows the device"))
+
+    def _enter(self) -> list[RowUpdate]:
+        """Let rows enter by shape as far as there is room, in the same step as those that run."""
+        entering = self._next_to_enter()
+        if not entering:
+            return []
+        fed = [len(row.context) for row in entering]
+        try:
+            logits = self.batch.enter(entering)
+        except torch.OutOfMemoryError as error:
+            self._relieve(error)
+            lost, _ = _set_back(entering)
+            return self._fail(lost, error)
+        except Exception as error:
+            return self._fail([*entering, *self.batch.rows], error)
+        del self._lobby.entering[: len(entering)]
+        self.begun = tuple(row.row_id for row in entering)
+        running = len(self.batch.rows) - len(entering)
+        self.tally = Tally(prompt=sum(fed), pad=max(fed) * len(self.batch.rows) - sum(fed) - running)
+        return self._choose(list(self.batch.rows), logits)
+
+    def _next_to_enter(self) -> list[Row]:
+        """The best rows that there is room for now; one of better priority than running ones takes their place."""
+        entering: list[Row] = []
+        lengths: list[int] = []
+        for row in self._lobby.entering:
+            lengths.append(len(row.context))
+            while not self.batch.admits(lengths) and not entering and self._can_displace(row.rank, lengths[0]):
+                self._extract_worst()
+            if not self.batch.admits(lengths):
+                break
+            entering.append(row)
+        return entering
+
+    # A step
 
     def _decode(self) -> list[RowUpdate]:
-        if not self.batch.rows:
-            return []
         try:
             logits = self._step()
         except torch.OutOfMemoryError as error:
@@ -148,22 +285,44 @@ class Pipeline:
             return []
         except Exception as error:
             return self._fail(list(self.batch.rows), error)
-        return self._choose(list(self.batch.rows), logits)
+        if logits is None:
+            return []
+        updates = self._choose(list(self.batch.rows), logits)
+        self._end_slice()
+        return updates
 
-    def _step(self) -> Tensor:
-        """A decode step; rows are taken out to host memory until it fits (batch-size scaling, Baton section 4.2)."""
-        while True:
+    def _step(self) -> Tensor | None:
+        """A decode step, once there is room for it; None when no row is left."""
+        while self.batch.rows:
             try:
                 return self.batch.step()
             except ArenaFull:
-                self._extract_worst()
+                self._overflow()
+        return None
+
+    def _end_slice(self) -> None:
+        group = self._closed
+        if group is not None:
+            group.iterations += 1
+            if group.slice_is_over:
+                self._hand_back([row for row in self.batch.rows if not row.ended], Cause.SLICE)
+
+    # Room
+
+    def _overflow(self) -> None:
+        """Rows outgrow the device: the batch is split (Magnus, section III-C) or scaled down (Baton, section 4.2)."""
+        group = self._closed
+        if group is not None and group.terms.overflow is Overflow.SPLIT and len(group.open) > 1:
+            self._hand_back([row for row in self._rows.values() if row.row_id in group.open], Cause.OVERFLOW)
+        else:
+            self._extract_worst()
 
     def _extract_worst(self) -> None:
-        worst = max(self.batch.rows, key=lambda row: self._ranks[row.row_id])
-        kv = self.batch.extract(worst)
-        bisect.insort(self._staged, Staged(self._ranks[worst.row_id], worst, kv))
-
-    # Memory that the device turned out not to have
+        worst = max(self.batch.rows, key=lambda row: row.rank)
+        if worst.ended:
+            self._forget(worst)
+        else:
+            self._lobby.stage(worst, self.batch.extract(worst))
 
     def _relieve(self, error: torch.OutOfMemoryError) -> None:
         """Take every running row out to host memory and go on with a smaller budget; the rows come back as they fit."""
@@ -171,29 +330,17 @@ class Pipeline:
         smaller = int(arena.capacity_tokens * RELIEF)
         log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, arena.capacity_tokens, error)
         while self.batch.rows:
-            self._extract_worst()
+            self._overflow()
         arena.give_back(max(1, smaller))
-
-    def _prefill_smaller(self, rows: Sequence[Row], error: torch.OutOfMemoryError) -> list[RowUpdate]:
-        """Begin a group's unfinished prompts again in two halves; a single one after memory was given back."""
-        self._prefill = None
-        if self._waiting and self._waiting[0] is rows:
-            self._waiting.popleft()
-        if len(rows) == 1:
-            self._relieve(error)
-        for row in rows:
-            row.setbacks += 1
-            row.prompt_logprobs = None
-        lost = [row for row in rows if row.setbacks > MOST_SETBACKS]
-        left = [row for row in rows if row.setbacks <= MOST_SETBACKS]
-        half = (len(left) + 1) // 2
-        self._waiting.extendleft(part for part in (left[half:], left[:half]) if part)
-        return self._fail(lost, error)
 
     # Tokens
 
     def _choose(self, rows: Sequence[Row], logits: Tensor) -> list[RowUpdate]:
         """Sample each row's next token and let the rows take them; rows that end leave."""
+        live = [place for place, row in enumerate(rows) if not row.ended]
+        self.tally = replace(self.tally, generated=len(live), invalid=len(rows) - len(live))
+        if len(live) < len(rows):
+            rows, logits = [rows[place] for place in live], logits[live]
         try:
             choices = sampling.sample(rows, logits)
         except Exception as error:
@@ -208,42 +355,78 @@ class Pipeline:
         except Exception as error:
             return self._fail([row], error)[0]
         if update.finish_reason is not None:
-            self._forget(row)
+            self._end(row)
         return update
+
+    # Out
+
+    def _end(self, row: Row) -> None:
+        """A row has its last token: it leaves, but in a closed batch keeps its slot until the last one has ended."""
+        row.group.open.discard(row.row_id)
+        if row.group is not self._closed:
+            self._forget(row)
+        elif not row.group.open:
+            self._dissolve(row.group)
 
     def _fail(self, rows: Iterable[Row], error: Exception, *, wipe: bool = False) -> list[RowUpdate]:
         """End rows that cannot go on; the others never notice."""
-        log.error("rows failed: %s", error, exc_info=error)
-        failed = list(rows)
+        failed = [row for row in rows if not row.ended]
+        if failed:
+            log.error("rows failed: %s", error, exc_info=error)
         for row in failed:
             self._forget(row, wipe=wipe)
         return [RowUpdate(row.row_id, finish_reason=FinishReason.ERROR, error=_describe(error)) for row in failed]
 
-    def _forget(self, row: Row, *, wipe: bool = False) -> None:
-        del self._ranks[row.row_id]
-        self._drop(row.row_id, wipe=wipe)
+    def _hand_back(self, rows: Iterable[Row], cause: Cause) -> None:
+        """Let rows go before their end; those that run from the last place on, so that none has to be moved."""
+        leaving = list(rows)
+        for row in sorted(leaving, key=lambda row: -self.batch.rows.index(row) if row in self.batch.rows else 0):
+            self._store.keep(row, self._kv_of(row) if row.group.terms.keep_kv else None)
+            if not row.generated:
+                row.prompt_logprobs = None  # what was read of the prompt will be read again
+            self._forget(row)
+        if leaving:
+            self._handed_back.append(HandedBack(tuple(row.row_id for row in leaving), cause))
 
-    def _drop(self, row_id: RowId, *, wipe: bool = False) -> None:
-        """Take a row out of whichever stage holds it."""
-        running = self.batch.find(row_id)
-        if running is not None:
-            self.batch.remove(running, wipe=wipe)
-            return
-        self._staged = [staged for staged in self._staged if staged.row.row_id != row_id]
-        self._waiting = deque(left for group in self._waiting if (left := [r for r in group if r.row_id != row_id]))
-        if self._prefill is not None:
-            self._prefill.drop(row_id)
-            if not self._prefill.rows:
-                self._prefill = None
+    def _kv_of(self, row: Row) -> RowKv | None:
+        """What there is of a row's K and V, in host memory."""
+        running = row in self.batch.rows
+        return self.batch.extract(row) if running else self._lobby.kv_of(row)
+
+    def _forget(self, row: Row, *, wipe: bool = False) -> None:
+        """Nothing is left of a row, and when it was the last that its closed batch waited for, of the batch."""
+        del self._rows[row.row_id]
+        row.group.open.discard(row.row_id)
+        if row in self.batch.rows:
+            self.batch.remove(row, wipe=wipe)
+        else:
+            self._lobby.drop(row.row_id)
+        if row.group is self._closed and not row.group.open:
+            self._dissolve(row.group)
+
+    def _dissolve(self, group: Group) -> None:
+        """The last row of a closed batch has gone; those that had ended before give their slots back."""
+        self._closed = None
+        for row in [row for row in self._rows.values() if row.group is group]:
+            self._forget(row)
 
     def check(self) -> None:
-        """Assert that every row is in exactly one stage; for tests."""
+        """Assert that every row is in exactly one place; for tests."""
         self.batch.check()
-        places = [row.row_id for row in self.batch.rows]
-        places += [staged.row.row_id for staged in self._staged]
-        places += [row.row_id for group in self._waiting for row in group]
-        places += [row.row_id for row in self._prefill.rows] if self._prefill else []
-        assert sorted(places) == sorted(self._ranks)
+        places = [row.row_id for row in (*self.batch.rows, *self._lobby)]
+        assert sorted(places) == sorted(self._rows)
+        assert self._closed is None or self._closed.open
+
+
+def _set_back(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """Count a failure to read these prompts; returns those that failed too often, and the others, best first."""
+    lost: list[Row] = []
+    left: list[Row] = []
+    for row in sorted(rows, key=lambda row: row.rank):
+        row.setbacks += 1
+        row.prompt_logprobs = None
+        (left if row.setbacks <= MOST_SETBACKS else lost).append(row)
+    return lost, left
 
 
 def _describe(error: Exception) -> str:

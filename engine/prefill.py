@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.arena import RowKv
-from engine.messages import RowId
+from engine.kv import RowKv
+from engine.messages import RowId, Tally
 from engine.row import Row
 from engine.sampling import token_logprob
 from models.loader import LoadedModel
@@ -40,10 +40,13 @@ class Prefill:
 
     def __init__(self, model: LoadedModel, rows: Iterable[Row]) -> None:
         self._model = model
-        self.rows: list[Row] = sorted(rows, key=lambda row: -len(row.prompt))
+        self.rows: list[Row] = sorted(rows, key=lambda row: -len(row.context))
+        self.tally = Tally()
+        """What the latest chunk computed."""
+        self._contexts = [row.context for row in self.rows]  # what is read of each row
         self._done = 0  # columns [0, done) are computed
         kv, count = model.kv, len(self.rows)
-        layout = (kv.layers, count, kv.kv_heads, len(self.rows[0].prompt), kv.head_dim)
+        layout = (kv.layers, count, kv.kv_heads, len(self._contexts[0]), kv.head_dim)
         self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
 
@@ -58,16 +61,19 @@ class Prefill:
         Returns the rows whose prompts ended in it; they leave the group.
         """
         begin = self._done
-        end = min(begin + max(1, max_tokens // len(self.rows)), len(self.rows[0].prompt))
-        wanted = [_wanted(row, begin, end) for row in self.rows]
+        lengths = [len(context) for context in self._contexts]
+        end = min(begin + max(1, max_tokens // len(self.rows)), lengths[0])
+        wanted = [_wanted(row, length, begin, end) for row, length in zip(self.rows, lengths, strict=True)]
         self._done = end
         logits = torch.split(self._forward(begin, end, wanted), [len(columns) for columns in wanted])
         for row, columns, lines in zip(self.rows, wanted, logits, strict=True):
             self._note_prompt(row, columns, lines)
-        still = sum(len(row.prompt) > end for row in self.rows)
+        read = sum(min(length, end) - begin for length in lengths)
+        self.tally = Tally(prompt=read, pad=len(lengths) * (end - begin) - read)
+        still = sum(length > end for length in lengths)
         ended = range(still, len(self.rows))
-        results = [Prefilled(self.rows[i], self._cut(i, len(self.rows[i].prompt)), logits[i][-1]) for i in ended]
-        del self.rows[still:]
+        results = [Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in ended]
+        del self.rows[still:], self._contexts[still:]
         return results
 
     def drop(self, row_id: RowId) -> Row | None:
@@ -77,6 +83,7 @@ class Prefill:
             return None
         others = [index for index in range(len(self.rows)) if index != place]
         self._keys, self._values = self._keys[:, others], self._values[:, others]
+        del self._contexts[place]
         return self.rows.pop(place)
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,8 +98,8 @@ class Prefill:
         """Logits (sum of wanted, vocab) of the chunk [begin, end), row by row."""
         device = self._model.device
         tokens = torch.zeros((len(self.rows), end - begin), dtype=torch.long)
-        for place, row in enumerate(self.rows):
-            part = row.prompt[begin:end]
+        for place, context in enumerate(self._contexts):
+            part = context[begin:end]
             tokens[place, : len(part)] = torch.tensor(part, dtype=torch.long)
         positions = torch.arange(begin, end, device=device).expand(len(self.rows), end - begin)
         chosen = [(place, column - begin) for place, columns in enumerate(wanted) for column in columns]
@@ -102,7 +109,7 @@ class Prefill:
     def _note_prompt(self, row: Row, columns: range, logits: Tensor) -> None:
         """Log-probabilities of the prompt's own tokens, for rows that want them: place p speaks of token p + 1."""
         top = row.sampling.prompt_logprobs
-        if top is None:
+        if top is None or row.generated:
             return
         spoken = [column for column in columns if column + 1 < len(row.prompt)]
         lines = logits[: len(spoken)].log_softmax(dim=-1)
@@ -114,11 +121,10 @@ class Prefill:
         return RowKv(self._keys[:, place, :, :length].clone(), self._values[:, place, :, :length].clone())
 
 
-def _wanted(row: Row, begin: int, end: int) -> range:
+def _wanted(row: Row, length: int, begin: int, end: int) -> range:
     """The columns of the chunk whose logits a row needs: its last, or all of them for prompt log-probabilities."""
-    last = len(row.prompt) - 1
-    first = begin if row.sampling.prompt_logprobs is not None else max(begin, last)
-    return range(first, min(end, last + 1))
+    scores = row.sampling.prompt_logprobs is not None and not row.generated
+    return range(begin if scores else max(begin, length - 1), min(end, length))
 
 
 def _causal(begin: int, end: int, device: torch.device) -> Tensor | None:

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from engine.messages import FinishReason, RowSpec, RowUpdate, TokenLogprob
+from engine.group import Group
+from engine.messages import FinishReason, RowSpec, RowUpdate, Terms, TokenLogprob
 from models.text import StopMatcher, Text, TextStream
+
+Rank: TypeAlias = tuple[int, int]
+"""(priority, number of the admission); the least is the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +37,27 @@ class Row:
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         self.setbacks = 0
         """How often its prefill ran out of memory."""
-        self._ends = frozenset() if spec.sampling.ignore_eos else end_token_ids
-        self._stop_ids = frozenset(spec.sampling.stop_token_ids)
+        self.ended = False
+        self.rank: Rank = (spec.priority, 0)
+        """Set anew whenever the row is admitted, as is its group."""
+        self.group = Group(Terms())
+        replayed = spec.sampling.replay_tokens is not None
+        self._ends = frozenset() if spec.sampling.ignore_eos or replayed else end_token_ids
+        self._stop_ids = frozenset(() if replayed else spec.sampling.stop_token_ids)
         self._stream = TextStream(text)
-        self._stops = StopMatcher(spec.sampling.stop, include=spec.sampling.include_stop_str_in_output)
+        stops = () if replayed else spec.sampling.stop
+        self._stops = StopMatcher(stops, include=spec.sampling.include_stop_str_in_output)
         self._counts: Counter[int] | None = None
 
     @property
     def kv_length(self) -> int:
         """Tokens whose K and V exist: the newest token's are written by the next step."""
         return len(self.prompt) + max(0, len(self.generated) - 1)
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """Tokens that a prefill must read: the prompt, and what was generated if its K and V are to be made again."""
+        return (*self.prompt, *self.generated)
 
     @property
     def last_token(self) -> int:
@@ -70,6 +86,7 @@ class Row:
         if self._counts is not None:
             self._counts[choice.token_id] += 1
         text, reason, stop_reason = self._read(choice.token_id)
+        self.ended = reason is not None
         return RowUpdate(
             row_id=self.row_id,
             token_ids=(choice.token_id,),
@@ -91,6 +108,8 @@ class Row:
         text, stop = self._stops.push(piece) if may_stop else (piece, None)
         if stop is not None:
             return text, FinishReason.STOP, stop
+        if self.step == self.sampling.replay_tokens:
+            return text + self._rest(), FinishReason.STOP, None
         if self.step >= self.sampling.max_tokens:
             return text + self._rest(), FinishReason.LENGTH, None
         return text, None, None

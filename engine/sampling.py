@@ -24,21 +24,20 @@ def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | NonFiniteLogits
     """The next token of each row, or why it has none.
 
     logits  (rows, vocab) in float32; rows that shape theirs do so in place, after log-probabilities are taken
+
+    The host waits for the device once, at the end; rows that want log-probabilities cost it more.
     """
-    peaks, greedy = logits.max(dim=-1)
+    peaks, chosen = logits.max(dim=-1)
     wants = [place for place, row in enumerate(rows) if row.sampling.logprobs is not None]
     raw = logits[wants].log_softmax(dim=-1) if wants else logits[:0]
     shaped = [place for place, row in enumerate(rows) if shape(row, logits[place])]
     if shaped:
-        greedy[shaped] = logits[shaped].argmax(dim=-1)
-    tokens = greedy.tolist()
+        chosen[shaped] = logits[shaped].argmax(dim=-1)
     draws = [place for place, row in enumerate(rows) if row.sampling.temperature > 0]
     if draws:
-        chosen = draw([rows[place] for place in draws], logits[draws])
-        for place, token in zip(draws, chosen, strict=True):
-            tokens[place] = token
+        chosen[draws] = draw([rows[place] for place in draws], logits[draws])
     reports = dict(zip(wants, raw, strict=True))
-    finite = torch.isfinite(peaks).tolist()
+    tokens, finite = torch.stack([chosen, torch.isfinite(peaks).long()]).tolist()
     return [
         Choice(token, _logprob(row, reports.get(place), token)) if finite[place] else NonFiniteLogits()
         for place, (row, token) in enumerate(zip(rows, tokens, strict=True))
@@ -68,20 +67,18 @@ def penalize(row: Row, logits: Tensor) -> None:
         logits[list(counts)] -= params.frequency_penalty * often + params.presence_penalty
 
 
-def draw(rows: Sequence[Row], logits: Tensor) -> list[int]:
+def draw(rows: Sequence[Row], logits: Tensor) -> Tensor:
     """Sample (rows, vocab) by inverse transform: one uniform number a row, so neighbours cannot change the draw.
 
     Only rows that cut their distribution pay for a sort. Which way a row goes depends on itself alone, since the
     same number picks different tokens from a sorted and an unsorted distribution.
     """
-    tokens = [0] * len(rows)
+    tokens = torch.empty(len(rows), dtype=torch.long, device=logits.device)
     for ranked in (False, True):
         places = [place for place, row in enumerate(rows) if _cuts(row.sampling) is ranked]
         if places:
             draw_some = _draw_ranked if ranked else _draw_plain
-            chosen = draw_some([rows[place] for place in places], logits[places])
-            for place, token in zip(places, chosen, strict=True):
-                tokens[place] = token
+            tokens[places] = draw_some([rows[place] for place in places], logits[places])
     return tokens
 
 
@@ -89,28 +86,23 @@ def _cuts(params: SamplingParams) -> bool:
     return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
 
-def _draw_plain(rows: Sequence[Row], logits: Tensor) -> list[int]:
-    return _integers(_invert((logits / _temperatures(rows, logits)).softmax(dim=-1), rows))
+def _draw_plain(rows: Sequence[Row], logits: Tensor) -> Tensor:
+    return _invert((logits / _temperatures(rows, logits)).softmax(dim=-1), rows)
 
 
-def _draw_ranked(rows: Sequence[Row], logits: Tensor) -> list[int]:
+def _draw_ranked(rows: Sequence[Row], logits: Tensor) -> Tensor:
     ordered, tokens = (logits / _temperatures(rows, logits)).sort(dim=-1, descending=True, stable=True)
     _cut_min_p(ordered, [row.sampling.min_p for row in rows])
     _cut_top_k(ordered, [row.sampling.top_k for row in rows])
     probabilities = _cut_top_p(ordered.softmax(dim=-1), [row.sampling.top_p for row in rows])
     places = _invert(probabilities, rows)
-    return _integers(tokens.gather(1, places[:, None])[:, 0])
+    return tokens.gather(1, places[:, None])[:, 0]
 
 
 def _temperatures(rows: Sequence[Row], logits: Tensor) -> Tensor:
     """Never so low that dividing by it overflows; what is below is as good as greedy."""
     given = torch.tensor([[row.sampling.temperature] for row in rows], dtype=logits.dtype, device=logits.device)
     return given.clamp_(min=1e-6)
-
-
-def _integers(line: Tensor) -> list[int]:
-    integers: list[int] = line.tolist()
-    return integers
 
 
 def uniform(seed: int, step: int) -> float:

@@ -1,22 +1,23 @@
 """Which waiting requests go to an executor together, and when. Pure decisions: time is passed in, nothing is sent.
 
 A batcher owns the arrangement of what waits, since the papers differ in when they arrange: on arrival (Magnus),
-at intervals (SCLS), or when a slot frees (Baton).
+at intervals (SCLS), or when a slot frees (Baton). This file says what all batchers do and what they are made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from itertools import islice
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from engine.messages import Admit
+from engine.messages import Cause, Terms
+from scheduler.batch_order import BatchOrder, fcfs
+from scheduler.bilinear import Bilinear
 from scheduler.memory import Memory
 from scheduler.order import Order
+from scheduler.plan import Plan, Returns
 from scheduler.request import Request
-from scheduler.waiting import WaitingQueue
+from scheduler.serving_time import ServingTime
 from scheduler.worker import Worker
 
 
@@ -30,27 +31,51 @@ class Limits:
     """Rows an executor may hold beyond its slots, prefilled and waiting for one."""
     max_padding: float = 0.25
     """Most padding in a prefill group, as a fraction of its cells: what "similar length" means."""
+    max_batch_size: int | None = None
+    """Most rows of a batch that nobody joins; None: as many as the executor has slots."""
+    batch_wait_timeout: float = 0.0
+    """Seconds that the oldest request may wait for its batch to fill up."""
+    slice_length: int = 128
+    """S: decode iterations of a slice, for strategies that slice."""
+    min_interval: float | None = None
+    """Γ: seconds between two arrangements, at least; None: as long as slices take, by the median of recent estimates."""
+    interval_factor: float = 0.5
+    """λ: the part of the least loaded executor's work that may pass before the next arrangement."""
+    recompute: bool = False
+    """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory."""
+    wma_threshold: int = 50_000
+    """Φ: a request joins a waiting batch only when that one's wasted memory accesses stay below it."""
+    capacity_tokens: int | None = None
+    """Tokens of K and V that the smallest executor holds; None: unknown until an executor asks for work."""
+    context_length: int | None = None
+    """Least of the executors' longest rows, prompt and answer, in tokens; None as above."""
+    slots: int | None = None
+    """Least of the executors' rows; None as above."""
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Requests to send to one executor together."""
-
-    requests: tuple[Request, ...]
-
-    @property
-    def order(self) -> Admit:
-        return Admit(tuple(request.spec for request in self.requests))
+    def within(self, capacity_tokens: int, context_length: int, slots: int) -> Limits:
+        """These limits for one more executor, which may be smaller than those before."""
+        return replace(
+            self,
+            capacity_tokens=min(capacity_tokens, self.capacity_tokens or capacity_tokens),
+            context_length=min(context_length, self.context_length or context_length),
+            slots=min(slots, self.slots or slots),
+        )
 
 
 class Batcher(Protocol):
     """Holds what waits and hands it out as plans."""
 
     @property
-    def waiting(self) -> WaitingQueue: ...
+    def waiting(self) -> Collection[Request]:
+        """What waits here, in no particular order."""
+        ...
 
-    def add(self, request: Request) -> None:
-        """Take in a request that arrived, or came back."""
+    def add(self, request: Request, now: float) -> None:
+        """Take in a request that arrived."""
+        ...
+
+    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
+        """Take in requests that an executor let go before their end, all of one batch."""
         ...
 
     def discard(self, request: Request) -> bool:
@@ -66,54 +91,21 @@ class Batcher(Protocol):
         ...
 
 
-class JoinBatcher:
-    """Requests join the running batch when a row leaves it, prefilled with others of similar length (Baton, 4.2)."""
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """What a batcher is made of: the other columns of its strategy's row."""
 
-    def __init__(self, order: Order, memory: Memory, limits: Limits) -> None:
-        self.waiting = WaitingQueue(order)
-        self._memory = memory
-        self._limits = limits
-
-    def add(self, request: Request) -> None:
-        self.waiting.add(request)
-
-    def discard(self, request: Request) -> bool:
-        return self.waiting.discard(request)
-
-    def wake_at(self, now: float) -> float | None:
-        return None
-
-    def take(self, worker: Worker, now: float) -> Plan | None:
-        slots = worker.info.max_rows + self._limits.prefill_ahead - worker.rows
-        if slots <= 0 or not self.waiting:
-            return None
-        self.waiting.rank(now)
-        group = similar_group(islice(self.waiting, slots), worker, self._memory, self._limits)
-        for request in group:
-            self.waiting.discard(request)
-        return Plan(group) if group else None
+    order: Order
+    memory: Memory
+    limits: Limits
+    terms: Terms
+    returns: Returns
+    serving_time: Bilinear | None = None
+    """What a batch takes on this machine, as far as it was profiled."""
+    estimator: ServingTime | None = None
+    """The same as the strategy wants it estimated; it may learn."""
+    batch_order: BatchOrder = fcfs
+    """Which waiting batch goes first, where batches are arranged before they are taken."""
 
 
-def similar_group(ranked: Iterable[Request], worker: Worker, memory: Memory, limits: Limits) -> tuple[Request, ...]:
-    """The best-ranked request, and after it in rank those that suit it in length and fit in memory.
-
-    The best one is never passed over: when it does not fit, nothing is taken, so no long request starves.
-    """
-    group: list[Request] = []
-    for request in ranked:
-        lengths = [other.input_length for other in (*group, request)]
-        if not memory(worker, len(lengths), max(lengths)):
-            break
-        if not group or _similar(lengths, limits):
-            group.append(request)
-    return tuple(group)
-
-
-def _similar(lengths: list[int], limits: Limits) -> bool:
-    cells = len(lengths) * max(lengths)
-    return cells <= limits.group_tokens and cells - sum(lengths) <= limits.max_padding * cells
-
-
-BatcherFactory: TypeAlias = Callable[[Order, Memory, Limits], Batcher]
-
-BATCHERS: Mapping[str, BatcherFactory] = MappingProxyType({"join": JoinBatcher})
+BatcherFactory: TypeAlias = Callable[[Kit], Batcher]

@@ -9,7 +9,18 @@ import itertools
 import logging
 from collections.abc import Iterable, Sequence
 
-from engine.messages import Cancel, ExecutorDied, FinishReason, Report, RowUpdate, SamplingParams, StepReport
+from engine.messages import (
+    Cancel,
+    Cause,
+    ExecutorDied,
+    FinishReason,
+    HandedBack,
+    Report,
+    RowUpdate,
+    SamplingParams,
+    StepReport,
+)
+from scheduler.assignment import Assignment
 from scheduler.clock import Clock
 from scheduler.request import Request, State, Times
 from scheduler.strategy import Parts
@@ -29,15 +40,12 @@ class Dispatcher:
         self._parts = parts
         self._clock = clock
         self._workers = {port.info.index: Worker(port) for port in ports}
-        self._lost: set[int] = set()  # indices of executors that died
         self._row_ids = itertools.count()
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
         self._draining = False
         self._broken = False
-        self.late_updates = 0
-        """Updates for rows that had already ended here: cancelled while a step was under way."""
 
     @property
     def requests_waiting(self) -> int:
@@ -107,7 +115,8 @@ class Dispatcher:
         held = [request for worker in self._workers.values() for request in worker.requests.values()]
         for request in (*held, *self._parts.batcher.waiting):
             self._withdraw(request)
-            self._fail(request, message)
+            if not request.state.is_final:  # as it is when it was the last that its batch waited for
+                self._fail(request, message)
 
     def _break_down(self) -> None:
         """A fault in a strategy's part: nothing will be dispatched any more, so nobody shall wait for it."""
@@ -116,32 +125,55 @@ class Dispatcher:
         self.abort_all("the scheduler failed")
 
     def _live(self) -> list[Worker]:
-        return [worker for index, worker in self._workers.items() if index not in self._lost]
+        return [worker for worker in self._workers.values() if not worker.lost]
 
     def _queue(self, request: Request) -> None:
-        self._parts.batcher.add(request)
+        self._parts.batcher.add(request, self._clock.now())
         self._wake.set()
 
     def _assign(self, worker: Worker) -> bool:
         """Give one executor one plan; False when there is none for it."""
-        plan = self._parts.batcher.take(worker, self._clock.now())
+        now = self._clock.now()
+        plan = self._parts.batcher.take(worker, now)
         if plan is None:
             return False
+        worker.plans += 1
+        assignment = Assignment(plan, worker.info.index, now)
         for request in plan.requests:
-            request.move(State.ASSIGNED)
-            request.executor = worker.info.index
-            request.times.assigned = self._clock.now()
-            worker.requests[request.row_id] = request
+            self._hand_over(request, worker, assignment)
         worker.port.post(plan.order)
         return True
 
+    def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:
+        request.move(State.ASSIGNED)
+        request.executor = worker.info.index
+        request.runs += 1
+        if request.times.assigned is None:
+            request.times.assigned = assignment.sent
+        worker.requests[request.row_id] = request
+        worker.assignments[request.row_id] = assignment
+
+    def _leave(self, worker: Worker, request: Request) -> None:
+        """A request's row is no longer on its executor; the last row of a batch to go ends the batch."""
+        request.executor = None
+        del worker.requests[request.row_id]
+        assignment = worker.assignments.pop(request.row_id)
+        assignment.open.discard(request)
+        assignment.held.pop(request, None)
+
     def _withdraw(self, request: Request) -> None:
-        """Take a request back from wherever it is; an executor frees its row before its next step."""
+        """Take a request back from wherever it is; an executor frees its row, or what it kept of it, at once."""
         self._parts.batcher.discard(request)
         if request.executor is not None:
             worker = self._workers[request.executor]
+            assignment = worker.assignments[request.row_id]
+            assignment.intact &= request not in assignment.open
             worker.port.post(Cancel((request.row_id,)))
-            del worker.requests[request.row_id]
+            self._leave(worker, request)
+            self._release(assignment)
+        elif request.runs:  # handed back before: whichever executor is asked, they share what is kept of it
+            for worker in self._live()[:1]:
+                worker.port.post(Cancel((request.row_id,)))
 
     def _book(self, report: StepReport) -> None:
         worker = self._workers[report.executor]
@@ -149,37 +181,106 @@ class Dispatcher:
         now = self._clock.now()
         for row_id in report.begun:
             if row_id in worker.requests:
-                worker.requests[row_id].times.started = now - report.seconds
+                self._begin(worker, worker.requests[row_id], now - report.seconds)
         for update in report.updates:
             request = worker.requests.get(update.row_id)
-            if request is None:
-                self.late_updates += 1
-            else:
+            if request is not None:  # else it was cancelled while the step was under way
+                self._begin(worker, request, now - report.seconds)
                 self._absorb(worker, request, update, now)
+        for handed_back in report.handed_back:
+            self._take_back(worker, handed_back, now)
+
+    def _begin(self, worker: Worker, request: Request, now: float) -> None:
+        if request.times.started is None:
+            request.times.started = now
+        assignment = worker.assignments[request.row_id]
+        if assignment.began is None:
+            assignment.began = now
 
     def _absorb(self, worker: Worker, request: Request, update: RowUpdate, now: float) -> None:
         if update.token_ids and request.state is State.ASSIGNED:
             request.move(State.RUNNING)
-        request.absorb(update, now)
+        request.generated += len(update.token_ids)
+        assignment = worker.assignments[request.row_id]
+        assignment.intact &= update.finish_reason is not FinishReason.ERROR
+        if assignment.holds_answers:
+            self._hold(assignment, request, update)
+        elif update.finish_reason is not None:
+            self._deliver(worker, request, update)
+            self._release(assignment)
+        else:
+            request.tell(update, now)
+
+    def _hold(self, assignment: Assignment, request: Request, update: RowUpdate) -> None:
+        assignment.hold(request, update)
         if update.finish_reason is not None:
-            del worker.requests[request.row_id]
-            self._end(request, State.FAILED if update.finish_reason is FinishReason.ERROR else State.FINISHED)
+            assignment.open.discard(request)
+            self._release(assignment)
+
+    def _release(self, assignment: Assignment) -> None:
+        """Let the answers of a batch go out once its last row has ended."""
+        if assignment.open:
+            return
+        for request, update in list(assignment.held.items()):
+            self._deliver(self._workers[assignment.executor], request, update)
+        self._conclude(assignment)
+
+    def _conclude(self, assignment: Assignment) -> None:
+        """An assignment is over: say so once."""
+        if assignment.ended is None:
+            assignment.ended = self._clock.now()
+            if self._parts.observer is not None:
+                self._parts.observer.finished(assignment, assignment.ended)
+
+    def _deliver(self, worker: Worker, request: Request, update: RowUpdate) -> None:
+        """The last that a request's reader gets to see."""
+        request.tell(update, self._clock.now())
+        self._leave(worker, request)
+        self._end(request, _outcome(update))
+
+    def _take_back(self, worker: Worker, handed_back: HandedBack, now: float) -> None:
+        """Rows that an executor let go wait again; what they have generated stays theirs."""
+        requests = [worker.requests[row_id] for row_id in handed_back.row_ids if row_id in worker.requests]
+        for request in requests:
+            assignment = worker.assignments[request.row_id]
+            assignment.intact &= handed_back.cause is Cause.SLICE
+            partial = assignment.held.get(request)
+            self._leave(worker, request)
+            if partial is not None:
+                request.tell(partial, now)
+            request.move(State.WAITING)
+            self._release(assignment)
+        if requests:
+            self._parts.batcher.hand_back(requests, handed_back.cause, now)
 
     def _bury(self, worker: Worker, error: str) -> None:
         """An executor is gone: requests that have shown nothing yet start again elsewhere, the others fail."""
         log.error("executor %d is gone: %s", worker.info.index, error)
-        self._lost.add(worker.info.index)
+        worker.lost = True
+        self._rescue_held(worker)
         orphans = list(worker.requests.values())
+        lost = dict.fromkeys(worker.assignments.values())
         worker.requests.clear()
+        worker.assignments.clear()
         for request in orphans:
             request.executor = None
             if not request.generated:
                 request.move(State.WAITING)
                 self._queue(request)
+        for assignment in lost:
+            assignment.intact = False
+            self._conclude(assignment)
         # Only now, since the last request to end wakes who waits for that.
         self._fail_all([request for request in orphans if request.generated], "the executor of this request failed")
         if not self._live():
             self._fail_all(list(self._parts.batcher.waiting), "no executor is alive")
+
+    def _rescue_held(self, worker: Worker) -> None:
+        """Answers that are complete, and waited for others of their batch only, need no executor any more."""
+        for assignment in set(worker.assignments.values()):
+            complete = [pair for pair in assignment.held.items() if pair[1].finish_reason is not None]
+            for request, update in complete:
+                self._deliver(worker, request, update)
 
     def _fail_all(self, requests: Iterable[Request], message: str) -> None:
         for request in requests:
@@ -187,7 +288,7 @@ class Dispatcher:
             self._fail(request, message)
 
     def _fail(self, request: Request, message: str) -> None:
-        request.absorb(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message), self._clock.now())
+        request.tell(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message), self._clock.now())
         self._end(request, State.FAILED)
 
     def _end(self, request: Request, state: State) -> None:
@@ -197,3 +298,7 @@ class Dispatcher:
         self._wake.set()
         if self.requests_waiting == 0 and self.requests_running == 0:
             self._empty.set()
+
+
+def _outcome(update: RowUpdate) -> State:
+    return State.FAILED if update.finish_reason is FinishReason.ERROR else State.FINISHED

@@ -1,24 +1,81 @@
-"""Does it fit: pure functions that say whether an executor may be given more rows."""
+"""Does it fit: pure rules that say whether an executor may be given more rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeAlias
 
+from scheduler.request import Request
 from scheduler.worker import Worker
 
-Memory: TypeAlias = Callable[[Worker, int, int], bool]
-"""(worker, rows to add, input length of the longest of them) -> whether they may be sent."""
+
+def length_now(request: Request) -> int:
+    """Tokens that a row has so far."""
+    return request.kv_length
 
 
-def scale(worker: Worker, rows: int, input_length: int) -> bool:
-    """Batch-size scaling (Baton, section 4.2): admit what fits now; should rows outgrow the device, the executor
-    takes the worst-ranked ones out to host memory and brings them back later.
+def whole_length(request: Request) -> int:
+    """Tokens that a row has at most when it ends."""
+    return request.input_length + request.sampling.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A rule. Called with (worker, rows to add, length of the longest of them in tokens): whether they may be sent.
+
+    One row always may, when the executor is idle: that it fits alone is for admission to see to.
     """
+
+    fits: Callable[[Worker, int, int], bool]
+    length: Callable[[Request], int] = length_now
+    """The length that a request counts for."""
+
+    def __call__(self, worker: Worker, rows: int, length: int) -> bool:
+        return self.fits(worker, rows, length)
+
+
+def _scale(worker: Worker, rows: int, length: int) -> bool:
     total = worker.rows + rows
-    columns = max(worker.columns, input_length) + 1
+    columns = max(worker.columns, length) + 1
     return total == 1 or total * columns <= worker.capacity_tokens
 
 
-MEMORIES: Mapping[str, Memory] = MappingProxyType({"scale": scale})
+def _fixed(worker: Worker, rows: int, length: int) -> bool:
+    total = worker.rows + rows
+    return total == 1 or total * worker.info.context_length <= worker.capacity_tokens
+
+
+def _whole(worker: Worker, rows: int, length: int) -> bool:
+    total = worker.rows + rows
+    columns = max([length, *(whole_length(request) for request in worker.requests.values())])
+    return total == 1 or total * columns <= worker.capacity_tokens
+
+
+def _alone(worker: Worker, rows: int, length: int) -> bool:
+    return rows == 1 or rows * length <= worker.capacity_tokens
+
+
+scale = Memory(_scale)
+"""Batch-size scaling (Baton, section 4.2): admit what fits now; should rows outgrow the device, the executor takes the
+worst-ranked ones out to host memory and brings them back later."""
+
+fixed = Memory(_fixed)
+"""β rows at most, β = ⌊capacity / (longest prompt plus answer)⌋, so that no batch can ever run out of memory (Magnus,
+section II-B, equation 1, with the executor's real capacity for Θ/Δ)."""
+
+whole = Memory(_whole, length=whole_length)
+"""As if every row grew to the longest prompt plus answer that any of them may come to: what iteration-level schedulers
+reserve when they know no generation lengths (SCLS, section 3.1)."""
+
+slice_bound = Memory(_alone)
+"""(L + S)·N tokens at most for a batch of its own, asked with L + S: when it ends after S iterations it cannot have
+more (SCLS, equation 7). What else the executor holds does not count, since such batches run one after another."""
+
+predicted = Memory(_alone)
+"""N·(L(B) + G'(B)) tokens at most for a batch of its own, asked with L(B) + G'(B): it has no more at its end unless a
+row outlives its prediction (Magnus, section III-C, equation 5)."""
+
+MEMORIES: Mapping[str, Memory] = MappingProxyType(
+    {"scale": scale, "fixed": fixed, "whole": whole, "slice": slice_bound, "predicted": predicted}
+)

@@ -16,4 +16,19 @@ def idle_first(workers: Sequence[Worker]) -> Sequence[Worker]:
     return sorted(workers, key=lambda worker: (worker.rows / worker.info.max_rows, worker.info.index))
 
 
-PLACEMENTS: Mapping[str, Placement] = MappingProxyType({"idle-first": idle_first})
+def round_robin(workers: Sequence[Worker]) -> Sequence[Worker]:
+    """In turn, whatever they have to do: the executor that was given the fewest plans first; ties by index."""
+    return sorted(workers, key=lambda worker: (worker.plans, worker.info.index))
+
+
+def max_min(workers: Sequence[Worker]) -> Sequence[Worker]:
+    """The executor with the least predicted work first; ties by rows, then by index (SCLS, section 4.5).
+
+    Batches that come longest first then go where the algorithm has them: the longest to the least loaded.
+    """
+    return sorted(workers, key=lambda worker: (worker.load, worker.rows, worker.info.index))
+
+
+PLACEMENTS: Mapping[str, Placement] = MappingProxyType(
+    {"idle-first": idle_first, "round-robin": round_robin, "max-min": max_min}
+)

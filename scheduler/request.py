@@ -78,6 +78,10 @@ class Request:
     """Tokens made so far, the end token included."""
     executor: int | None = None
     """Index of the executor that holds the row; set by the dispatcher while ASSIGNED or RUNNING."""
+    runs: int = 0
+    """How often it was given to an executor: 1, and once more for each time that it was handed back."""
+    predicted_length: float | None = None
+    """G'(p): predicted tokens of the answer, the end token included; None where nobody predicts."""
     stream: TokenStream = field(default_factory=TokenStream)
 
     @property
@@ -87,12 +91,12 @@ class Request:
 
     @property
     def kv_length(self) -> int:
-        """Tokens whose K and V a device holds when the row runs there."""
+        """Tokens whose K and V a device holds when the row runs there, the newest token's among them."""
         return self.input_length + self.generated
 
     @property
     def spec(self) -> RowSpec:
-        return RowSpec(self.row_id, self.prompt, self.sampling)
+        return RowSpec(self.row_id, self.prompt, self.sampling, self.priority)
 
     def move(self, state: State) -> None:
         """Change state; raises IllegalTransition when the table forbids it."""
@@ -100,9 +104,8 @@ class Request:
             raise IllegalTransition(f"request {self.row_id} cannot go from {self.state} to {state}")
         self.state = state
 
-    def absorb(self, update: RowUpdate, now: float) -> None:
-        """Book what a step brought and pass it on to whoever reads the answer."""
+    def tell(self, update: RowUpdate, now: float) -> None:
+        """Pass what was generated on to whoever reads the answer."""
         if update.token_ids and self.times.first_token is None:
             self.times.first_token = now
-        self.generated += len(update.token_ids)
         self.stream.put(update)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.messages import BatchShape, ExecutorInfo, Order, RowId
+from scheduler.assignment import Assignment
 from scheduler.request import Request
 
 
@@ -27,8 +28,14 @@ class Worker:
 
     port: Port
     requests: dict[RowId, Request] = field(default_factory=dict)
+    assignments: dict[RowId, Assignment] = field(default_factory=dict)
+    """The plan that each of those requests came with."""
+    plans: int = 0
+    """How many plans it was given since the start."""
     shape: BatchShape = field(default_factory=BatchShape)
     """As of the last report."""
+    lost: bool = False
+    """Whether it died, so that what was meant for it must go elsewhere."""
 
     @property
     def info(self) -> ExecutorInfo:
@@ -43,6 +50,19 @@ class Worker:
     def rows(self) -> int:
         """Requests it holds, in whatever stage."""
         return len(self.requests)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has rows that run, or wait to run."""
+        return bool(self.requests)
+
+    @property
+    def load(self) -> float:
+        """Predicted seconds of serving time of the plans it has not finished (SCLS, section 4.5).
+
+        Summed from the plans that are there, so that no wrong estimate can leave a rest behind.
+        """
+        return sum({id(one): one.plan.estimate for one in self.assignments.values()}.values())
 
     @property
     def columns(self) -> int:

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.arena import ArenaFull, KvArena, RowKv
+from engine.arena import ArenaFull, KvArena
+from engine.kv import RowKv
 from models.cache import KvShape
 
 SHAPE = KvShape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32, device=torch.device("cpu"))
@@ -29,8 +30,17 @@ def marks(kv: RowKv) -> list[float]:
 
 def write(arena: KvArena, *tokens: float) -> None:
     """One decode step: each live row gets a token."""
-    arena.open_column()
+    arena.open()
     keys = torch.tensor(tokens)[:, None, None, None].expand(len(tokens), SHAPE.kv_heads, 1, SHAPE.head_dim)
+    for layer in range(SHAPE.layers):
+        arena.write(layer, keys, -keys)
+
+
+def enter(arena: KvArena, tokens: list[float], joining: list[list[float]]) -> None:
+    """A step in which rows enter: those that run get a token each, and what does not count is marked -1."""
+    width = arena.open([len(row) for row in joining])
+    fed = torch.tensor([[-1.0] * (width - len(row)) + row for row in ([[token] for token in tokens] + joining)])
+    keys = fed[:, None, :, None].expand(len(fed), SHAPE.kv_heads, width, SHAPE.head_dim)
     for layer in range(SHAPE.layers):
         arena.write(layer, keys, -keys)
 
@@ -43,6 +53,29 @@ def test_rows_of_different_length_end_at_the_same_column() -> None:
     assert arena.valid.int().tolist() == [[1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0], [0] * 8]
     assert marks(arena.extract(0)) == [1, 2, 3, 5]
     assert marks(arena.extract(1)) == [4, 6]
+
+
+def test_a_row_that_enters_with_its_prompt_leaves_holes_in_the_others() -> None:
+    arena = KvArena(SHAPE, 24, max_rows=3)
+    arena.insert(cells(1, 2))
+    enter(arena, [3], [[4, 5, 6]])
+    write(arena, 7, 8)
+    assert arena.valid.int().tolist() == [[1, 1, 0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0, 0], [0] * 8]
+    assert [marks(arena.extract(0)), marks(arena.extract(1))] == [[1, 2, 3, 7], [4, 5, 6, 8]]
+    assert arena.window == 6
+
+
+def test_what_a_step_of_several_tokens_may_read() -> None:
+    """Each token what is before it in its row; a cell that holds none reads itself alone."""
+    arena = KvArena(SHAPE, 24, max_rows=3)
+    arena.insert(cells(1, 2))
+    arena.open([1, 3])
+    mask = arena.mask(3)
+    assert mask is not None and mask.int()[:, 0].tolist() == [
+        [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 0, 1]],
+        [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]],
+        [[0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 1, 1, 1]],
+    ]
 
 
 def test_a_longer_row_slides_the_window_to_the_right() -> None:
@@ -87,7 +120,7 @@ def test_a_full_arena_refuses_and_stays_as_it_was() -> None:
     arena = KvArena(SHAPE, 4, max_rows=1)
     arena.insert(cells(1, 2, 3, 4))
     with pytest.raises(ArenaFull):
-        arena.open_column()
+        arena.open()
     with pytest.raises(ArenaFull):
         arena.insert(cells(9))
     arena.check()
@@ -95,11 +128,11 @@ def test_a_full_arena_refuses_and_stays_as_it_was() -> None:
 
 
 def test_a_dropped_column_leaves_no_trace() -> None:
-    arena = KvArena(SHAPE, 8, max_rows=2)
+    arena = KvArena(SHAPE, 24, max_rows=3)
     arena.insert(cells(1))
     before = arena.valid.clone()
-    arena.open_column()
-    arena.drop_column()
+    arena.close(arena.open())
+    arena.close(arena.open([3, 2]), joined=2)
     assert torch.equal(arena.valid, before) and arena.end == 1
 
 
@@ -158,7 +191,7 @@ class ArenaMachine(RuleBasedStateMachine):
     def step(self) -> None:
         if self.arena.window == self.arena.columns:
             with pytest.raises(ArenaFull):
-                self.arena.open_column()
+                self.arena.open()
             return
         tokens = [self.mark() for _ in self.rows]
         write(self.arena, *tokens)
@@ -168,8 +201,25 @@ class ArenaMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.rows and self.arena.window < self.arena.columns)
     @rule()
     def failed_step(self) -> None:
-        self.arena.open_column()
-        self.arena.drop_column()
+        self.arena.close(self.arena.open())
+
+    @precondition(lambda self: self.arena.window < self.arena.columns)
+    @rule(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=3), fails=st.booleans())
+    def enter(self, lengths: list[int], fails: bool) -> None:
+        rows, columns = len(self.rows) + len(lengths), self.arena.window + max(lengths)
+        if rows > self.arena.rows or columns > self.arena.columns:
+            with pytest.raises(ArenaFull):
+                self.arena.open(lengths)
+            return
+        if fails:
+            self.arena.close(self.arena.open(lengths), len(lengths))
+            return
+        joining = [[self.mark() for _ in range(length)] for length in lengths]
+        tokens = [self.mark() for _ in self.rows]
+        enter(self.arena, tokens, joining)
+        for row, token in zip(self.rows, tokens, strict=True):
+            row.append(token)
+        self.rows += joining
 
     @rule(rows=st.integers(1, 6), columns=st.integers(1, 60))
     def reshape(self, rows: int, columns: int) -> None:

@@ -15,13 +15,18 @@ from engine.messages import (
     Admit,
     BatchShape,
     Cancel,
+    Cause,
     ExecutorDied,
     ExecutorInfo,
+    HandedBack,
+    Pause,
     Report,
     RowId,
     RowSpec,
     RowUpdate,
     StepReport,
+    Tally,
+    Terms,
 )
 from engine.pipeline import Pipeline
 from tests.engine.rows import spec
@@ -36,17 +41,19 @@ class ScriptedPipeline:
     def __init__(self) -> None:
         self.events: queue.Queue[str] = queue.Queue()
         self.left: dict[RowId, int] = {}
+        self.handed_back: tuple[HandedBack, ...] = ()
         self.during_turn: Callable[[], None] = lambda: None
         self.modes: set[bool] = set()
 
     begun: tuple[RowId, ...] = ()
+    tally = Tally()
 
     @property
     def idle(self) -> bool:
         self.events.put("idle?")
-        return not self.left
+        return not (self.left or self.handed_back)
 
-    def admit(self, specs: Iterable[RowSpec]) -> None:
+    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
         for one in specs:
             self.events.put(f"admit {one.row_id}")
             self.left[one.row_id] = len(one.prompt)
@@ -55,6 +62,14 @@ class ScriptedPipeline:
         for row_id in row_ids:
             self.events.put(f"cancel {row_id}")
             self.left.pop(row_id, None)
+
+    def pause(self, row_ids: Iterable[RowId]) -> None:
+        self.handed_back += (HandedBack(tuple(row_ids), Cause.PAUSE),)
+        self.cancel(row_ids)
+
+    def take_handed_back(self) -> tuple[HandedBack, ...]:
+        handed_back, self.handed_back = self.handed_back, ()
+        return handed_back
 
     def turn(self) -> list[RowUpdate]:
         self.events.put("turn")
@@ -204,7 +219,7 @@ def test_a_fault_in_a_turn_is_the_last_word_and_is_said_once(bench: Bench, fault
 
 
 def test_a_fault_in_an_order_is_told_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(specs: Iterable[RowSpec]) -> None:
+    def fail(specs: Iterable[RowSpec], terms: Terms) -> None:
         raise KeyError("row")
 
     monkeypatch.setattr(bench.pipeline, "admit", fail)
@@ -212,3 +227,10 @@ def test_a_fault_in_an_order_is_told_too(bench: Bench, monkeypatch: pytest.Monke
     assert bench.report() == ExecutorDied(3, "KeyError: 'row'")
     bench.executor.stop(PATIENCE)
     assert not bench.alive()
+
+
+def test_what_is_handed_back_is_told_though_nothing_else_is_left_to_do(bench: Bench) -> None:
+    bench.executor.post(Admit((spec(0, 1),)))
+    bench.step()
+    bench.executor.post(Pause((0,)))
+    assert bench.step().handed_back == (HandedBack((0,), Cause.PAUSE),)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.arena import KvArena, RowKv
+from engine.arena import KvArena
 from engine.batch import RunningBatch
+from engine.kv import RowKv
 from engine.messages import FinishReason, RowId
 from engine.pipeline import Pipeline
 from models.cache import KvStore

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from engine.arena import KvArena, RowKv
+from engine.arena import KvArena
 from engine.batch import RunningBatch
-from engine.messages import FinishReason, RowId, RowSpec, SamplingParams
+from engine.kv import RowKv
+from engine.messages import Cause, Entry, FinishReason, Overflow, RowId, RowSpec, SamplingParams, Terms
 from engine.pipeline import Pipeline
 from models.loader import LoadedModel
 from models.text import Text
@@ -25,18 +26,28 @@ class Schedule:
         capacity, rows = [(300, 12), (1500, 8), (4000, 32)][seed % 3]
         batch = RunningBatch(model, arena(model.kv, capacity, max_rows=rows), headroom=self.rng.choice([0, 32]))
         self.pipeline = Pipeline(model, text, batch, max_prefill_tokens=self.rng.choice([8, 64, 512]))
+        self.terms: list[Terms] = [Terms()]
+        self.returned: list[RowId] = []
+        self.causes: set[Cause] = set()
         self.specs: dict[RowId, RowSpec] = {}
         self.tokens: dict[RowId, list[int]] = {}
         self.ended: dict[RowId, FinishReason] = {}
         self.cancelled: set[RowId] = set()
 
     def run(self, rows: int) -> None:
-        while len(self.specs) < rows or not self.pipeline.idle:
+        while len(self.specs) < rows or not self.pipeline.idle or self.returned:
             if len(self.specs) < rows and self.rng.random() < 0.4:
-                self.pipeline.admit([self.arrive() for _ in range(self.rng.randint(1, 4))])
+                self.admit([self.arrive() for _ in range(self.rng.randint(1, 4))])
+            if self.returned and self.rng.random() < 0.5:
+                some = self.rng.sample(self.returned, self.rng.randint(1, len(self.returned)))
+                self.returned = [row_id for row_id in self.returned if row_id not in some]
+                self.admit([self.specs[row_id] for row_id in some])
             if self.specs and self.rng.random() < 0.05:
                 self.cancel(self.rng.choice(list(self.specs)))
             self.turn()
+
+    def admit(self, specs: list[RowSpec]) -> None:
+        self.pipeline.admit(specs, self.rng.choice(self.terms))
 
     def arrive(self) -> RowSpec:
         rng, row_id = self.rng, len(self.specs)
@@ -56,13 +67,14 @@ class Schedule:
                 frequency_penalty=rng.choice([0.0, 0.5]),
                 min_tokens=rng.choice([0, 1]),
             )
-        self.specs[row_id] = RowSpec(row_id, prompt, params)
+        self.specs[row_id] = RowSpec(row_id, prompt, params, priority=rng.choice([0, 0, 0, 1, -1]))
         self.tokens[row_id] = []
         return self.specs[row_id]
 
     def cancel(self, row_id: RowId) -> None:
         if row_id not in self.ended:
             self.cancelled.add(row_id)
+            self.returned = [other for other in self.returned if other != row_id]
         self.pipeline.cancel([row_id])
 
     def turn(self) -> None:
@@ -72,6 +84,13 @@ class Schedule:
             if update.finish_reason is not None:
                 self.ended[update.row_id] = update.finish_reason
         self.pipeline.check()
+        for handed_back in self.pipeline.take_handed_back():
+            self.causes.add(handed_back.cause)
+            assert not set(handed_back.row_ids) & (self.ended.keys() | self.cancelled | set(self.returned))
+            self.returned += handed_back.row_ids
+        left = sorted(self.specs.keys() - self.ended)
+        if left and len(self.terms) > 1 and self.rng.random() < 0.1:
+            self.pipeline.pause(self.rng.sample(left, 1))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -80,6 +99,33 @@ def test_each_row_of_a_random_schedule_generates_what_transformers_generates_for
 ) -> None:
     schedule = Schedule(seed, tiny_model, tiny_text)
     schedule.run(rows=30)
+    assert_as_if_alone(schedule, tiny_reference)
+
+
+MIXED = [
+    [Terms(), Terms(keep_kv=False)],
+    [Terms(entry=Entry.SHAPE), Terms(entry=Entry.SHAPE, keep_kv=False)],
+    [Terms(), Terms(entry=Entry.SHAPE)],
+    [Terms(closed=True), Terms(closed=True, iterations=7, prefill_together=False)],
+    [Terms(closed=True, iterations=5, keep_kv=False), Terms(closed=True, overflow=Overflow.SPLIT)],
+    [Terms(), Terms(entry=Entry.SHAPE, keep_kv=False), Terms(closed=True, iterations=3)],
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("terms", MIXED)
+def test_the_same_on_whatever_terms_rows_are_admitted_handed_back_and_admitted_again(
+    seed: int, terms: list[Terms], tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
+) -> None:
+    schedule = Schedule(seed, tiny_model, tiny_text)
+    schedule.terms = terms
+    schedule.run(rows=25)
+    assert_as_if_alone(schedule, tiny_reference)
+    assert schedule.causes, "rows came back"
+    assert schedule.pipeline.batch.arena.live == 0
+
+
+def assert_as_if_alone(schedule: Schedule, tiny_reference: Reference) -> None:
     assert schedule.ended.keys() | schedule.cancelled == schedule.specs.keys()
     for row_id, spec in schedule.specs.items():
         alone = tiny_reference.generate(spec)

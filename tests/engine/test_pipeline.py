@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.arena import KvArena, RowKv
+from engine.arena import KvArena
 from engine.batch import RunningBatch
+from engine.kv import RowKv
 from engine.messages import RowSpec
 from engine.pipeline import Pipeline
 from engine.row import Row
@@ -124,7 +125,7 @@ def test_a_row_that_is_cancelled_in_prefill_gives_its_memory_back(run: Run) -> N
     pipeline = run(chunk=8)
     pipeline.admit([spec(0, 40), spec(1, 30)])
     assert pipeline.turn() == []
-    group = pipeline._prefill
+    group = pipeline._lobby.prefill
     assert group is not None and group.tokens == 80
     pipeline.cancel([1])
     assert group.tokens == 40
@@ -141,7 +142,7 @@ def test_a_row_that_is_cancelled_while_staged_gives_its_memory_back(run: Run) ->
     pipeline.turn()
     pipeline.turn()
     assert (pipeline.shape().rows, pipeline.shape().staged) == (1, 1)
-    gone = weakref.ref(pipeline._staged[0].kv.keys)
+    gone = weakref.ref(pipeline._lobby.staged[0].kv.keys)
     pipeline.cancel([1])
     assert gone() is None and pipeline.shape().staged == 0
     assert tokens_of(finish(pipeline)).keys() == {0}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from engine.arena import RowKv
+from engine.kv import RowKv
 from engine.messages import RowSpec, TokenLogprob
 from engine.prefill import Prefill, Prefilled
 from engine.row import Row

@@ -100,6 +100,42 @@ def test_stop_strings_within_the_least_tokens_are_text(tiny_text: Text, ids: dic
     assert spell(row, ids, "abab") == ("aba", STOP, "b")
 
 
+# Replayed lengths
+
+
+@pytest.mark.parametrize(
+    ("sampling", "word", "expected"),
+    [
+        ({}, "a$bcde", ("abcd", STOP, None)),
+        ({"stop": ("bc",)}, "abcdef", ("abcde", STOP, None)),
+        ({"stop": ("efg",)}, "abcdef", ("abcde", STOP, None)),  # nothing is held back for a stop string
+        ({"stop": ("b",), "min_tokens": 1}, "abcdef", ("abcde", STOP, None)),
+        ({"max_tokens": 5}, "abcdef", ("abcde", STOP, None)),
+        ({"max_tokens": 4}, "abcdef", ("abcd", LENGTH, None)),
+    ],
+)
+def test_a_replayed_row_has_its_length_whatever_the_model_says(
+    tiny_text: Text, ids: dict[str, int], sampling: dict[str, Any], word: str, expected: tuple[str, FinishReason, Any]
+) -> None:
+    assert spell(row_of(tiny_text, replay_tokens=5, **sampling), ids, word) == expected
+
+
+def test_a_stop_token_does_not_end_a_replayed_row_and_is_not_barred(tiny_text: Text, ids: dict[str, int]) -> None:
+    row = row_of(tiny_text, replay_tokens=3, stop_token_ids=(ids["b"],), min_tokens=2)
+    assert row.barred == set()
+    assert spell(row, ids, "abcd") == ("abc", STOP, None)
+
+
+def test_a_row_may_be_replayed_with_one_token(tiny_text: Text, ids: dict[str, int]) -> None:
+    assert spell(row_of(tiny_text, replay_tokens=1), ids, "abc") == ("a", STOP, None)
+
+
+def test_half_a_character_is_shown_at_a_replayed_end(tiny_text: Text, ids: dict[str, int]) -> None:
+    half = next(index for index in range(320) if tiny_text.token_bytes(index) == b"\xd0")
+    updates = feed(row_of(tiny_text, replay_tokens=2), [ids["a"], half, ids["b"]])
+    assert [update.text for update in updates] == ["a", "\ufffd"]
+
+
 # Characters
 
 

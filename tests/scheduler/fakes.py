@@ -16,7 +16,13 @@ from engine.messages import (
     RowUpdate,
     SamplingParams,
     StepReport,
+    Terms,
 )
+from scheduler.batching import Kit, Limits
+from scheduler.memory import Memory, scale
+from scheduler.order import Order as Ranking
+from scheduler.order import fcfs
+from scheduler.plan import Returns
 from scheduler.request import Request, Times
 from scheduler.worker import Worker
 
@@ -63,6 +69,17 @@ def port(index: int = 0, *, capacity: int = 1000, rows: int = 4, context: int = 
 
 def request(row_id: RowId = 0, length: int = 4, *, arrival: float = 0.0, priority: int = 0) -> Request:
     return Request(row_id, tuple(range(length)), SamplingParams(max_tokens=8), Times(arrival), priority)
+
+
+def kit(
+    limits: Limits,
+    *,
+    order: Ranking = fcfs,
+    memory: Memory = scale,
+    terms: Terms = Terms(),  # noqa: B008
+    returns: Returns = Returns.ROW_END,
+) -> Kit:
+    return Kit(order, memory, limits, terms, returns)
 
 
 def worker(*held: Request, capacity: int = 1000, rows: int = 4) -> Worker:

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.messages import Admit
-from scheduler.batching import JoinBatcher, Limits, Plan, similar_group
-from scheduler.memory import scale
-from scheduler.order import fcfs
+from engine.messages import Admit, Cause
+from scheduler.batching import Limits
+from scheduler.join import JoinBatcher, similar_group
+from scheduler.plan import Plan
 from scheduler.request import Request
-from tests.scheduler.fakes import request, worker
+from scheduler.strategy import SHAPE
+from tests.scheduler.fakes import kit, request, worker
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=2)
 
@@ -20,7 +21,7 @@ def group(lengths: list[int], *, held: list[int] | None = None, capacity: int = 
     """The input lengths that are taken out of those that wait, best first."""
     ranked = [request(row_id, length) for row_id, length in enumerate(lengths)]
     busy = worker(*(request(100 + row_id, length) for row_id, length in enumerate(held or [])), capacity=capacity)
-    return [one.input_length for one in similar_group(ranked, busy, scale, LIMITS)]
+    return [one.input_length for one in similar_group(ranked, busy, kit(LIMITS))]
 
 
 @pytest.mark.parametrize(
@@ -61,9 +62,9 @@ def test_a_group_fits_in_memory_and_the_best_is_never_passed_over(
 
 
 def batcher_of(*requests: Request, limits: Limits = LIMITS) -> JoinBatcher:
-    batcher = JoinBatcher(fcfs, scale, limits)
+    batcher = JoinBatcher(kit(limits))
     for one in requests:
-        batcher.add(one)
+        batcher.add(one, 0.0)
     return batcher
 
 
@@ -126,3 +127,27 @@ def test_no_plan_breaks_a_bound(lengths: list[int], held: list[int], capacity: i
 @given(length=st.integers(1, 1000), others=st.lists(st.integers(1, 1000), max_size=5))
 def test_an_idle_executor_is_always_given_the_best(length: int, others: list[int]) -> None:
     assert group([length, *others], capacity=100)[0] == length
+
+
+def test_rows_of_worse_priority_do_not_stand_in_the_way_of_better_ones() -> None:
+    batcher = batcher_of(request(0, priority=0), request(1, priority=1))
+    full = worker(*(request(100 + row_id, priority=1) for row_id in range(6)), rows=4)
+    plan = batcher.take(full, now=0.0)
+    assert plan is not None and [one.row_id for one in plan.requests] == [0, 1]
+    assert batcher_of(request(1, priority=1)).take(full, now=0.0) is None
+
+
+def test_requests_that_enter_with_their_prompts_need_a_slot_and_no_similar_length() -> None:
+    batcher = JoinBatcher(kit(LIMITS, terms=SHAPE))
+    for row_id, length in enumerate([2, 40, 3]):
+        batcher.add(request(row_id, length), 0.0)
+    plan = batcher.take(worker(request(100), rows=3), now=0.0)
+    assert plan is not None and [one.row_id for one in plan.requests] == [0, 1]
+    assert plan.terms is SHAPE
+
+
+def test_what_is_handed_back_waits_again_in_its_place() -> None:
+    early, late = request(0, arrival=1.0), request(1, arrival=2.0)
+    batcher = batcher_of(late)
+    batcher.hand_back([early], Cause.PAUSE, now=3.0)
+    assert batcher.take(worker(), now=3.0) == Plan((early, late))

@@ -9,17 +9,19 @@ from collections import Counter
 import pytest
 
 from engine.messages import Admit, Cancel, ExecutorDied, FinishReason, RowId, RowUpdate, SamplingParams
-from scheduler.batching import JoinBatcher, Limits, Plan
+from scheduler.batching import Limits
+from scheduler.bilinear import Bilinear
 from scheduler.dispatcher import Dispatcher, Refused
-from scheduler.memory import scale
-from scheduler.order import fcfs
+from scheduler.join import JoinBatcher
 from scheduler.placement import idle_first
+from scheduler.plan import Plan
 from scheduler.request import Request, State
 from scheduler.strategy import STRATEGIES, Parts, assemble
 from scheduler.worker import Worker
-from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, token
+from tests.scheduler.fakes import FakePort, VirtualClock, admitted, kit, port, token
 
 LIMITS = Limits(group_tokens=200, prefill_ahead=2)
+PROFILE = Bilinear(*(0.001 for _ in range(8)))
 
 
 async def settle() -> None:
@@ -57,7 +59,7 @@ class PatientBatcher(JoinBatcher):
 
 async def test_the_loop_wakes_when_the_batcher_asked_for_it() -> None:
     letterbox, clock = port(), VirtualClock()
-    parts = Parts(PatientBatcher(fcfs, scale, LIMITS), idle_first)
+    parts = Parts(PatientBatcher(kit(LIMITS)), idle_first)
     dispatcher = Dispatcher(parts, [letterbox], clock)
     dispatcher.submit(range(4), SamplingParams(max_tokens=8))
     running = asyncio.create_task(dispatcher.run())
@@ -74,16 +76,19 @@ class PlayedExecutor:
         self.rng = rng
         self.left: dict[RowId, int] = {}
         self.made: Counter[RowId] = Counter()
+        self.priorities: dict[RowId, int] = {}
 
     def obey(self) -> None:
         for order in self.port.take():
             match order:
                 case Admit(rows):
                     assert self.port.alive and not {row.row_id for row in rows} & self.left.keys()
+                    self.priorities |= {row.row_id: row.priority for row in rows}
                     self.left |= {row.row_id: self.rng.randint(1, row.sampling.max_tokens) for row in rows}
                 case Cancel(row_ids):
                     assert all(self.left.pop(row_id, None) for row_id in row_ids if row_id in self.left)
-        assert len(self.left) <= self.port.info.max_rows + LIMITS.prefill_ahead
+        classes = Counter(self.priorities[row_id] for row_id in self.left)
+        assert all(rows <= self.port.info.max_rows + LIMITS.prefill_ahead for rows in classes.values())
 
     def turn(self) -> list[RowUpdate]:
         return [self.advance(row_id) for row_id in list(self.left) if self.rng.random() < 0.7]
@@ -108,14 +113,14 @@ class PlayedExecutor:
 class World:
     """A dispatcher and played executors, with arrivals, cancellations and deaths by lot."""
 
-    def __init__(self, seed: int, executors: int) -> None:
+    def __init__(self, seed: int, executors: int, strategy: str) -> None:
         self.rng = random.Random(seed)
         ports = [
             port(index, capacity=self.rng.choice([60, 400]), rows=self.rng.randint(1, 8)) for index in range(executors)
         ]
         self.executors = [PlayedExecutor(one, self.rng) for one in ports]
         self.clock = VirtualClock()
-        self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], LIMITS), ports, self.clock)
+        self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], LIMITS, PROFILE), ports, self.clock)
         self.requests: list[Request] = []
 
     def run(self, requests: int, *, deaths: int) -> None:
@@ -162,9 +167,10 @@ async def ends_of(request: Request) -> list[FinishReason]:
 
 
 @pytest.mark.parametrize(("seed", "executors", "deaths"), [(0, 1, 0), (1, 2, 0), (2, 3, 2), (3, 5, 4), (4, 4, 3)])
-async def test_no_request_is_lost_and_none_ends_twice(seed: int, executors: int, deaths: int) -> None:
+@pytest.mark.parametrize("strategy", ["baton-pd", "magnus"])
+async def test_no_request_is_lost_and_none_ends_twice(seed: int, executors: int, deaths: int, strategy: str) -> None:
     """An illegal second end would raise; what is checked here is that each had one and the books agree."""
-    world = World(seed, executors)
+    world = World(seed, executors, strategy)
     world.run(1500, deaths=deaths)
     assert len(world.living()) == executors - deaths
     states = Counter(one.state for one in world.requests)
@@ -193,7 +199,7 @@ class BrokenBatcher(JoinBatcher):
 
 async def test_a_fault_in_a_part_ends_every_request_with_an_error_and_shows() -> None:
     """It used to end the loop alone: requests waited for ever while the server called itself ready."""
-    dispatcher = Dispatcher(Parts(BrokenBatcher(fcfs, scale, LIMITS), idle_first), [port()], VirtualClock())
+    dispatcher = Dispatcher(Parts(BrokenBatcher(kit(LIMITS)), idle_first), [port()], VirtualClock())
     request = dispatcher.submit(range(4), SamplingParams(max_tokens=8))
     await asyncio.wait_for(dispatcher.run(), 5)
     assert [update.error async for update in request.stream] == ["the scheduler failed"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.memory import scale
+from scheduler.memory import scale, slice_bound, whole
 from tests.scheduler.fakes import request, worker
 
 
@@ -39,3 +39,19 @@ def test_what_a_row_has_generated_counts_as_well() -> None:
     assert scale(worker(one, capacity=100), 1, 10)
     one.generated = 20
     assert not scale(worker(one, capacity=100), 1, 10)
+
+
+def test_whole_rows_count_for_all_that_they_may_become() -> None:
+    """Ten tokens of prompt and eight of answer, of which some may be there already."""
+    held, new = request(0, 10), request(1, 2)
+    held.generated = 5
+    assert (whole.length(held), whole.length(new)) == (18, 10)
+    assert whole(worker(held, capacity=36), 1, 10) and not whole(worker(held, capacity=35), 1, 10)
+    assert whole(worker(held, capacity=40), 1, 20) and not whole(worker(held, capacity=39), 1, 20)
+    assert whole(worker(capacity=5), 1, 20), "one row on an idle executor"
+
+
+def test_a_slice_is_bounded_by_itself_alone() -> None:
+    """What runs before it is gone when it begins."""
+    busy = worker(request(0, 90), capacity=100)
+    assert slice_bound(busy, 4, 25) and not slice_bound(busy, 4, 26) and slice_bound(busy, 1, 101)

@@ -46,13 +46,13 @@ def test_a_request_becomes_the_row_that_an_executor_is_sent() -> None:
     assert (one.input_length, one.kv_length) == (3, 3)
 
 
-def test_updates_are_counted_and_the_first_token_is_timed() -> None:
+def test_the_first_token_that_is_told_is_timed() -> None:
     one = request(length=3)
     booked = []
     for now, update in enumerate((token(0), token(0, 5), token(0, 6, 7, end=FinishReason.LENGTH))):
-        one.absorb(update, float(now))
-        booked.append((one.times.first_token, one.generated, one.kv_length))
-    assert booked == [(None, 0, 3), (1.0, 1, 4), (1.0, 3, 6)]
+        one.tell(update, float(now))
+        booked.append(one.times.first_token)
+    assert booked == [None, 1.0, 1.0]
 
 
 def test_requests_are_equal_to_themselves_alone() -> None:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
-from scheduler.batching import BATCHERS, Limits
+from scheduler.batch_order import BATCH_ORDERS
+from scheduler.batching import Limits
+from scheduler.bilinear import Bilinear
 from scheduler.memory import MEMORIES
 from scheduler.order import ORDERS
 from scheduler.placement import PLACEMENTS
-from scheduler.strategy import STRATEGIES, Strategy, assemble
+from scheduler.serving_time import SERVING_TIMES
+from scheduler.strategy import BATCHERS, STRATEGIES, Strategy, assemble
 from tests.scheduler.fakes import request, worker
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=2)
-PARTS = {"order": ORDERS, "batching": BATCHERS, "placement": PLACEMENTS, "memory": MEMORIES}
+PROFILE = Bilinear(*(0.001 for _ in range(8)))
+PARTS: dict[str, Mapping[Any, object]] = {
+    "order": ORDERS,
+    "batching": BATCHERS,
+    "placement": PLACEMENTS,
+    "memory": MEMORIES,
+    "batch_order": BATCH_ORDERS,
+    "serving_time": {None: None, **SERVING_TIMES},
+}
 
 
 def test_every_column_has_a_table() -> None:
-    assert PARTS.keys() | {"name"} == {column.name for column in fields(Strategy)}
+    assert PARTS.keys() | {"name", "refill", "slices", "returns"} == {column.name for column in fields(Strategy)}
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -30,9 +43,9 @@ def test_a_strategy_names_known_parts_and_is_found_by_its_name(name: str) -> Non
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_an_assembled_strategy_serves_a_request(name: str) -> None:
-    parts = assemble(STRATEGIES[name], LIMITS)
+    parts = assemble(STRATEGIES[name], LIMITS, PROFILE)
     one, idle = request(), worker()
-    parts.batcher.add(one)
+    parts.batcher.add(one, 0.0)
     assert list(parts.placement([idle])) == [idle]
     plan = parts.batcher.take(idle, 0.0)
     assert plan is not None and plan.requests == (one,)
@@ -41,6 +54,16 @@ def test_an_assembled_strategy_serves_a_request(name: str) -> None:
 
 @pytest.mark.parametrize("column", PARTS)
 def test_a_part_that_does_not_exist_is_refused(column: str) -> None:
-    changes: dict[str, str] = {column: "nonsense"}
+    changes: dict[str, Any] = {column: "nonsense"}
     with pytest.raises(KeyError, match="nonsense"):
-        assemble(replace(STRATEGIES["baton-pd"], **changes), LIMITS)
+        assemble(replace(STRATEGIES["baton-pd"], **changes), LIMITS, PROFILE)
+
+
+def test_a_strategy_that_estimates_serving_times_asks_for_a_profile() -> None:
+    with pytest.raises(ValueError, match="magnus .* run `lengthwise profile` first"):
+        assemble(STRATEGIES["magnus"], LIMITS)
+
+
+def test_only_what_estimates_by_the_nearest_batches_learns_from_them() -> None:
+    learners = [name for name in STRATEGIES if assemble(STRATEGIES[name], LIMITS, PROFILE).observer is not None]
+    assert learners == ["magnus"]

@@ -1,0 +1,34 @@
+"""K and V of one row outside the arena. Knows nothing of where they came from or go to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RowKv:
+    """K and V of one row outside the arena: keys and values, each (layers, kv_heads, length, head_dim)."""
+
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[2]
+
+    def on_host(self) -> RowKv:
+        """The same in host memory."""
+        return self if not self.keys.is_cuda else RowKv(to_host(self.keys), to_host(self.values))
+
+    @property
+    def bytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A contiguous copy in host memory; from a CUDA device in pinned memory, so that its way back can overlap."""
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return copy.copy_(tensor)

@@ -1,0 +1,35 @@
+"""Measured durations on one device, as plain data. Knows neither how they were measured nor what is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long one prefill, or one decode iteration, of a batch took."""
+
+    rows: int
+    length: int
+    """Prefill: prompt tokens of each row. Decode: columns that the iteration reads, the new token's included."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTiming:
+    """How long a prefill and the `iterations` decode iterations after it took."""
+
+    rows: int
+    length: int
+    """Prompt tokens of each row."""
+    iterations: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """All that was measured on one device."""
+
+    prefill: tuple[Timing, ...]
+    decode: tuple[Timing, ...]
+    slices: tuple[SliceTiming, ...] = ()

@@ -1,0 +1,147 @@
+"""SCLS's serving-time model: two bilinear surfaces, fitted to what was measured on a device (SCLS, section 4.2).
+
+    T_prefill(N, L)   = p1·N·L + p2·N + p3·L + p4                          equation 3
+    τ_decode(l, N)    = d1·N·l + d2·N + d3·l + d4                          equation 4
+    T_serve(N, L, S)  = T_prefill(N, L) + Σ_{l=1..S} τ_decode(L + l, N)    equations 1 and 2
+
+It knows neither who measures nor where a fit is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from math import isfinite
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.timing import Timing, Timings
+
+FloatArray: TypeAlias = NDArray[np.float64]
+NEGLIGIBLE = 1e-9
+"""What a term may add, as a share of the longest time measured, without being worth keeping."""
+
+Quantity = TypeVar("Quantity", float, FloatArray)
+
+
+@dataclass(frozen=True, slots=True)
+class Bilinear:
+    """Seconds as a function of rows N, input length L and decode iterations S: numbers, or arrays that broadcast.
+
+    No coefficient is negative: a row or a column more never costs less, and no estimate is below zero, inside the
+    measured range or outside. Raises ValueError for others.
+    """
+
+    p1: float
+    p2: float
+    p3: float
+    p4: float
+    d1: float
+    d2: float
+    d3: float
+    d4: float
+
+    def __post_init__(self) -> None:
+        if not all(isfinite(value) and value >= 0 for value in astuple(self)):
+            raise ValueError(f"the coefficients of a serving-time model must be finite and not negative: {self}")
+
+    def prefill(self, rows: Quantity, length: Quantity | float) -> Quantity:
+        """T_prefill: seconds to prefill `rows` prompts of `length` tokens, up to their first tokens."""
+        return (self.p1 * rows + self.p3) * length + self.p2 * rows + self.p4
+
+    def iteration(self, rows: Quantity, columns: Quantity | float) -> Quantity:
+        """τ_decode: seconds of one iteration that reads `columns` columns, the new one included."""
+        return (self.d1 * rows + self.d3) * columns + self.d2 * rows + self.d4
+
+    def decode(self, rows: Quantity, length: Quantity | float, iterations: Quantity | float) -> Quantity:
+        """Seconds of `iterations` decode iterations after `length` tokens, summed in closed form.
+
+        The surface is linear in the columns, so the sum is that many times the iteration in the middle.
+        """
+        return iterations * self.iteration(rows, length + (iterations + 1) / 2)
+
+    def serve(self, rows: Quantity, length: Quantity | float, iterations: Quantity | float) -> Quantity:
+        """T_serve: seconds of a batch from its prefill to the end of its last iteration."""
+        return self.prefill(rows, length) + self.decode(rows, length, iterations)
+
+    def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
+        """`serve`, as a ServingTime."""
+        return self.serve(rows, input_length, generation_length)
+
+    def estimate_all(self, batches: FloatArray) -> FloatArray:
+        """`serve` of many, as a ServingTime."""
+        seconds: FloatArray = self.serve(batches[:, 0], batches[:, 1], batches[:, 2])
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class FitErrors:
+    """Root-mean-square errors of a model in seconds, as in SCLS, figure 10; None where nothing was measured."""
+
+    prefill: float
+    iteration: float
+    slices: float | None
+
+
+def fit(prefill: Sequence[Timing], decode: Sequence[Timing]) -> Bilinear:
+    """Least squares over what was measured, no coefficient below zero.
+
+    The bound is what keeps estimates from being negative: attention makes prefill grow faster than its length, and an
+    unbounded plane through that dips below zero at the short end. Raises ValueError when the timings are too few.
+    """
+    return Bilinear(*_surface(prefill, "prefill"), *_surface(decode, "decode"))
+
+
+def fit_errors(model: Bilinear, timings: Timings) -> FitErrors:
+    """How far a model is from what was measured."""
+    served = [(model.serve(one.rows, one.length, one.iterations), one.seconds) for one in timings.slices]
+    return FitErrors(
+        prefill=rmse([(model.prefill(one.rows, one.length), one.seconds) for one in timings.prefill]),
+        iteration=rmse([(model.iteration(one.rows, one.length), one.seconds) for one in timings.decode]),
+        slices=rmse(served) if served else None,
+    )
+
+
+def rmse(pairs: Sequence[tuple[float, float]]) -> float:
+    """Root of the mean squared difference between the two of each pair (estimated, measured)."""
+    estimated, measured = np.asarray(pairs, dtype=np.float64).T
+    return float(np.sqrt(np.mean((estimated - measured) ** 2)))
+
+
+def _surface(timings: Sequence[Timing], what: str) -> tuple[float, ...]:
+    """The four coefficients of one surface.
+
+    All quantities are scaled to at most 1 first, since the coefficients differ by orders of magnitude.
+    """
+    from scipy.optimize import curve_fit  # slow to import, and only wanted when something was measured
+
+    rows, length, seconds = (
+        np.array([getattr(one, name) for one in timings], dtype=np.float64) for name in ("rows", "length", "seconds")
+    )
+    if len(timings) < 4 or np.linalg.matrix_rank(_terms(rows, length)) < 4:
+        raise ValueError(
+            f"{len(timings)} {what} timings do not determine a model: two batch sizes at two lengths each are needed"
+        )
+    terms = _terms(rows, length)
+    scale, top = terms.max(axis=0), seconds.max() or 1.0
+    found, _ = curve_fit(
+        lambda scaled, *coefficients: scaled @ np.array(coefficients),
+        terms / scale,
+        seconds / top,
+        p0=np.full(4, 0.25),
+        bounds=(0.0, np.inf),
+        jac=lambda scaled, *_: scaled,
+        absolute_sigma=True,  # the covariance is not used, and exactly four timings have none to estimate
+        xtol=1e-12,
+        ftol=1e-12,
+        gtol=1e-12,
+    )
+    found[found < NEGLIGIBLE] = 0.0  # a bound that is touched is only ever reached nearly
+    return tuple(float(value) for value in found * top / scale)
+
+
+def _terms(rows: FloatArray, length: FloatArray) -> FloatArray:
+    """The terms that the coefficients multiply: (cells, 4)."""
+    return np.stack([rows * length, rows, length, np.ones_like(rows)], axis=1)

@@ -1,0 +1,77 @@
+"""Requests join the running batch when a row leaves it (Baton, section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from engine.messages import Cause, Entry
+from scheduler.batching import Kit, Limits
+from scheduler.plan import Plan
+from scheduler.request import Request
+from scheduler.waiting import WaitingQueue
+from scheduler.worker import Worker
+
+
+class JoinBatcher:
+    """Fills slots as they free, with groups of similar length where prompts are prefilled apart."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.waiting = WaitingQueue(kit.order)
+        self._kit = _without_waiting_rooms(kit) if kit.terms.entry is Entry.SHAPE else kit
+
+    def add(self, request: Request, now: float) -> None:
+        self.waiting.add(request)
+
+    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
+        for request in requests:
+            self.waiting.add(request)
+
+    def discard(self, request: Request) -> bool:
+        return self.waiting.discard(request)
+
+    def wake_at(self, now: float) -> float | None:
+        return None
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        if not self.waiting:
+            return None
+        self.waiting.rank(now)
+        seen = _as_seen_by(next(iter(self.waiting)), worker)
+        slots = worker.info.max_rows + self._kit.limits.prefill_ahead - seen.rows
+        group = similar_group(islice(self.waiting, max(0, slots)), seen, self._kit)
+        for request in group:
+            self.waiting.discard(request)
+        return Plan(group, self._kit.terms, self._kit.returns) if group else None
+
+
+def _without_waiting_rooms(kit: Kit) -> Kit:
+    """Rows that enter with their prompts cannot wait in the executor, and are not read as a padded group."""
+    return replace(kit, limits=replace(kit.limits, prefill_ahead=0, max_padding=1.0))
+
+
+def _as_seen_by(request: Request, worker: Worker) -> Worker:
+    """The executor without the rows whose priority is worse: they will make room for this request."""
+    rivals = {row_id: held for row_id, held in worker.requests.items() if held.priority <= request.priority}
+    return worker if len(rivals) == worker.rows else replace(worker, requests=rivals)
+
+
+def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit) -> tuple[Request, ...]:
+    """The best-ranked request, and after it in rank those that suit it in length and fit in memory.
+
+    The best one is never passed over: when it does not fit, nothing is taken, so no long request starves.
+    """
+    group: list[Request] = []
+    for request in ranked:
+        larger = (*group, request)
+        if not kit.memory(worker, len(larger), max(kit.memory.length(one) for one in larger)):
+            break
+        if not group or _similar([one.kv_length for one in larger], kit.limits):
+            group.append(request)
+    return tuple(group)
+
+
+def _similar(lengths: list[int], limits: Limits) -> bool:
+    cells = len(lengths) * max(lengths)
+    return cells <= limits.group_tokens and cells - sum(lengths) <= limits.max_padding * cells

@@ -1,0 +1,281 @@
+"""What each of an order's terms does, in turns and numbers; that no answer changes is test_parity's business."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.arena import KvArena
+from engine.batch import RunningBatch
+from engine.lobby import similar_lengths
+from engine.messages import Cause, Entry, FinishReason, HandedBack, Overflow, RowId, RowSpec, RowUpdate, Terms
+from engine.offload import HostStore
+from engine.pipeline import Pipeline
+from models.cache import KvStore
+from models.loader import LoadedModel
+from models.text import Text
+from tests.engine.rows import faulty, finish, pipeline_of, row_of, spec, tokens_of
+
+CLOSED = Terms(closed=True)
+SHAPE = Terms(entry=Entry.SHAPE)
+
+
+@pytest.fixture
+def pipeline(tiny_model: LoadedModel, tiny_text: Text) -> Pipeline:
+    return pipeline_of(tiny_model, tiny_text, rows=4)
+
+
+def turns(pipeline: Pipeline, count: int) -> list[RowUpdate]:
+    updates: list[RowUpdate] = []
+    for _ in range(count):
+        updates += pipeline.turn()
+        pipeline.check()
+    return updates
+
+
+def running(pipeline: Pipeline) -> list[RowId]:
+    return sorted(row.row_id for row in pipeline.batch.rows)
+
+
+# Closed batches
+
+
+def test_rows_of_a_closed_batch_that_have_ended_keep_their_slots_until_the_last_one_has(pipeline: Pipeline) -> None:
+    pipeline.admit([spec(0, max_tokens=2), spec(1, max_tokens=4)], CLOSED)
+    turns(pipeline, 2)
+    assert running(pipeline) == [0, 1] and pipeline.tally.generated == 2
+    turns(pipeline, 1)
+    assert running(pipeline) == [0, 1] and (pipeline.tally.generated, pipeline.tally.invalid) == (1, 1)
+    turns(pipeline, 1)
+    assert running(pipeline) == [] and pipeline.idle
+
+
+def test_nobody_joins_a_closed_batch_and_the_next_is_not_even_read_before_it_ends(pipeline: Pipeline) -> None:
+    pipeline.admit([spec(0, max_tokens=3)], CLOSED)
+    pipeline.admit([spec(1, max_tokens=3)], CLOSED)
+    ended = [update.row_id for update in turns(pipeline, 3) if update.finish_reason]
+    assert ended == [0] and list(pipeline.begun) == []
+    turns(pipeline, 1)
+    assert list(pipeline.begun) == [1]
+    finish(pipeline)
+
+
+def test_a_closed_batch_may_be_read_in_groups_of_similar_length_but_starts_as_one(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text, rows=4, chunk=12)
+    pipeline.admit([spec(0, 12), spec(1, 2), spec(2, 10), spec(3, 3)], replace(CLOSED, prefill_together=False))
+    sizes = []
+    while not pipeline.batch.rows:
+        turns(pipeline, 1)
+        sizes.append(len(pipeline.begun))
+    assert [size for size in sizes if size] == [1, 1, 2]
+    assert running(pipeline) == [0, 1, 2, 3]
+    finish(pipeline)
+
+
+def test_groups_of_similar_length_have_at_most_so_many_cells(tiny_text: Text) -> None:
+    rows = [row_of(tiny_text, tuple(range(3, 3 + length))) for length in (2, 50, 9, 10, 3, 10)]
+    lengths = [[len(row.prompt) for row in group] for group in similar_lengths(rows, 20)]
+    assert lengths == [[50], [10, 10], [9, 3], [2]]
+
+
+def test_a_row_that_fails_does_not_keep_its_batch_from_ending(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    def poison(store: KvStore, logits: Tensor) -> Tensor:
+        if isinstance(store, KvArena) and len(logits) == 2 and store.end > 5:
+            logits = logits.clone()
+            logits[0] = torch.nan
+        return logits
+
+    pipeline = pipeline_of(faulty(tiny_model, poison), tiny_text)
+    pipeline.admit([spec(0, max_tokens=9), spec(1, max_tokens=4)], CLOSED)
+    reasons = {update.row_id: update.finish_reason for update in finish(pipeline)}
+    assert reasons == {0: FinishReason.ERROR, 1: FinishReason.LENGTH} and pipeline.batch.arena.live == 0
+
+
+def test_when_the_last_open_row_is_cancelled_the_batch_is_over(pipeline: Pipeline) -> None:
+    pipeline.admit([spec(0, max_tokens=1), spec(1, max_tokens=2), spec(2, max_tokens=50)], CLOSED)
+    turns(pipeline, 3)
+    assert running(pipeline) == [1, 2]
+    pipeline.cancel([2])
+    assert pipeline.idle
+
+
+# Slices
+
+
+def test_a_slice_ends_after_so_many_iterations_and_the_rest_goes_on_elsewhere(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    store = HostStore()
+    here, there = (
+        Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4)),
+                 max_prefill_tokens=64, store=store)
+        for _ in range(2)
+    )  # fmt: skip
+    specs = [spec(0, max_tokens=3), spec(1, max_tokens=9)]
+    sliced = replace(CLOSED, iterations=4)
+    here.admit(specs, sliced)
+    updates, handed_back = until_handed_back(here)
+    assert len(tokens_of(updates)[1]) == 5, "the prefill's token and four more"
+    assert handed_back == HandedBack((1,), Cause.SLICE)
+    assert here.idle and len(store) == 1 and store.bytes == 7 * tiny_model.kv.bytes_per_token
+    there.admit([specs[1]], sliced)
+    updates += finish(there)
+    whole = finish(all_in_one(tiny_model, tiny_text, specs))
+    assert tokens_of(updates) == tokens_of(whole) and len(store) == 0
+
+
+def until_handed_back(pipeline: Pipeline, *, most: int = 200) -> tuple[list[RowUpdate], HandedBack]:
+    """All updates until rows are handed back, and those."""
+    updates: list[RowUpdate] = []
+    for _ in range(most):
+        updates += turns(pipeline, 1)
+        if handed_back := pipeline.take_handed_back():
+            return updates, handed_back[0]
+    raise AssertionError("nothing was handed back")
+
+
+def all_in_one(model: LoadedModel, text: Text, specs: list[RowSpec]) -> Pipeline:
+    pipeline = pipeline_of(model, text)
+    pipeline.admit(specs)
+    return pipeline
+
+
+def test_a_batch_whose_rows_all_end_within_the_slice_hands_nothing_back(pipeline: Pipeline) -> None:
+    pipeline.admit([spec(0, max_tokens=3), spec(1, max_tokens=5)], replace(CLOSED, iterations=4))
+    finish(pipeline)
+    assert pipeline.take_handed_back() == ()
+
+
+def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    store = HostStore()
+    batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4))
+    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, store=store)
+    pipeline.admit([spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, keep_kv=False))
+    until_handed_back(pipeline)
+    assert len(store) == 1 and store.bytes == 0
+    pipeline.admit([spec(0, 5, max_tokens=9)])
+    turns(pipeline, 1)
+    assert pipeline.tally.prompt == 8, "the prompt and what had been generated"
+    pipeline.cancel([0])
+    assert len(store) == 0
+
+
+# Split
+
+
+def test_a_batch_that_outgrows_the_device_is_handed_back_whole(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text, capacity=40, rows=4)
+    pipeline.admit([spec(row_id, 4, max_tokens=30) for row_id in range(4)], replace(CLOSED, overflow=Overflow.SPLIT))
+    updates, handed_back = until_handed_back(pipeline)
+    assert handed_back == HandedBack((0, 1, 2, 3), Cause.OVERFLOW)
+    assert [len(tokens) for tokens in tokens_of(updates).values()] == [7] * 4
+    pipeline.admit([spec(row_id, 4, max_tokens=30) for row_id in range(1)], replace(CLOSED, overflow=Overflow.SPLIT))
+    assert len(tokens_of(finish(pipeline))[0]) == 23
+
+
+def test_a_shortage_of_memory_splits_too_and_lowers_the_budget(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    def shortage(store: KvStore, logits: Tensor) -> Tensor:
+        if isinstance(store, KvArena) and store.end == 6:
+            raise torch.OutOfMemoryError("injected")
+        return logits
+
+    pipeline = pipeline_of(faulty(tiny_model, shortage), tiny_text)
+    pipeline.admit([spec(0), spec(1)], replace(CLOSED, overflow=Overflow.SPLIT))
+    _, handed_back = until_handed_back(pipeline)
+    assert handed_back == HandedBack((0, 1), Cause.OVERFLOW)
+    assert pipeline.shape().capacity_tokens == 900
+
+
+# Shape
+
+
+def test_rows_enter_by_shape_in_one_step_with_those_that_run(pipeline: Pipeline) -> None:
+    pipeline.admit([spec(0, 2)], SHAPE)
+    assert [update.row_id for update in pipeline.turn()] == [0]
+    pipeline.admit([spec(1, 5), spec(2, 3)], SHAPE)
+    assert sorted(update.row_id for update in pipeline.turn()) == [0, 1, 2]
+    assert (pipeline.tally.prompt, pipeline.tally.pad, pipeline.tally.generated) == (8, 3 * 5 - 8 - 1, 3)
+    assert pipeline.begun == (1, 2)
+    assert pipeline.batch.arena.lengths == [3, 5, 3] and pipeline.batch.arena.window == 7, "row 0 has holes"
+    finish(pipeline)
+
+
+def test_a_row_that_wants_its_prompt_scored_is_prefilled_instead(pipeline: Pipeline) -> None:
+    pipeline.admit([spec(0, 5, prompt_logprobs=1)], SHAPE)
+    (first, *_) = finish(pipeline)
+    assert first.prompt_logprobs is not None and len(first.prompt_logprobs) == 5
+
+
+def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text, capacity=20)
+    pipeline.admit([spec(0, 30), spec(1, 3)], SHAPE)
+    reasons = {update.row_id: update.finish_reason for update in finish(pipeline)}
+    assert reasons == {0: FinishReason.ERROR, 1: FinishReason.LENGTH}
+
+
+# Preemption
+
+
+@pytest.mark.parametrize("terms", [Terms(), SHAPE])
+def test_a_better_row_takes_the_slot_of_the_worst_which_comes_back_later(
+    tiny_model: LoadedModel, tiny_text: Text, terms: Terms
+) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text, rows=2)
+    pipeline.admit([replace(spec(0, max_tokens=20), priority=5), replace(spec(1, max_tokens=20), priority=4)], terms)
+    updates = turns(pipeline, 4)
+    pipeline.admit([replace(spec(2, max_tokens=3), priority=1)], terms)
+    updates += turns(pipeline, 3)
+    assert 0 not in running(pipeline) and 1 in running(pipeline)
+    updates += finish(pipeline)
+    ends = [update.row_id for update in updates if update.finish_reason is not None]
+    assert ends == [2, 1, 0]
+    assert all(len(tokens) == (3 if row_id == 2 else 20) for row_id, tokens in tokens_of(updates).items())
+
+
+def test_rows_of_equal_priority_do_not_displace_each_other(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text, rows=1)
+    pipeline.admit([spec(0, max_tokens=6)])
+    turns(pipeline, 2)
+    pipeline.admit([spec(1, max_tokens=2)])
+    turns(pipeline, 3)
+    assert running(pipeline) == [0]
+    finish(pipeline)
+
+
+def test_nobody_is_displaced_for_a_row_that_would_not_fit_anyway(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text, capacity=60, rows=3)
+    pipeline.admit([replace(spec(0, 25, max_tokens=4), priority=0), replace(spec(1, 3, max_tokens=9), priority=5)])
+    turns(pipeline, 2)
+    pipeline.admit([replace(spec(2, 40), priority=1)])
+    turns(pipeline, 2)
+    assert running(pipeline) == [0, 1]
+    finish(pipeline)
+
+
+# Pause
+
+
+def test_a_paused_row_is_handed_back_wherever_it_is(pipeline: Pipeline) -> None:
+    pipeline.admit([spec(0), spec(1)])
+    turns(pipeline, 2)
+    pipeline.admit([spec(2)])
+    pipeline.pause([1, 2, 99])
+    assert not pipeline.idle and running(pipeline) == [0]
+    assert pipeline.take_handed_back() == (HandedBack((1, 2), Cause.PAUSE),)
+    made = finish(pipeline)
+    pipeline.admit([spec(1), spec(2)])
+    made += finish(pipeline)
+    assert len(tokens_of(made)[2]) == 8 and len(tokens_of(made)[1]) == 6
+
+
+def test_an_ended_row_cannot_be_paused(pipeline: Pipeline) -> None:
+    pipeline.admit([spec(0, max_tokens=1), spec(1, max_tokens=5)], CLOSED)
+    turns(pipeline, 2)
+    pipeline.pause([0])
+    assert pipeline.take_handed_back() == ()
+    finish(pipeline)

@@ -1,0 +1,167 @@
+"""The book on what executors have to do: kept by a dispatcher over sliced batches, with estimates that are wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from engine.messages import Admit, Cause, ExecutorDied, FinishReason, HandedBack, RowId, SamplingParams
+from scheduler.batching import Limits
+from scheduler.bilinear import Bilinear
+from scheduler.dispatcher import Dispatcher
+from scheduler.placement import max_min
+from scheduler.request import Request, State
+from scheduler.strategy import STRATEGIES, Parts, assemble
+from scheduler.worker import Worker
+from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, token
+
+LIMITS = Limits(group_tokens=100, prefill_ahead=0, slice_length=4, min_interval=1.0)
+WRONG = Bilinear(p1=0.5, p2=0.0, p3=0.0, p4=7.0, d1=0.0, d2=0.0, d3=0.0, d4=100.0)
+"""Of a device that is far slower than any that is played here."""
+
+
+class Stage:
+    """A dispatcher over executors that a test plays; `workers` is the dispatcher's own book on them."""
+
+    def __init__(self, *ports: FakePort, strategy: str = "lb") -> None:
+        self.ports = ports
+        self.clock = VirtualClock()
+        parts = assemble(STRATEGIES[strategy], LIMITS, WRONG)
+        self.workers: dict[int, Worker] = {}
+        self.dispatcher = Dispatcher(Parts(parts.batcher, self._place), ports, self.clock)
+
+    def _place(self, workers: object) -> list[Worker]:
+        ranked = list(max_min(workers))  # type: ignore[arg-type]
+        self.workers |= {worker.info.index: worker for worker in ranked}
+        return ranked
+
+    def submit(self, *lengths: int) -> list[Request]:
+        return [self.dispatcher.submit(range(length), SamplingParams(max_tokens=30)) for length in lengths]
+
+    def dispatch(self, after: float = 0.0) -> list[list[list[RowId]]]:
+        """What each executor is sent."""
+        self.clock.time += after
+        self.dispatcher.dispatch()
+        return [admitted(one.take()) for one in self.ports]
+
+    def end(self, executor: int, *row_ids: RowId) -> None:
+        updates = [token(row_id, 5, end=FinishReason.STOP) for row_id in row_ids]
+        self.dispatcher.receive(self.ports[executor].report(*updates))
+
+    def hand_back(self, executor: int, *row_ids: RowId) -> None:
+        """The end of a slice in which each row made a token."""
+        report = self.ports[executor].report(*(token(row_id, 5) for row_id in row_ids))
+        self.dispatcher.receive(replace(report, handed_back=(HandedBack(row_ids, Cause.SLICE),)))
+
+    def loads(self) -> list[float]:
+        return [self.workers[one.info.index].load for one in self.ports]
+
+
+def estimate(rows: int, length: int) -> float:
+    return WRONG.serve(float(rows), float(length), 4.0)
+
+
+def two(rows: int = 2) -> Stage:
+    return Stage(port(0, rows=rows), port(1, rows=rows))
+
+
+def test_the_longest_batch_goes_to_the_least_loaded() -> None:
+    stage = two(rows=1)
+    stage.submit(2, 20, 10, 40)
+    assert stage.dispatch() == [[[3], [0]], [[1], [2]]]
+    assert stage.loads() == pytest.approx([estimate(1, 40) + estimate(1, 2), estimate(1, 20) + estimate(1, 10)])
+
+
+def test_a_load_is_what_is_not_finished_and_nothing_is_left_of_it_in_the_end() -> None:
+    stage = two()
+    stage.submit(4, 4, 8, 8)
+    assert stage.dispatch() == [[[2, 3]], [[0, 1]]]
+    stage.end(0, 2)
+    assert stage.loads() == pytest.approx([estimate(2, 8), estimate(2, 4)]), "the batch goes on"
+    stage.hand_back(0, 3)
+    assert stage.loads() == pytest.approx([0.0, estimate(2, 4)])
+    stage.end(1, 0, 1)
+    assert stage.loads() == [0.0, 0.0]
+
+
+def test_a_cancelled_batch_leaves_no_load() -> None:
+    stage = two()
+    requests = stage.submit(4, 4)
+    assert stage.dispatch() == [[[0, 1]], []] and stage.loads() == pytest.approx([estimate(2, 4), 0.0])
+    for one in requests:
+        stage.dispatcher.cancel(one)
+    assert stage.loads() == [0.0, 0.0]
+
+
+def test_batches_that_a_dead_executor_had_queued_go_elsewhere() -> None:
+    stage = two(rows=1)
+    requests = stage.submit(2, 20, 10, 40)
+    assert stage.dispatch() == [[[3], [0]], [[1], [2]]]
+    stage.ports[0].alive = False
+    stage.dispatcher.receive(ExecutorDied(0, "fire"))
+    assert stage.dispatch(after=2.0) == [[], [[3], [0]]]
+    assert stage.workers[1].load == pytest.approx(sum(estimate(1, length) for length in (2, 20, 10, 40)))
+    stage.end(1, 1, 2, 3, 0)
+    assert {one.state for one in requests} == {State.FINISHED} and stage.workers[1].load == 0.0
+
+
+@pytest.mark.parametrize("strategy", ["so", "pm", "ab", "lb", "scls"])
+@pytest.mark.parametrize("seed", range(3))
+def test_loads_never_drift_whatever_happens(strategy: str, seed: int) -> None:
+    """Slices, ends, cancellations and a death by lot; each load is that of the plans that have not ended."""
+    rng = random.Random(seed)
+    stage = Stage(*(port(index, rows=rng.randint(1, 4)) for index in range(3)), strategy=strategy)
+    requests: list[Request] = []
+    for step in range(300):
+        if step < 200:
+            requests += stage.submit(*(rng.randint(1, 40) for _ in range(rng.randint(0, 3))))
+        stage.dispatch(after=0.5)
+        if step == 100:
+            stage.ports[2].alive = False
+            stage.dispatcher.receive(ExecutorDied(2, "it was its time"))
+        play(stage, rng)
+        if rng.random() < 0.3 and requests:
+            stage.dispatcher.cancel(rng.choice(requests))
+        for worker in stage.workers.values():
+            plans = {id(one): one.plan.estimate for one in worker.assignments.values()}
+            assert worker.load == pytest.approx(sum(plans.values()))
+            assert bool(worker.load) <= bool(worker.requests)
+    assert Counter(one.state.is_final for one in requests) == {True: len(requests)}
+    assert stage.loads() == [0.0] * 3
+
+
+def play(stage: Stage, rng: random.Random) -> None:
+    """The first plan of each living executor ends: some rows for good, the others with their slice."""
+    for one in stage.ports:
+        worker = stage.workers.get(one.info.index)
+        if worker is None or worker.lost or not worker.assignments:
+            continue
+        first = next(iter(worker.assignments.values()))
+        rows = [request.row_id for request in first.open]
+        ending = [row_id for row_id in rows if rng.random() < 0.5]
+        stage.end(one.info.index, *ending)
+        stage.hand_back(one.info.index, *(row_id for row_id in rows if row_id not in ending))
+
+
+def test_a_slice_is_an_order_that_ends_by_itself() -> None:
+    stage = two()
+    stage.submit(4)
+    stage.dispatcher.dispatch()
+    (order,) = stage.ports[0].take()
+    assert isinstance(order, Admit) and order.terms.closed and order.terms.iterations == 4
+
+
+async def test_the_loop_arranges_again_when_the_interval_has_passed() -> None:
+    stage = two()
+    running = asyncio.create_task(stage.dispatcher.run())
+    for _ in range(2):
+        stage.submit(4)
+        for _ in range(10):
+            await asyncio.sleep(0)
+    assert [admitted(one.take()) for one in stage.ports] == [[[0]], [[1]]]
+    assert stage.clock.time == LIMITS.min_interval, "it asked to be woken then, and nothing else happened"
+    running.cancel()
