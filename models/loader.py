@@ -103,13 +103,16 @@ class LoadedModel:
         returns            logits in float32: (k, vocab) with `select`, else (rows, new, vocab)
         """
         self._head.select = select
-        output = self.network(
-            input_ids=tokens,
-            position_ids=positions,
-            attention_mask=mask,
-            past_key_values=StoreCache(store),
-            use_cache=True,
-        )
+        try:
+            output = self.network(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=mask,
+                past_key_values=StoreCache(store),
+                use_cache=True,
+            )
+        finally:
+            self._head.select = None  # the network may also be called directly
         logits: Tensor = output.logits.float()
         return logits[:, 0] if select is not None else logits
 

@@ -6,22 +6,19 @@ The only place that knows all the parts. What they do is theirs.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
-import transformers
 
 from engine.arena import KvArena
 from engine.batch import RunningBatch
 from engine.executor import Executor
 from engine.messages import Deliver, ExecutorInfo, Report, Stop
+from engine.offload import HostStore
 from engine.pipeline import Pipeline
 from engine.probe import probe
 from models.catalog import Catalog
@@ -32,10 +29,8 @@ from scheduler.clock import MonotonicClock
 from scheduler.dispatcher import Dispatcher
 from scheduler.strategy import STRATEGIES, Parts, assemble
 from server.config import ServeConfig
+from server.devices import capacity_tokens, context_length, cuda_devices, hush_transformers, threads
 from server.service import Limits, Service, seed_source
-
-CPU_MEMORY_SHARE = 0.25
-"""Part of the free memory that K and V may take on a CPU, over all executors, unless --kv-cache-memory says."""
 
 STOP_TIMEOUT = 10.0
 """Seconds an executor has to end its last step."""
@@ -78,20 +73,14 @@ def fetch(config: ServeConfig) -> None:
 
 
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
-    _hush_transformers()
+    hush_transformers()
     folder = Catalog().resolve(config.model)
     text = Text.load(folder, chat_template=_chat_template(config))
     models = _load_models(config, folder)
     probe(models[0], text)
-    executors = [_executor(config, index, model, text, deliver) for index, model in enumerate(models)]
+    store = HostStore()
+    executors = [_executor(config, index, model, text, store, deliver) for index, model in enumerate(models)]
     return _Loaded(text, models[0], tuple(executors))
-
-
-def _hush_transformers() -> None:
-    """What it reports of a load ends in our own errors; its progress bars are for terminals."""
-    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    if not sys.stderr.isatty():
-        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _chat_template(config: ServeConfig) -> str | None:
@@ -105,32 +94,19 @@ def _chat_template(config: ServeConfig) -> str | None:
 
 def _load_models(config: ServeConfig, folder: Path) -> list[LoadedModel]:
     """One network per executor: on CUDA a device each, on a CPU the same weights for all."""
-    devices = _cuda_devices(config)
+    devices = cuda_devices(config)
     if devices:
         return [load(folder, dtype=config.dtype, device=device) for device in devices]
-    torch.set_num_threads(_threads(config))
+    torch.set_num_threads(threads(config))
     first = load(folder, dtype=config.dtype, device="cpu")
     return [first, *(first.twin() for _ in range(max(1, config.executors) - 1))]
 
 
-def _cuda_devices(config: ServeConfig) -> list[str]:
-    there = torch.cuda.device_count() if config.device != "cpu" else 0
-    wanted = config.executors or there
-    if config.device == "cuda" and there == 0:
-        raise LoadError("--device cuda, but no CUDA device is visible: check the driver and CUDA_VISIBLE_DEVICES")
-    if there and wanted > there:
-        raise LoadError(f"--executors {wanted}, but only {there} CUDA devices are visible: one executor drives one")
-    return [f"cuda:{index}" for index in range(wanted if there else 0)]
-
-
-def _threads(config: ServeConfig) -> int:
-    """CPU threads of one executor: an equal share of the cores that this process may use."""
-    return max(1, len(os.sched_getaffinity(0)) // max(1, config.executors))
-
-
-def _executor(config: ServeConfig, index: int, model: LoadedModel, text: Text, deliver: Deliver) -> Executor:
-    context = _context_length(config, model)
-    capacity = min(_capacity_tokens(config, model), config.max_num_seqs * context)
+def _executor(
+    config: ServeConfig, index: int, model: LoadedModel, text: Text, store: HostStore, deliver: Deliver
+) -> Executor:
+    context = context_length(config, model)
+    capacity = min(capacity_tokens(config, model), config.max_num_seqs * context)
     if config.max_model_len is not None and capacity < context:
         raise LoadError(
             f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "
@@ -138,36 +114,22 @@ def _executor(config: ServeConfig, index: int, model: LoadedModel, text: Text, d
         )
     arena = KvArena(model.kv, capacity, max_rows=config.max_num_seqs)
     batch = RunningBatch(model, arena)
-    pipeline = Pipeline(model, text, batch, max_prefill_tokens=config.max_num_batched_tokens)
+    pipeline = Pipeline(model, text, batch, max_prefill_tokens=config.max_num_batched_tokens, store=store)
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
-    return Executor(info, pipeline, deliver, threads=None if model.device.type == "cuda" else _threads(config))
-
-
-def _context_length(config: ServeConfig, model: LoadedModel) -> int:
-    if config.max_model_len is not None and config.max_model_len > model.context_length:
-        raise LoadError(f"--max-model-len {config.max_model_len} exceeds the model's context of {model.context_length}")
-    return config.max_model_len or model.context_length
-
-
-def _capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:
-    """Tokens of K and V that the device's memory is to hold, as the flags say."""
-    given = config.kv_cache_memory
-    if given is not None:
-        room = int(given * 2**30)
-    elif model.device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(model.device)
-        room = int(config.gpu_memory_utilization * total) - (total - free)
-    else:
-        room = int(psutil.virtual_memory().available * CPU_MEMORY_SHARE) // max(1, config.executors)
-    tokens = room // model.kv.bytes_per_token
-    if tokens < 2:
-        raise LoadError("no memory is left for K and V: free some, or choose a smaller model or dtype")
-    return tokens
+    return Executor(info, pipeline, deliver, threads=None if model.device.type == "cuda" else threads(config))
 
 
 def _parts(config: ServeConfig) -> Parts:
     ahead = config.prefill_ahead if config.prefill_ahead is not None else max(1, config.max_num_seqs // 8)
-    limits = batching.Limits(group_tokens=config.max_num_batched_tokens, prefill_ahead=ahead)
+    limits = batching.Limits(
+        group_tokens=config.max_num_batched_tokens,
+        prefill_ahead=ahead,
+        max_batch_size=config.max_batch_size,
+        slice_length=config.slice_length,
+        min_interval=config.min_interval,
+        interval_factor=config.interval_factor,
+        recompute=config.recompute,
+    )
     return assemble(STRATEGIES[config.strategy], limits)
 
 
@@ -208,6 +170,7 @@ def _service(config: ServeConfig, loaded: _Loaded, dispatcher: Dispatcher, pool:
         executors=len(loaded.executors),
         next_seed=seed_source(config.seed),
         limits=_limits(config),
+        allow_replay=config.allow_replay,
     )
 
 

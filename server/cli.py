@@ -8,13 +8,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from server import chat_command, models_command
+from loadgen import bench_command, simulate_command
+from models.catalog import default_cache
+from server import chat_command, journal_command, models_command, profile_command, train_command
 from server.config import ServeConfig, load_config
-from server.settings import PREFIX, ConfigError, Setting, settings
+from server.flags import add_settings, config_file, given
+from server.openmp import spin_briefly
+from server.settings import PREFIX, ConfigError, settings
 from server.version import VERSION
 
 if TYPE_CHECKING:
@@ -49,6 +52,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(subparsers)
     models_command.add_parser(subparsers)
     chat_command.add_parser(subparsers)
+    profile_command.add_parser(subparsers)
+    train_command.add_parser(subparsers)
+    journal_command.add_parser(subparsers)
+    bench_command.add_parser(subparsers)
+    simulate_command.add_parser(subparsers, default_cache)
     return parser
 
 
@@ -59,77 +67,18 @@ def _add_serve(subparsers: Subparsers) -> None:
         description="Serve a model over HTTP, as OpenAI's API does. Every flag is also a variable "
         f"({PREFIX}MAX_NUM_SEQS) and a key of the --config file (max_num_seqs); the command line wins.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
-    for setting in settings(ServeConfig):
-        _add_setting(parser, setting)
+    add_settings(parser, settings(ServeConfig))
     parser.set_defaults(run=_serve)
 
 
-def _add_setting(parser: argparse.ArgumentParser, setting: Setting) -> None:
-    """A flag that leaves no trace unless it is given, so that the environment and the file can have their say."""
-    parser.add_argument(
-        setting.name if setting.positional else setting.flag,
-        nargs="?" if setting.positional else "+" if setting.many else None,
-        type=_converter(setting),
-        default=argparse.SUPPRESS,
-        metavar=_metavar(setting),
-        help=_help(setting).replace("%", "%%"),
-    )
-
-
-def _converter(setting: Setting) -> Callable[[str], object]:
-    def convert(text: str) -> object:
-        try:
-            return setting.from_text(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
-
-
-def _metavar(setting: Setting) -> str:
-    if setting.choices:
-        return "{" + ",".join(setting.choices) + "}"
-    if setting.positional:
-        return setting.name.upper()
-    return "TEXT" if setting.kind is str else "FILE" if setting.kind is Path else "N"
-
-
-def _help(setting: Setting) -> str:
-    shown = setting.default not in (None, ())
-    return f"{setting.help} (default: {setting.default})" if shown else setting.help
-
-
 def _serve(args: argparse.Namespace) -> int:
-    config = load_config(_given(args), os.environ, _config_file(args, os.environ))
-    _spin_briefly(os.environ)
+    config = load_config(given(args), os.environ, config_file(args, os.environ))
+    spin_briefly(os.environ)
     # These import torch, which other commands and --help can do without.
     from server.app import fetch, open_service
     from server.process import serve
 
     return serve(config, fetch, open_service)
-
-
-def _spin_briefly(environ: MutableMapping[str, str]) -> None:
-    """Let OpenMP's threads give the core away soon when they wait for each other; it reads this when torch loads.
-
-    By default they spin for milliseconds, which is a disaster where anything else wants a core: with one other busy
-    process on 2 cores, a decode step of 70 ms took up to 3 s, and 0.2 s like this. Undisturbed, both are as fast.
-    """
-    if "OMP_WAIT_POLICY" not in environ:
-        environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-
-def _given(args: argparse.Namespace) -> dict[str, object]:
-    """What the command line says; several values of one flag come as a list."""
-    values = {setting.name: getattr(args, setting.name) for setting in settings(ServeConfig) if setting.name in args}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-
-def _config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
-    if args.config is not None:
-        return Path(args.config)
-    return Path(environ[f"{PREFIX}CONFIG"]) if environ.get(f"{PREFIX}CONFIG") else None
 
 
 if __name__ == "__main__":

@@ -63,12 +63,28 @@ class ServeConfig:
     prefill_ahead: int | None = option(
         None, "prompts that may be read ahead of a free slot; default: as the strategy has it", low=0
     )
+    max_batch_size: int | None = option(
+        None, "rows of a batch that nobody joins, for strategies with such; default: --max-num-seqs", low=1, high=65536
+    )
+    slice_length: int = option(128, "decode steps of a slice, for strategies that slice", low=1)
+    min_interval: float | None = option(
+        None, "least seconds between two arrangements of sliced batches; default: a median slice", low=0
+    )
+    interval_factor: float = option(
+        0.5, "part of the least loaded executor's work that may pass before batches are arranged again", low=0, high=1
+    )
+    recompute: bool = option(
+        False, "read prompts again after each slice or pause, instead of keeping keys and values in host memory"
+    )
     chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
     seed: int | None = option(
         None,
         "makes the seeds of requests that bring none repeatable; default: new ones at each start",
         low=0,
         high=2**63 - 1,
+    )
+    allow_replay: bool = option(
+        False, "let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"
     )
     max_body_bytes: int = option(4 * 1024 * 1024, "largest request body", low=1024)
     body_timeout: float = option(10.0, "how long a request body may take to arrive", low=0.1)

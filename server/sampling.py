@@ -43,6 +43,7 @@ def sampling_params(body: ChatBody | CompletionBody, service: Service, prompt_le
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         logprobs=_logprobs(body),
         prompt_logprobs=_prompt_logprobs(body),
+        replay_tokens=_replay_tokens(body, service, prompt_length),
     )
 
 
@@ -82,6 +83,25 @@ def _asked_tokens(body: ChatBody | CompletionBody) -> tuple[str, int | None]:
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         return "max_completion_tokens", body.max_completion_tokens
     return "max_tokens", body.max_tokens
+
+
+def _replay_tokens(body: ChatBody | CompletionBody, service: Service, prompt_length: int) -> int | None:
+    """The length that an answer shall have; one that max_tokens cuts short ends there."""
+    asked, room = body.replay_tokens, service.context_length - prompt_length
+    if asked is None:
+        return None
+    if not service.allow_replay:
+        message = "replay_tokens: this server does not replay lengths; leave it out, or start with --allow-replay"
+        raise bad_request(message, "replay_tokens", "unsupported")
+    if asked > room:
+        message = (
+            f"replay_tokens: the prompt has {prompt_length} tokens and replay_tokens asks for {asked} more, but the "
+            f"context holds {service.context_length}; lower replay_tokens to {room} or shorten the prompt"
+        )
+        raise bad_request(message, "replay_tokens", "context_length_exceeded")
+    if (body.min_tokens or 0) > asked:
+        raise bad_request(f"min_tokens: must not exceed replay_tokens, which is {asked}", "min_tokens")
+    return asked
 
 
 def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:

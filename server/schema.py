@@ -61,6 +61,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool | None = None
     prompt_logprobs: Alternatives | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    replay_tokens: TokenCount | None = None
     response_format: ResponseFormat | None = None
 
 

@@ -91,6 +91,8 @@ class Service:
     next_seed: Callable[[], int] = fresh_seed
     """Makes the seed of an answer whose client gave none."""
     limits: Limits = field(default_factory=Limits)
+    allow_replay: bool = False
+    """Whether a request may bring the length of its answer (design 7.3)."""
 
     @property
     def model_id(self) -> str:

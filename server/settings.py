@@ -66,7 +66,7 @@ class Setting:
     def from_text(self, text: str) -> object:
         """One value as the command line has it; raises ValueError."""
         try:
-            value = self.kind(text)
+            value = _truth(text) if self.kind is bool else self.kind(text)
         except ValueError:
             raise ValueError(f"{text!r} is not {_NAMES[self.kind]}") from None
         return self._checked(value)
@@ -85,7 +85,7 @@ class Setting:
 
     def _typed(self, value: object) -> object:
         accepted = _TOML_TYPES[self.kind]
-        if not isinstance(value, accepted) or isinstance(value, bool):
+        if not isinstance(value, accepted) or isinstance(value, bool) is not (self.kind is bool):
             raise ValueError(f"{value!r} is not {_NAMES[self.kind]}")
         return self.from_text(str(value))
 
@@ -104,11 +104,18 @@ class Setting:
 
 
 _TOML_TYPES: Mapping[type[Value], tuple[type, ...]] = types.MappingProxyType(
-    {str: (str,), int: (int,), float: (float, int), Path: (str,)}
+    {str: (str,), int: (int,), float: (float, int), bool: (bool,), Path: (str,)}
 )
 _NAMES: Mapping[type[Value], str] = types.MappingProxyType(
-    {str: "text", int: "a whole number", float: "a number", Path: "a path"}
+    {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
 )
+
+
+def _truth(text: str) -> bool:
+    """Raises ValueError for anything but true and false, in any case."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
 
 
 def settings(config: type) -> tuple[Setting, ...]:

@@ -152,7 +152,8 @@ class FakeDispatcher:
             await asyncio.sleep(0)
 
     def _absorb(self, request: Request, update: RowUpdate) -> None:
-        request.absorb(update, time.monotonic())
+        request.generated += len(update.token_ids)
+        request.tell(update, time.monotonic())
         if update.finish_reason is FinishReason.ERROR:
             self._end(request, State.FAILED)
         elif update.finish_reason is not None:

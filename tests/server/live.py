@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -73,10 +73,10 @@ class Live:
 
 
 @asynccontextmanager
-async def live_server(pool: ThreadPoolExecutor, limits: Limits) -> AsyncIterator[Live]:
+async def live_server(pool: ThreadPoolExecutor, limits: Limits, *, allow_replay: bool = False) -> AsyncIterator[Live]:
     """A server on a free port, with the process's own settings for connections."""
     dispatcher = FakeDispatcher()
-    service = fake_service(pool, dispatcher, limits)
+    service = replace(fake_service(pool, dispatcher, limits), allow_replay=allow_replay)
     port = socket.create_server(("127.0.0.1", 0))
     async with listening(service, port), aiohttp.ClientSession() as session:
         yield Live(port.getsockname()[1], service, dispatcher, session)

@@ -45,6 +45,15 @@ def test_serve_takes_its_settings_from_flags_environment_and_file(
     assert (config.port, config.seed, config.max_num_seqs) == (7, 6, 5)
 
 
+@pytest.mark.parametrize(("flag", "allowed"), [("--allow-replay", True), ("--no-allow-replay", False)])
+def test_a_switch_has_a_flag_for_either_way_that_wins_over_the_environment(
+    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, flag: str, allowed: bool
+) -> None:
+    monkeypatch.setenv("LENGTHWISE_ALLOW_REPLAY", str(not allowed).lower())
+    assert cli.main(["serve", flag]) == 0
+    assert started[0].allow_replay is allowed
+
+
 def test_serve_without_a_model_serves_the_default(started: list[ServeConfig]) -> None:
     assert cli.main(["serve"]) == 0
     assert started == [ServeConfig()]

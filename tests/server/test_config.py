@@ -19,6 +19,12 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
+def toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(list(value) if isinstance(value, tuple) else value)
+
+
 def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
     file = write(tmp_path, "port = 1\nmax_num_seqs = 1\nexecutors = 1\n")
     environ = {"LENGTHWISE_PORT": "2", "LENGTHWISE_MAX_NUM_SEQS": "2"}
@@ -47,8 +53,14 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "gpu_memory_utilization": 0.25,
         "strategy": "baton-pd",
         "prefill_ahead": 5,
+        "max_batch_size": 7,
+        "slice_length": 8,
+        "min_interval": 0.75,
+        "interval_factor": 0.125,
+        "recompute": True,
         "chat_template": Path("t.jinja"),
         "seed": 6,
+        "allow_replay": True,
         "max_body_bytes": 2048,
         "body_timeout": 1.5,
         "shutdown_timeout": 2.5,
@@ -58,12 +70,18 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
     assert set(values) == {field.name for field in fields(ServeConfig)}
     texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in values.items()}
     environ = {f"LENGTHWISE_{name.upper()}": text for name, text in texts.items()}
-    toml = "\n".join(
-        f"{name} = {list(value) if isinstance(value, tuple) else value!r}"
-        for name, value in (values | {"chat_template": "t.jinja"}).items()
-    )
+    toml = "\n".join(f"{name} = {toml_value(value)}" for name, value in (values | {"chat_template": "t.jinja"}).items())
     for config in (load_config({}, environ, None), load_config({}, {}, write(tmp_path, toml))):
         assert asdict(config) == values
+
+
+def test_yes_and_no_are_true_and_false_from_each_source(tmp_path: Path) -> None:
+    for text in ("false", "False"):
+        assert load_config({}, {"LENGTHWISE_ALLOW_REPLAY": text}, None).allow_replay is False
+    assert load_config({}, {"LENGTHWISE_ALLOW_REPLAY": "TRUE"}, None).allow_replay is True
+    file = write(tmp_path, "allow_replay = true")
+    assert load_config({}, {}, file).allow_replay is True
+    assert load_config({}, {"LENGTHWISE_ALLOW_REPLAY": "false"}, file).allow_replay is False
 
 
 def test_an_empty_variable_counts_as_unset() -> None:
@@ -88,6 +106,9 @@ def test_toml_keys_may_be_written_like_flags_and_whole_numbers_do_for_fractions(
         ({}, 'port = "80"', ["port", "'80'", "whole number"]),
         ({}, "port = true", ["port", "True", "whole number"]),
         ({}, "port = 1.5", ["port", "1.5", "whole number"]),
+        ({"LENGTHWISE_ALLOW_REPLAY": "maybe"}, "", ["LENGTHWISE_ALLOW_REPLAY", "'maybe'", "true or false"]),
+        ({}, "allow_replay = 1", ["allow_replay", "1", "true or false"]),
+        ({}, 'allow_replay = "true"', ["allow_replay", "'true'", "true or false"]),
         ({}, "host = 1", ["host", "text"]),
         ({}, "served_model_name = [1]", ["served_model_name", "text"]),
         ({}, "max_num_seqs = 0", ["max_num_seqs", "between 1 and 65536"]),

@@ -1,0 +1,45 @@
+"""Server-sent events from bytes that arrive in any pieces. Knows the framing and nothing of what it carries.
+
+Source: the HTML standard, section "Server-sent events", parsing an event stream.
+"""
+
+from __future__ import annotations
+
+
+class EventParser:
+    """Takes bytes as they come and gives the data of each event that is whole.
+
+    Text is never decoded here, so a cut inside a character does no harm. An event that the stream ends in is dropped.
+    """
+
+    __slots__ = ("_after_return", "_data", "_tail")
+
+    def __init__(self) -> None:
+        self._tail = b""  # of a line that has no end yet
+        self._data: list[bytes] = []  # lines of an event that has no end yet
+        self._after_return = False  # whether a line feed would only be the second half of a line's end
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The data of the events that this chunk ends, the lines of each joined by a line feed."""
+        if self._after_return and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_return = False
+        if not chunk:
+            return []
+        lines = (self._tail + chunk).splitlines(keepends=True)
+        self._tail = b"" if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
+        self._after_return = bool(lines) and not self._tail and lines[-1].endswith(b"\r")
+        return [event for line in lines if (event := self._take(line.rstrip(b"\r\n"))) is not None]
+
+    def _take(self, line: bytes) -> bytes | None:
+        """Note one line; the data of the event when the line is the blank one that ends it."""
+        if line:
+            field, _, value = line.partition(b":")  # a comment is a line whose field has no name
+            if field == b"data":
+                self._data.append(value.removeprefix(b" "))
+            return None
+        if not self._data:
+            return None
+        event = b"\n".join(self._data)
+        self._data.clear()
+        return event

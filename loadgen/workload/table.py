@@ -1,0 +1,92 @@
+"""The table of workloads: a name -> the requests to send. Everything is read and checked before the first is sent."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loadgen.prompt import Prompt
+from loadgen.workload import flags
+from loadgen.workload.datasets import DATASETS, Order
+from loadgen.workload.errors import WorkloadError
+from loadgen.workload.flags import Choice
+from loadgen.workload.lengths import clip
+from loadgen.workload.mix import counts
+from loadgen.workload.tokens import load_vocabulary
+from loadgen.workload.traces import TRACES
+
+__all__ = ["WorkloadError", "add_flags", "ignores_eos", "load"]
+
+add_flags = flags.add_flags
+
+IMPOSED = ("random", *TRACES)
+"""Datasets of random tokens: no model ends an answer to them at a length that means anything."""
+
+
+def load(args: argparse.Namespace) -> list[Prompt]:
+    """The requests that the flags ask for, in the order to send them; raises WorkloadError.
+
+    `args` holds what `add_flags` added, `num_prompts` and `seed`. Traces may hold fewer requests than asked for.
+    """
+    choice = flags.read_flags(args)
+    vocabulary = load_vocabulary(choice.tokenizer, choice.vocabulary)
+    shares = counts([part.weight for part in choice.parts], choice.count)
+    orders = [
+        Order(part, share, choice, vocabulary, random.Random(f"{choice.seed}, part {place}"))
+        for place, (part, share) in enumerate(zip(choice.parts, shares, strict=True))
+        if share
+    ]
+    loaded = [(order, DATASETS[order.part.name](order)) for order in orders]
+    longest = max((prompt.replay_tokens or 0 for _, prompts in loaded for prompt in prompts), default=0)
+    bound = choice.cut.max_output or longest or None
+    parts = [[_finished(prompt, order.part.name, choice, bound) for prompt in prompts] for order, prompts in loaded]
+    if len(choice.parts) == 1:
+        return parts[0]
+    _refuse_short(loaded)
+    return _mixed(parts, random.Random(f"{choice.seed}, mix"))
+
+
+def ignores_eos(args: argparse.Namespace) -> bool:
+    """Whether the requests need ignore_eos: all are random tokens, and the lengths are imposed by max_tokens alone."""
+    choice = flags.read_flags(args)
+    return all(part.name in IMPOSED and not choice.replays(part.name) for part in choice.parts)
+
+
+# How long answers get
+
+
+def _finished(prompt: Prompt, name: str, choice: Choice, bound: int | None) -> Prompt:
+    """The request with its max_tokens.
+
+    Replayed answers all get the same bound, so that it tells the server nothing about the length of one.
+    """
+    length = None if prompt.replay_tokens is None else clip(prompt.replay_tokens, choice.cut.max_output)
+    if choice.replays(name):
+        return replace(prompt, max_tokens=bound, replay_tokens=length)
+    imposed = name in (*IMPOSED, "sharegpt")
+    return replace(prompt, max_tokens=length if imposed else bound, replay_tokens=None)
+
+
+# Mixes
+
+
+def _refuse_short(loaded: Sequence[tuple[Order, Sequence[Prompt]]]) -> None:
+    for order, prompts in loaded:
+        if len(prompts) < order.number:
+            raise WorkloadError(
+                f"{order.file}: the mix needs {order.number} requests of it, but the part to play has {len(prompts)}; "
+                "lower --num-prompts or its weight, or play more of it"
+            )
+
+
+def _mixed(parts: Sequence[Sequence[Prompt]], rng: random.Random) -> list[Prompt]:
+    """All parts by arrival where every request has one; else in random order, each part's own order kept."""
+    together = [prompt for part in parts for prompt in part]
+    if all(prompt.arrival is not None for prompt in together):
+        return sorted(together, key=lambda prompt: prompt.arrival or 0.0)
+    turns = [place for place, part in enumerate(parts) for _ in part]
+    rng.shuffle(turns)
+    rest = [iter(part) for part in parts]
+    return [replace(next(rest[turn]), arrival=None) for turn in turns]

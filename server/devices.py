@@ -1,0 +1,63 @@
+"""What the settings mean on this machine: which devices, how many threads, how much memory for K and V.
+
+It knows torch and the flags that bear on it; it starts nothing and loads nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import psutil
+import torch
+import transformers
+
+from models.loader import LoadedModel, LoadError
+from server.config import ServeConfig
+
+CPU_MEMORY_SHARE = 0.25
+"""Part of the free memory that K and V may take on a CPU, over all executors, unless --kv-cache-memory says."""
+
+
+def hush_transformers() -> None:
+    """What it reports of a load ends in our own errors; its progress bars are for terminals."""
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def cuda_devices(config: ServeConfig) -> list[str]:
+    there = torch.cuda.device_count() if config.device != "cpu" else 0
+    wanted = config.executors or there
+    if config.device == "cuda" and there == 0:
+        raise LoadError("--device cuda, but no CUDA device is visible: check the driver and CUDA_VISIBLE_DEVICES")
+    if there and wanted > there:
+        raise LoadError(f"--executors {wanted}, but only {there} CUDA devices are visible: one executor drives one")
+    return [f"cuda:{index}" for index in range(wanted if there else 0)]
+
+
+def threads(config: ServeConfig) -> int:
+    """CPU threads of one executor: an equal share of the cores that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, config.executors))
+
+
+def context_length(config: ServeConfig, model: LoadedModel) -> int:
+    if config.max_model_len is not None and config.max_model_len > model.context_length:
+        raise LoadError(f"--max-model-len {config.max_model_len} exceeds the model's context of {model.context_length}")
+    return config.max_model_len or model.context_length
+
+
+def capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:
+    """Tokens of K and V that the device's memory is to hold, as the flags say."""
+    given = config.kv_cache_memory
+    if given is not None:
+        room = int(given * 2**30)
+    elif model.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(model.device)
+        room = int(config.gpu_memory_utilization * total) - (total - free)
+    else:
+        room = int(psutil.virtual_memory().available * CPU_MEMORY_SHARE) // max(1, config.executors)
+    tokens = room // model.kv.bytes_per_token
+    if tokens < 2:
+        raise LoadError("no memory is left for K and V: free some, or choose a smaller model or dtype")
+    return tokens

@@ -1,0 +1,68 @@
+"""A profile as people read it: what was measured, what was fitted, and how far apart they are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from engine.timing import Timing
+from scheduler.bilinear import Bilinear
+from scheduler.profile_store import Profile
+
+
+def print_report(profile: Profile, console: Console | None = None) -> None:
+    """Tables and lines on standard output."""
+    console = console or Console()
+    conditions, timings, model, errors = profile.conditions, profile.timings, profile.model, profile.errors
+    place = f"{conditions.threads} threads of {conditions.device}" if conditions.threads else conditions.device
+    _say(console, f"{conditions.model}, {conditions.dtype}, on {place}")
+    _say(console, "prefill in ms, by rows and prompt tokens")
+    console.print(_grid(timings.prefill))
+    _say(console, "one decode iteration in ms, by rows and columns read")
+    console.print(_grid(timings.decode))
+    for line in equations(model):
+        _say(console, line)
+    _say(console, "root-mean-square errors, beside the mean of what was measured:")
+    _say(console, _error("prefill", errors.prefill, [one.seconds for one in timings.prefill]))
+    _say(console, _error("one iteration", errors.iteration, [one.seconds for one in timings.decode]))
+    if errors.slices is None:
+        _say(console, "  whole slices were not measured for lack of time or context: raise --time-limit")
+        return
+    iterations = timings.slices[0].iterations
+    _say(console, _error(f"slice of {iterations}", errors.slices, [one.seconds for one in timings.slices]))
+    console.print(_slices(profile))
+
+
+def equations(model: Bilinear) -> tuple[str, str]:
+    """The fit in the paper's notation (SCLS, equations 3 and 4), in seconds."""
+    prefill = f"{model.p1:.3g}·N·L + {model.p2:.3g}·N + {model.p3:.3g}·L + {model.p4:.3g}"
+    decode = f"{model.d1:.3g}·N·l + {model.d2:.3g}·N + {model.d3:.3g}·l + {model.d4:.3g}"
+    return f"T_prefill(N, L) = {prefill}", f"τ_decode(l, N)  = {decode}"
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _error(what: str, error: float, measured: Sequence[float]) -> str:
+    return f"  {what:<14} {1e3 * error:9.2f} ms of {1e3 * statistics.mean(measured):9.2f} ms ({len(measured)} measured)"
+
+
+def _grid(timings: Sequence[Timing]) -> Table:
+    lengths = sorted({one.length for one in timings})
+    found = {(one.rows, one.length): f"{1e3 * one.seconds:.1f}" for one in timings}
+    table = Table("rows", *map(str, lengths))
+    for rows in sorted({one.rows for one in timings}):
+        table.add_row(str(rows), *(found.get((rows, length), "-") for length in lengths))
+    return table
+
+
+def _slices(profile: Profile) -> Table:
+    table = Table("rows", "prompt tokens", "measured, s", "estimated, s")
+    for one in profile.timings.slices:
+        estimated = profile.model.serve(one.rows, one.length, one.iterations)
+        table.add_row(str(one.rows), str(one.length), f"{one.seconds:.2f}", f"{estimated:.2f}")
+    return table

@@ -1,0 +1,27 @@
+"""Flags as the command line has them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from loadgen.prompt import Prompt
+from loadgen.workload.table import add_flags, load
+
+
+def parse(*flags: object, num_prompts: int = 20, seed: int = 0) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_flags(parser)
+    args = parser.parse_args([str(flag) for flag in flags])
+    args.num_prompts, args.seed = num_prompts, seed
+    return args
+
+
+def prompts(*flags: object, num_prompts: int = 20, seed: int = 0) -> list[Prompt]:
+    return load(parse(*flags, num_prompts=num_prompts, seed=seed))
+
+
+def write(folder: Path, name: str, text: str | bytes) -> Path:
+    file = folder / name
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file

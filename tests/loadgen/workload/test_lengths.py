@@ -1,0 +1,187 @@
+"""Traces become arrivals and lengths, and what is wrong with a file is told with its line."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from loadgen.workload.errors import WorkloadError
+from loadgen.workload.lengths import Cut, Lengths, load_trace
+from tests.loadgen.workload.args import write
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+2023-11-16 18:16:46.6805900,2000,1000
+"""
+BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,0,1087,Conversation log
+118.5,GPT-4,417,276,693,API log
+"""
+MOONCAKE = """{"timestamp": 0, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}
+
+{"timestamp": 1500, "input_length": 6472, "output_length": 26, "hash_ids": [46]}
+"""
+FORMATS = {"azure": AZURE, "burstgpt": BURSTGPT, "mooncake": MOONCAKE}
+
+
+def read(folder: Path, kind: str, text: str | bytes, cut: Cut | None = None) -> list[Lengths]:
+    return load_trace(write(folder, "trace", text), kind, cut or Cut())
+
+
+def test_azure_dates_become_seconds_after_the_first_request(tmp_path: Path) -> None:
+    first, second, third = read(tmp_path, "azure", AZURE)
+    assert (first, third) == (Lengths(0.0, 374, 44), Lengths(60.0, 2000, 1000))
+    assert second.arrival == pytest.approx(4.314579, abs=1e-6)
+
+
+def test_azure_dates_may_name_their_time_zone(tmp_path: Path) -> None:
+    rows = "2024-05-10 00:00:00.009930+00:00,1,2\n2024-05-10 00:00:01.009930+00:00,3,4\n"
+    assert [one.arrival for one in read(tmp_path, "azure", AZURE.splitlines()[0] + "\n" + rows)] == [
+        0,
+        pytest.approx(1),
+    ]
+
+
+def test_burstgpt_leaves_failed_requests_out_and_counts_from_the_first(tmp_path: Path) -> None:
+    assert read(tmp_path, "burstgpt", BURSTGPT) == [Lengths(0.0, 472, 18), Lengths(113.5, 417, 276)]
+
+
+def test_mooncake_milliseconds_become_seconds(tmp_path: Path) -> None:
+    assert read(tmp_path, "mooncake", MOONCAKE) == [Lengths(0.0, 6955, 52), Lengths(1.5, 6472, 26)]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_line_ends_of_windows_a_byte_order_mark_and_a_missing_last_line_end_change_nothing(
+    tmp_path: Path, kind: str
+) -> None:
+    odd = b"\xef\xbb\xbf" + FORMATS[kind].rstrip("\n").replace("\n", "\r\n").encode()
+    assert read(tmp_path, kind, odd) == read(tmp_path, kind, FORMATS[kind])
+
+
+def test_requests_out_of_order_are_put_in_order(tmp_path: Path) -> None:
+    lines = [f'{{"timestamp": {time}, "input_length": {time + 1}, "output_length": 1}}' for time in (3000, 1000, 2000)]
+    found = read(tmp_path, "mooncake", "\n".join(lines))
+    assert [(one.arrival, one.input_length) for one in found] == [(0.0, 1001), (1.0, 2001), (2.0, 3001)]
+
+
+# Cutting
+
+
+@pytest.fixture
+def steady(tmp_path: Path) -> Path:
+    """A request a second for 100 seconds; the n-th has n prompt and 2n answer tokens."""
+    rows = [f"{1000 + second},m,{second},{2 * second},0,log" for second in range(1, 101)]
+    return write(tmp_path, "steady.csv", "\n".join([BURSTGPT.splitlines()[0], *rows]))
+
+
+def test_a_window_starts_at_zero_and_leaves_its_end_out(steady: Path) -> None:
+    found = load_trace(steady, "burstgpt", Cut(start=10, duration=5))
+    assert [(one.arrival, one.input_length) for one in found] == [(0, 11), (1, 12), (2, 13), (3, 14), (4, 15)]
+
+
+def test_a_window_keeps_the_silence_before_its_first_request(steady: Path) -> None:
+    assert load_trace(steady, "burstgpt", Cut(start=10.75, duration=1)) == [Lengths(0.25, 12, 24)]
+
+
+def test_speed_scales_arrivals_and_nothing_else(steady: Path) -> None:
+    found = load_trace(steady, "burstgpt", Cut(start=10, duration=4, speed=2))
+    assert [one.arrival for one in found] == [0, 0.5, 1, 1.5]
+    assert [one.output_length for one in found] == [22, 24, 26, 28]
+
+
+def test_lengths_are_clipped_and_requests_counted(steady: Path) -> None:
+    found = load_trace(steady, "burstgpt", Cut(start=48, max_input=50, max_output=99, limit=3))
+    assert found == [Lengths(0, 49, 98), Lengths(1, 50, 99), Lengths(2, 50, 99)]
+
+
+def test_a_window_without_requests_is_refused_with_the_length_of_the_trace(steady: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"steady\.csv: no request .*--trace-start.*lasts 99 s"):
+        load_trace(steady, "burstgpt", Cut(start=500))
+
+
+# Wrong files
+
+WRONG = {
+    "a date that is none": ("azure", AZURE + "yesterday,1,2\n", 5, "'yesterday'"),
+    "a number cut off": ("azure", AZURE + "2023-11-16 18:15:47.1,37", 5, "has 2 fields, the header has 3"),
+    "a length that is a word": ("azure", AZURE + "2023-11-16 18:15:47.1,many,1\n", 5, "ContextTokens: 'many'"),
+    "a length that is missing": ("azure", AZURE + "2023-11-16 18:15:47.1,1,\n", 5, "GeneratedTokens: ''"),
+    "a prompt of nothing": ("azure", AZURE + "2023-11-16 18:15:47.1,0,1\n", 5, "ContextTokens: '0'"),
+    "a length below zero": ("azure", AZURE + "2023-11-16 18:15:47.1,1,-1\n", 5, "GeneratedTokens: '-1'"),
+    "a damaged number": ("azure", AZURE + "2023-11-16 18:15:47.1,1,99999999999\n", 5, "10,000,000"),
+    "another format": ("azure", BURSTGPT, 1, "lacks TIMESTAMP, ContextTokens, GeneratedTokens"),
+    "a column too few": ("burstgpt", "Timestamp,Model,Request tokens\n1,m,2\n", 1, "lacks Response tokens"),
+    "no header": ("burstgpt", "1,m,2,3,5,log\n", 1, "the header must name"),
+    "nothing at all": ("azure", "", 1, "the header must name"),
+    "a fraction of a token": ("burstgpt", BURSTGPT + "200,m,1.5,1,2,log\n", 5, "Request tokens: '1.5'"),
+    "a time that is none": ("burstgpt", BURSTGPT + "nan,m,1,1,2,log\n", 5, "Timestamp: 'nan'"),
+    "an endless quote": ("burstgpt", BURSTGPT + '200,"m,1,1,2,log\n', 5, "not valid CSV"),
+    "JSON cut off": ("mooncake", MOONCAKE + '{"timestamp": 5, "inp', 4, "may be truncated"),
+    "JSON without a length": ("mooncake", MOONCAKE + '{"timestamp": 5}\n', 4, "lacks input_length, output_length"),
+    "JSON with text for a length": (
+        "mooncake",
+        MOONCAKE + '{"timestamp": 5, "input_length": "x", "output_length": 1}\n',
+        4,
+        "input_length: 'x'",
+    ),
+    "JSON with true for a time": (
+        "mooncake",
+        MOONCAKE + '{"timestamp": true, "input_length": 1, "output_length": 1}\n',
+        4,
+        "timestamp: True",
+    ),
+    "JSON with null for a length": (
+        "mooncake",
+        MOONCAKE + '{"timestamp": 1, "input_length": 1, "output_length": null}\n',
+        4,
+        "output_length: None",
+    ),
+    "a list": ("mooncake", MOONCAKE + "[1]\n", 4, "must be a JSON object, not list"),
+    "a file of another kind": ("mooncake", b"PAR1\xff\xfe", 1, "not UTF-8"),
+    "bytes in the middle": ("azure", AZURE.encode() + b"2023\xff,1,1\n", 5, "not UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("kind", "text", "line", "reason"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_refused_with_file_line_and_reason(
+    tmp_path: Path, kind: str, text: str | bytes, line: int, reason: str
+) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        read(tmp_path, kind, text)
+    assert str(caught.value).startswith(f"{tmp_path / 'trace'}, line {line}: ")
+    assert reason in str(caught.value)
+
+
+def test_what_is_wrong_outside_of_the_window_is_refused_too(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="line 5"):
+        read(tmp_path, "azure", AZURE + "2023-11-16 19:00:00,1\n", Cut(limit=1))
+
+
+def test_a_trace_of_failed_requests_alone_holds_none(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="holds no requests"):
+        read(tmp_path, "burstgpt", "\n".join([*BURSTGPT.splitlines()[:1], BURSTGPT.splitlines()[2]]))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"absent\.csv: cannot be read: No such file"):
+        load_trace(tmp_path / "absent.csv", "azure")
+    with pytest.raises(WorkloadError, match="cannot be read: Is a directory"):
+        load_trace(tmp_path, "azure")
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="needs the published traces in ../shared/data")
+def test_an_hour_of_a_production_service_is_read_whole() -> None:
+    file = DATA / "traces" / "azure_conv_2023.csv"
+    found = load_trace(file, "azure")
+    with file.open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [one.input_length for one in found] == [int(row["ContextTokens"]) for row in rows]
+    assert [one.output_length for one in found] == [int(row["GeneratedTokens"]) for row in rows]
+    assert found[0].arrival == 0
+    assert found[-1].arrival == pytest.approx(3501.72194, abs=1e-4)

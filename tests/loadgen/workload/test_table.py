@@ -1,0 +1,241 @@
+"""From flags to requests: random tokens, traces, mixes, and flags that do not go together."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from loadgen.workload.errors import WorkloadError
+from loadgen.workload.table import ignores_eos
+from tests.loadgen.workload.args import parse, prompts, write
+
+BURSTGPT = "Timestamp,Request tokens,Response tokens\n"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Ten requests, one every 2 seconds, of 100 to 1000 prompt and 10 to 100 answer tokens."""
+    return write(tmp_path, "t.csv", BURSTGPT + "".join(f"{2 * n},{100 * n},{10 * n}\n" for n in range(1, 11)))
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """A folder with a tokenizer of ten words, one of them special, and lengths cut at 3 tokens."""
+    words = ["[U]", *"bcdefghij"]
+    made = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, "[U]"))
+    made.pre_tokenizer = Whitespace()
+    made.add_special_tokens(["[U]", "<end>"])
+    made.enable_truncation(3)
+    made.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+# Random tokens
+
+
+def test_random_lengths_are_uniform_around_their_means() -> None:
+    flags = ("--dataset-name", "random", "--random-input-len", 100, "--random-output-len", 10)
+    found = prompts(*flags, "--random-range-ratio", 0.5, num_prompts=2000)
+    inputs, outputs = Counter(len(one.tokens) for one in found), Counter(one.max_tokens for one in found)
+    assert (min(inputs), max(inputs), set(outputs)) == (50, 150, set(range(5, 16)))
+    assert sum(len(one.tokens) for one in found) / 2000 == pytest.approx(100, rel=0.03)
+    assert all(one.input_length == len(one.tokens) for one in found)
+
+
+def test_random_lengths_without_a_range_are_exact_and_imposed_by_max_tokens() -> None:
+    flags = ("--dataset-name", "random", "--random-input-len", 7, "--random-output-len", 3)
+    for prompt in prompts(*flags):
+        assert (len(prompt.tokens), prompt.max_tokens, prompt.replay_tokens) == (7, 3, None)
+        assert (prompt.messages, prompt.text, prompt.arrival, prompt.label) == ((), None, None, "random")
+    assert {(one.max_tokens, one.replay_tokens) for one in prompts(*flags, "--replay-lengths")} == {(3, 3)}
+
+
+def test_random_prompts_are_made_of_ordinary_ids_and_share_no_beginning() -> None:
+    found = prompts("--dataset-name", "random", "--random-vocab-size", 1000, num_prompts=200)
+    assert {token for one in found for token in one.tokens} == set(range(10, 1000))
+    assert len({one.tokens for one in found}) > 170
+    assert all(one.tokens[0] != other.tokens[0] or one.tokens == other.tokens for one, other in pairwise(found))
+    assert {len(one.tokens) for one in found} == {1024}
+
+
+def test_random_prompts_follow_from_the_seed() -> None:
+    assert prompts("--dataset-name", "random", seed=3) == prompts("--dataset-name", "random", seed=3)
+    assert prompts("--dataset-name", "random", seed=3) != prompts("--dataset-name", "random", seed=4)
+
+
+def test_random_prompts_know_the_tokenizers_ids_and_leave_special_ones_out(tokenizer: Path) -> None:
+    flags = ("--dataset-name", "random", "--random-input-len", 100, "--tokenizer", tokenizer)
+    assert {token for one in prompts(*flags) for token in one.tokens} == set(range(1, 10))
+    small = prompts(*flags, "--random-vocab-size", 4)
+    assert {token for one in small for token in one.tokens} == {1, 2, 3}
+
+
+# Tokens of texts
+
+
+def test_a_tokenizer_counts_texts_exactly_whatever_it_truncates(tmp_path: Path, tokenizer: Path) -> None:
+    file = write(tmp_path, "one.jsonl", json.dumps({"input": "b", "reference": "b c d e f g"}))
+    flags = ("--dataset-name", "jsonl", "--dataset-path", file, "--replay-lengths", "--tokenizer", tokenizer)
+    assert {one.replay_tokens for one in prompts(*flags)} == {6 + 1}
+
+
+def test_a_folder_without_a_usable_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"--tokenizer: .*absent.tokenizer\.json cannot be read"):
+        prompts("--tokenizer", tmp_path / "absent")
+    write(tmp_path, "tokenizer.json", "{}")
+    with pytest.raises(WorkloadError, match=r"--tokenizer: .*is not a tokenizer"):
+        prompts("--tokenizer", tmp_path)
+
+
+def test_a_vocabulary_of_special_tokens_alone_is_refused(tokenizer: Path) -> None:
+    with pytest.raises(WorkloadError, match="--random-vocab-size 1: .*no ordinary token"):
+        prompts("--dataset-name", "random", "--tokenizer", tokenizer, "--random-vocab-size", 1)
+
+
+# Traces
+
+
+def test_a_trace_brings_arrivals_and_lengths_that_are_replayed(trace: Path) -> None:
+    found = prompts("--dataset-name", "burstgpt", "--dataset-path", trace)
+    assert [one.arrival for one in found] == [2.0 * n for n in range(10)]
+    assert [len(one.tokens) for one in found] == [100 * n for n in range(1, 11)]
+    assert [one.replay_tokens for one in found] == [10 * n for n in range(1, 11)]
+    assert {(one.max_tokens, one.label) for one in found} == {(100, "burstgpt")}
+
+
+def test_a_trace_is_cut_as_the_flags_say(trace: Path) -> None:
+    flags = ("--dataset-name", "burstgpt", "--dataset-path", trace, "--trace-start", 3, "--trace-duration", 9)
+    found = prompts(*flags, "--trace-speed", 2, "--max-input-len", 450, "--max-output-len", 35)
+    assert [one.arrival for one in found] == [0.5, 1.5, 2.5, 3.5]
+    assert [one.input_length for one in found] == [300, 400, 450, 450]
+    assert [(one.replay_tokens, one.max_tokens) for one in found] == [(30, 35), (35, 35), (35, 35), (35, 35)]
+    assert len(prompts(*flags, num_prompts=2)) == 2
+
+
+def test_lengths_of_a_trace_may_be_imposed_on_servers_that_do_not_replay(trace: Path) -> None:
+    found = prompts("--dataset-name", "burstgpt", "--dataset-path", trace, "--no-replay-lengths")
+    assert [(one.max_tokens, one.replay_tokens) for one in found] == [(10 * n, None) for n in range(1, 11)]
+
+
+# Mixes
+
+
+def test_a_mix_has_the_parts_by_weight_in_random_order(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path, f"{name}.jsonl", "".join(json.dumps({"input": f"{name}{n}"}) + "\n" for n in range(9)))
+    flags = ("--mix", f"jsonl={tmp_path}/a.jsonl:1", f"jsonl={tmp_path}/b.jsonl:1.5", "random:0.5")
+    found = prompts(*flags, num_prompts=30)
+    labels = [one.label for one in found]
+    assert Counter(labels) == {"a": 10, "b": 15, "random": 5}
+    assert labels != sorted(labels)
+    assert found == prompts(*flags, num_prompts=30)
+    assert labels != [one.label for one in prompts(*flags, num_prompts=30, seed=1)]
+
+
+def test_parts_of_the_same_kind_are_drawn_apart() -> None:
+    found = prompts("--mix", "random:1", "random:1", num_prompts=100)
+    assert len({one.tokens[0] for one in found}) > 90
+
+
+def test_traces_mixed_together_arrive_as_they_did(tmp_path: Path, trace: Path) -> None:
+    other = write(tmp_path, "u.csv", BURSTGPT + "".join(f"{n},1,1\n" for n in range(10)))
+    found = prompts("--mix", f"burstgpt={trace}:1", f"burstgpt={other}:1", num_prompts=20)
+    arrivals = [one.arrival or 0 for one in found]
+    assert arrivals == sorted(arrivals)
+    assert Counter(arrivals) == Counter([2.0 * n for n in range(10)] + [1.0 * n for n in range(10)])
+
+
+def test_a_trace_mixed_with_what_has_no_times_gives_its_lengths_alone(trace: Path) -> None:
+    found = prompts("--mix", f"burstgpt={trace}:1", "random:1", "--random-output-len", 500, num_prompts=8)
+    assert {one.arrival for one in found} == {None}
+    assert [one.replay_tokens for one in found if one.label == "burstgpt"] == [10, 20, 30, 40]
+    assert {one.max_tokens for one in found} == {500}
+
+
+def test_a_trace_too_short_for_its_share_is_refused(trace: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"t\.csv: the mix needs 15 .* has 10; lower --num-prompts"):
+        prompts("--mix", f"burstgpt={trace}:1", "random:1", num_prompts=30)
+
+
+# Whether the end token is to be ignored
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), False),
+        (("--dataset-name", "random"), True),
+        (("--dataset-name", "random", "--replay-lengths"), False),
+        (("--dataset-name", "azure", "--dataset-path", "x"), False),
+        (("--dataset-name", "azure", "--dataset-path", "x", "--no-replay-lengths"), True),
+        (("--mix", "random:1", "builtin:1"), False),
+        (("--mix", "random:1", "azure=x:1", "--no-replay-lengths"), True),
+    ],
+)
+def test_only_imposed_lengths_need_the_end_token_ignored(flags: tuple[str, ...], expected: bool) -> None:
+    assert ignores_eos(parse(*flags)) is expected
+
+
+# Wrong flags
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--dataset-name", "azure"), "the dataset azure needs a file: give --dataset-path FILE"),
+        (("--dataset-path", "x"), "the dataset builtin reads no file; leave x out"),
+        (("--mix", "azure:1"), "the dataset azure needs a file: give NAME=FILE:WEIGHT"),
+        (("--mix", "builtin=x:1"), "reads no file"),
+        (("--mix", "luck:1"), "'luck' is none of builtin, random, jsonl"),
+        (("--mix", "random:1", "--dataset-name", "random"), "leave them out"),
+        (("--mix", "random:1", "--dataset-path", "x"), "leave them out"),
+        (("--mix", "random"), "NAME=FILE:WEIGHT"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(flags: tuple[str, ...], said: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        prompts(*flags)
+    assert said in str(caught.value)
+
+
+def test_no_requests_are_refused() -> None:
+    with pytest.raises(WorkloadError, match="--num-prompts"):
+        prompts(num_prompts=0)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--dataset-name", "luck"),
+        ("--max-input-len", "0"),
+        ("--max-output-len", "1.5"),
+        ("--random-input-len", "x"),
+        ("--random-range-ratio", "1"),
+        ("--random-range-ratio", "-0.1"),
+        ("--trace-speed", "0"),
+        ("--trace-start", "-1"),
+        ("--trace-duration", "nan"),
+    ],
+)
+def test_a_flag_with_a_wrong_value_is_refused(flags: tuple[str, str]) -> None:
+    with pytest.raises(argparse.ArgumentError, match=flags[0]):
+        parse(*flags)
+
+
+def test_the_flags_can_be_shown_without_importing_what_is_heavy() -> None:
+    code = (
+        "import sys, argparse; from loadgen.workload.table import add_flags\n"
+        "parser = argparse.ArgumentParser(); add_flags(parser); parser.format_help()\n"
+        "print(sorted({'torch', 'transformers', 'tokenizers', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

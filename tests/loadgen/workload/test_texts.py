@@ -1,0 +1,185 @@
+"""Workloads of text from files: jsonl and sharegpt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen.workload.errors import WorkloadError
+from tests.loadgen.workload.args import prompts, write
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+
+
+def lines(folder: Path, *rows: object) -> Path:
+    return write(folder, "made.jsonl", "\n".join(json.dumps(row) for row in rows))
+
+
+# jsonl
+
+
+@pytest.mark.parametrize(
+    ("row", "messages"),
+    [
+        ({"instruction": "Do.", "input": "It."}, [("system", "Do."), ("user", "It.")]),
+        ({"instruction": "Do.", "input": ""}, [("user", "Do.")]),
+        ({"input": "It.", "other": 1}, [("user", "It.")]),
+        ({"instruction": "", "input": "A", "turns": ["A", "B"]}, [("user", "A\n\nB")]),
+        ({"instruction": None, "turns": ["A"], "reference": None}, [("user", "A")]),
+    ],
+)
+def test_a_line_becomes_messages(tmp_path: Path, row: object, messages: list[tuple[str, str]]) -> None:
+    (prompt,) = prompts("--dataset-name", "jsonl", "--dataset-path", lines(tmp_path, row), num_prompts=1)
+    assert [(message["role"], message["content"]) for message in prompt.messages] == messages
+    assert (prompt.text, prompt.tokens, prompt.arrival, prompt.label) == (None, (), None, "made")
+
+
+def test_lines_come_in_an_order_of_the_seed_and_are_used_equally_often(tmp_path: Path) -> None:
+    file = lines(tmp_path, *({"input": str(number)} for number in range(10)))
+    flags = ("--dataset-name", "jsonl", "--dataset-path", file)
+    found = [prompt.messages[0]["content"] for prompt in prompts(*flags, num_prompts=25)]
+    assert set(found[:10]) == set(found[10:20]) == {str(number) for number in range(10)}
+    assert found[:10] != found[10:20]
+    assert found == [prompt.messages[0]["content"] for prompt in prompts(*flags, num_prompts=25)]
+    assert found != [prompt.messages[0]["content"] for prompt in prompts(*flags, num_prompts=25, seed=1)]
+
+
+def test_replayed_lengths_are_the_references_and_max_tokens_tells_none_of_them(tmp_path: Path) -> None:
+    file = lines(tmp_path, {"input": "a", "reference": "x" * 40}, {"input": "b", "reference": "дом 世界"})
+    flags = ("--dataset-name", "jsonl", "--dataset-path", file)
+    found = {prompt.messages[0]["content"]: prompt for prompt in prompts(*flags, "--replay-lengths", num_prompts=2)}
+    assert {text: prompt.replay_tokens for text, prompt in found.items()} == {"a": 40 // 4 + 1, "b": 5 + 1 + 1}
+    assert {prompt.max_tokens for prompt in found.values()} == {11}
+    free = prompts(*flags, num_prompts=2)
+    assert [(prompt.replay_tokens, prompt.max_tokens) for prompt in free] == [(None, 11)] * 2
+
+
+def test_without_references_the_server_bounds_the_answers(tmp_path: Path) -> None:
+    (prompt,) = prompts("--dataset-name", "jsonl", "--dataset-path", lines(tmp_path, {"input": "a"}), num_prompts=1)
+    assert (prompt.replay_tokens, prompt.max_tokens) == (None, None)
+
+
+def test_answers_are_clipped_and_long_texts_left_out(tmp_path: Path) -> None:
+    file = lines(tmp_path, {"input": "a" * 80, "reference": "x" * 400}, {"input": "b" * 81, "reference": "x"})
+    flags = ("--dataset-name", "jsonl", "--dataset-path", file, "--max-input-len", 20, "--max-output-len", 50)
+    found = prompts(*flags, "--replay-lengths", num_prompts=3)
+    assert {prompt.messages[0]["content"] for prompt in found} == {"a" * 80}
+    assert {(prompt.replay_tokens, prompt.max_tokens) for prompt in found} == {(50, 50)}
+    with pytest.raises(WorkloadError, match=r"made\.jsonl: no request is within the bounds; raise --max-input-len"):
+        prompts("--dataset-name", "jsonl", "--dataset-path", file, "--max-input-len", 5)
+
+
+WRONG_LINES = {
+    "cut off": ('{"input": "a"}\n{"input": "b', 2, "may be truncated"),
+    "no text": ('{"input": "a"}\n\n{"reference": "b"}', 3, "has no text"),
+    "a number for text": ('{"input": 1}', 1, "input: must be a string, not int"),
+    "turns that are text": ('{"turns": "a"}', 1, "turns: must be a list of strings"),
+    "an empty turn": ('{"turns": ["a", ""]}', 1, "none of them empty"),
+    "a list": ('["a"]', 1, "must be a JSON object"),
+    "lists without end": ("[" * 100_000, 1, "not valid JSON"),
+}
+
+
+@pytest.mark.parametrize(("text", "line", "reason"), WRONG_LINES.values(), ids=WRONG_LINES)
+def test_a_wrong_line_is_named(tmp_path: Path, text: str, line: int, reason: str) -> None:
+    file = write(tmp_path, "w.jsonl", text)
+    with pytest.raises(WorkloadError) as caught:
+        prompts("--dataset-name", "jsonl", "--dataset-path", file)
+    assert str(caught.value).startswith(f"{file}, line {line}: ")
+    assert reason in str(caught.value)
+
+
+def test_an_empty_file_holds_no_requests(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="holds no requests"):
+        prompts("--dataset-name", "jsonl", "--dataset-path", write(tmp_path, "w.jsonl", "\n"))
+
+
+def test_replay_needs_a_reference_on_every_line(tmp_path: Path) -> None:
+    file = lines(tmp_path, {"input": "a", "reference": "b"}, {"input": "c"})
+    with pytest.raises(WorkloadError, match="line 2: has no reference.*--replay-lengths"):
+        prompts("--dataset-name", "jsonl", "--dataset-path", file, "--replay-lengths")
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="needs the real workloads in ../shared/data")
+@pytest.mark.parametrize("name", ["tasks/bf", "tasks/mt_en_zh", "chat/alpaca", "chat/mt_bench"])
+def test_real_files_are_read(name: str) -> None:
+    file = DATA / f"{name}.jsonl"
+    found = prompts("--dataset-name", "jsonl", "--dataset-path", file, num_prompts=2000)
+    assert len(found) == 2000
+    assert {prompt.label for prompt in found} == {file.stem}
+
+
+# sharegpt
+
+
+def exchange(question: str, answer: str, *more: str) -> dict[str, object]:
+    turns = [("human", question), ("gpt", answer), *(("human", text) for text in more)]
+    return {"id": "x", "conversations": [{"from": who, "value": text} for who, text in turns]}
+
+
+def sharegpt(folder: Path, *entries: object) -> Path:
+    return write(folder, "share.json", json.dumps(entries, indent=1))
+
+
+def test_the_first_question_is_asked_and_its_answer_is_the_length(tmp_path: Path) -> None:
+    file = sharegpt(tmp_path, exchange("q" * 40, "a" * 80, "q" * 10))
+    (prompt,) = prompts("--dataset-name", "sharegpt", "--dataset-path", file, num_prompts=1)
+    assert prompt.messages == ({"role": "user", "content": "q" * 40},)
+    assert (prompt.max_tokens, prompt.replay_tokens, prompt.label) == (21, None, "sharegpt")
+
+
+def test_lengths_may_be_replayed_or_all_the_same(tmp_path: Path) -> None:
+    file = sharegpt(tmp_path, exchange("q" * 40, "a" * 80), exchange("p" * 40, "a" * 120))
+    flags = ("--dataset-name", "sharegpt", "--dataset-path", file)
+    replayed = prompts(*flags, "--replay-lengths", num_prompts=2)
+    assert sorted(prompt.replay_tokens or 0 for prompt in replayed) == [21, 31]
+    assert {prompt.max_tokens for prompt in replayed} == {31}
+    assert {prompt.max_tokens for prompt in prompts(*flags, "--sharegpt-output-len", 9)} == {9}
+
+
+def test_exchanges_that_are_very_short_or_long_or_no_exchanges_are_left_out(tmp_path: Path) -> None:
+    bad = [
+        exchange("hi", "a" * 80),
+        exchange("q" * 40, "a"),
+        exchange("q" * 4097, "a" * 80),
+        exchange("q" * 4000, "a" * 4200),
+        {"conversations": []},
+        {"conversations": [{"from": "gpt", "value": "a" * 80}]},
+        exchange("   ", "a" * 80),
+    ]
+    late = {"conversations": [{"from": "gpt", "value": "g" * 80}, *list(exchange("y" * 40, "a" * 80)["conversations"])]}  # type: ignore[call-overload]
+    flags = ("--dataset-name", "sharegpt", "--dataset-path")
+    found = prompts(*flags, sharegpt(tmp_path, *bad, exchange("x" * 40, "a" * 80), late))
+    assert {prompt.messages[0]["content"][0] for prompt in found} == {"x", "y"}
+    assert len(prompts(*flags, sharegpt(tmp_path, bad[2]), "--max-input-len", 1025, num_prompts=1)) == 1
+    with pytest.raises(WorkloadError, match="no request is within the bounds"):
+        prompts(*flags, sharegpt(tmp_path, bad[0]))
+
+
+GOOD = '[\n{"conversations": []},\n'
+WRONG_JSON = {
+    "cut off inside an entry": (GOOD + '{"conversations": [{"fro', 3, "not valid JSON"),
+    "cut off between entries": (GOOD.rstrip(",\n") + "\n", 3, "expected ',' and found the end of the file"),
+    "cut off after a comma": (GOOD, 3, "not valid JSON"),
+    "no list": ('{"conversations": []}', 1, "expected '[' and found '{'"),
+    "nothing": ("", 1, "expected '['"),
+    "more after the list": ("[]\n\n[]", 3, "expected the end"),
+    "an entry without conversations": (GOOD + "{}]", 3, "a list of conversations"),
+    "an entry that is text": (GOOD + '"a"]', 3, "a list of conversations"),
+    "a turn without a value": (GOOD + '{"conversations": [{"from": "human"}]}]', 3, "with from and value"),
+    "no conversation at all": (GOOD.rstrip(",\n") + "]", None, "no conversation with a question and an answer"),
+    "lists without end": ("[" * 100_000, 1, "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize(("text", "line", "reason"), WRONG_JSON.values(), ids=WRONG_JSON)
+def test_a_wrong_sharegpt_file_is_refused_with_its_line(
+    tmp_path: Path, text: str, line: int | None, reason: str
+) -> None:
+    file = write(tmp_path, "s.json", text)
+    with pytest.raises(WorkloadError) as caught:
+        prompts("--dataset-name", "sharegpt", "--dataset-path", file)
+    assert str(caught.value).startswith(f"{file}: " if line is None else f"{file}, line {line}: ")
+    assert reason in str(caught.value)

@@ -1,0 +1,114 @@
+"""`lengthwise profile` on a tiny checkpoint: what it prints, what it keeps, and how it fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.profile import Cell, grid
+from models.loader import LoadedModel
+from scheduler.bilinear import Bilinear
+from scheduler.profile_store import load_profile, profile_path, read_profile
+from server import cli
+from server.conditions import conditions_of
+from server.config import ServeConfig
+from server.profiling import QUICK, make_profile, slice_cells
+
+CORES = len(os.sched_getaffinity(0))
+"""As many executors leave each a thread, which is what suits a tiny network."""
+
+FLAGS = [f"--executors={CORES}", "--dtype=float32", "--device=cpu", "--max-num-seqs=2", "--max-model-len=160"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
+    threads = torch.get_num_threads()
+    yield tmp_path / "cache"
+    torch.set_num_threads(threads)
+
+
+def config_for(folder: Path) -> ServeConfig:
+    return ServeConfig(
+        model=str(folder), executors=CORES, dtype="float32", device="cpu", max_num_seqs=2, max_model_len=160
+    )
+
+
+def test_the_command_prints_tables_and_fit_and_keeps_them(
+    cache: Path, tiny_folder: Path, tiny_model: LoadedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["profile", str(tiny_folder), "--quick", *FLAGS]) == 0
+    output = capsys.readouterr()
+    for said in ("prefill in ms", "one decode iteration in ms", "T_prefill(N, L) = ", "τ_decode(l, N)", "slice of 128"):
+        assert said in output.out
+    assert "prefill" in output.err and "decode" in output.err
+    conditions = conditions_of(config_for(tiny_folder), tiny_model)
+    path = profile_path(cache, conditions)
+    assert output.out.endswith(f"kept in {path}\n")
+    profile = read_profile(path)
+    assert load_profile(cache, conditions) == profile.model
+    assert [(one.rows, one.length) for one in profile.timings.prefill] == list(grid(2, 160, points=QUICK.points))
+    assert len(profile.timings.decode) == len(profile.timings.prefill)
+    assert [(one.rows, one.length, one.iterations) for one in profile.timings.slices] == [(1, 16, 128), (2, 16, 128)]
+    assert profile.errors.slices is not None
+
+
+def test_with_the_same_clock_the_same_profile_comes_out(tiny_folder: Path) -> None:
+    """Each reading of the clock is a tenth of a second after the one before, so all that is timed takes as long."""
+    ticks = count()
+    config = config_for(tiny_folder)
+    profile = make_profile(config, QUICK, 1e6, lambda *_: None, clock=lambda: next(ticks) / 10)
+    assert {round(one.seconds, 6) for one in (*profile.timings.prefill, *profile.timings.decode)} == {0.1}
+    assert profile.model.prefill(3, 100) == pytest.approx(0.1)
+    assert profile.model.iteration(3, 100) == pytest.approx(0.1)
+    assert profile.errors.prefill == pytest.approx(0, abs=1e-6)
+
+
+def test_too_little_time_is_told_with_the_remedy(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", str(tiny_folder), *FLAGS, "--time-limit", "1e-9"]) == 1
+    assert "lengthwise: error: 0 prefill timings do not determine" in (err := capsys.readouterr().err)
+    assert "raise --time-limit" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--max-num-seqs", "1"], "needs at least 2 rows"),
+        (["--max-model-len", "20"], "needs at least 2 rows and 32 tokens"),
+        (["--max-model-len", "100000"], "exceeds the model's context"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    tiny_folder: Path, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["profile", str(tiny_folder), *FLAGS, *flags]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lengthwise: error: ")]
+    assert len(lines) == 1 and said in lines[0]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "soon"])
+def test_a_wrong_time_limit_is_wrong_usage(limit: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["profile", f"--time-limit={limit}"])
+    assert stopped.value.code == 2
+
+
+def test_settings_come_from_the_environment_too(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENGTHWISE_MAX_NUM_SEQS", "many")
+    assert cli.main(["profile", str(tiny_folder)]) == 78
+
+
+def test_slices_spread_up_to_the_dearest_that_time_allows() -> None:
+    model = Bilinear(0, 0, 1, 0, 0, 0, 0, 0)  # a second a prompt token
+    cells = [Cell(1, length) for length in (50, 10, 40, 20, 30)]
+    assert slice_cells(cells, model, 3, 1000) == (Cell(1, 20), Cell(1, 30), Cell(1, 50))
+    assert slice_cells(cells, model, 5, 1000) == tuple(sorted(cells))
+    assert slice_cells(cells, model, 2, 60) == (Cell(1, 20), Cell(1, 30))
+    assert slice_cells(cells, model, 3, 35) == (Cell(1, 30),)
+    assert slice_cells(cells, model, 3, 15) == (Cell(1, 10),)
+    assert slice_cells(cells, model, 3, 5) == ()
