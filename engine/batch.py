@@ -33,9 +33,9 @@ class RunningBatch:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def fits(self, length: int) -> bool:
-        """Whether a row of `length` tokens of K and V can join and all can go on for some steps."""
-        return self._view_for(1, max(self.arena.window, length)) is not None
+    def fits(self, length: int, *, lasting: bool = True) -> bool:
+        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps."""
+        return self._view_for(1, max(self.arena.window, length), lasting=lasting) is not None
 
     def fits_beside(self, length: int, others: Collection[Row]) -> bool:
         """Whether it could join if, of the rows that run, only these others were left."""
@@ -47,9 +47,9 @@ class RunningBatch:
         """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest."""
         return self._view_for(len(lengths), self.arena.window + max(lengths) - 1) is not None
 
-    def insert(self, row: Row, kv: RowKv) -> None:
+    def insert(self, row: Row, kv: RowKv, *, lasting: bool = True) -> None:
         """Let a row join (Baton's embed); raises ArenaFull unless `fits`."""
-        self._make_room(1, max(self.arena.window, kv.length))
+        self._make_room(1, max(self.arena.window, kv.length), lasting=lasting)
         self.arena.insert(kv)
         self.rows.append(row)
 
@@ -126,19 +126,19 @@ class RunningBatch:
                 raise ArenaFull(f"{len(self)} rows of up to {arena.window} tokens fill the budget")
             arena.reshape(*view)
 
-    def _make_room(self, rows: int, columns: int) -> None:
+    def _make_room(self, rows: int, columns: int, *, lasting: bool = True) -> None:
         """Re-shape if need be, so that rows can join; `columns` is the window with them."""
-        view = self._view_for(rows, columns)
+        view = self._view_for(rows, columns, lasting=lasting)
         if view is None:
             raise ArenaFull(f"no view holds {len(self) + rows} rows x {columns} columns")
         if view != (self.arena.rows, self.arena.columns):
             self.arena.reshape(*view)
 
-    def _view_for(self, joining: int, window: int) -> tuple[int, int] | None:
+    def _view_for(self, joining: int, window: int, *, lasting: bool = True) -> tuple[int, int] | None:
         """The view to join with: the present one when it will do, else a better one, else None."""
         arena, rows = self.arena, len(self) + joining
         tight = window + 1
-        needed = tight if rows == 1 else tight + self._headroom
+        needed = tight + self._headroom if lasting and rows > 1 else tight
         if rows <= arena.rows and needed <= arena.columns:
             return arena.rows, arena.columns
         if rows > arena.max_rows:

@@ -69,7 +69,7 @@ class Executor:
                     self._loop_once()
         except BaseException as error:
             log.exception("executor %d died", self.info.index)
-            self._deliver(ExecutorDied(self.info.index, f"{type(error).__name__}: {error}"))
+            self._deliver(ExecutorDied(self.info.index, f"{type(error).__name__}: {error}", self._pipeline.salvage()))
 
     def _loop_once(self) -> None:
         self._take_orders()

@@ -236,6 +236,8 @@ class ExecutorDied:
 
     executor: int
     error: str
+    salvaged: tuple[RowId, ...] = ()
+    """Rows that had begun and can go on elsewhere all the same: their K and V were in host memory."""
 
 
 Report: TypeAlias = StepReport | ExecutorDied

@@ -121,6 +121,14 @@ class Pipeline:
         handed_back, self._handed_back = tuple(self._handed_back), []
         return handed_back
 
+    def salvage(self) -> tuple[RowId, ...]:
+        """Put by what can go on elsewhere when this device is lost: rows whose K and V are in host memory."""
+        safe = [staged for staged in self._lobby.staged if not staged.kv.keys.is_cuda]
+        for staged in safe:
+            self._store.keep(staged.row, staged.kv)
+        unreported = [row_id for handed_back in self._handed_back for row_id in handed_back.row_ids]
+        return (*unreported, *(staged.row.row_id for staged in safe))
+
     def shape(self) -> BatchShape:
         return self.batch.shape(len(self._lobby.staged))
 
@@ -202,7 +210,7 @@ class Pipeline:
         """
         try:
             while (best := self._next_to_join()) is not None:
-                if self.batch.fits(best.kv.length):
+                if self._fits(best):
                     self._join(best)
                 elif self._can_displace(best.rank, best.kv.length):
                     self._extract_worst()
@@ -211,8 +219,12 @@ class Pipeline:
         except torch.OutOfMemoryError as error:
             self._relieve(error)
 
+    def _fits(self, staged: Staged) -> bool:
+        """A closed batch was measured to fit by whoever put it together: its rows need no headroom."""
+        return self.batch.fits(staged.kv.length, lasting=not staged.row.group.terms.closed)
+
     def _join(self, staged: Staged) -> None:
-        self.batch.insert(staged.row, staged.kv)
+        self.batch.insert(staged.row, staged.kv, lasting=not staged.row.group.terms.closed)
         self._lobby.staged.remove(staged)
         if staged.row.group.terms.closed:
             self._closed = staged.row.group
@@ -237,7 +249,7 @@ class Pipeline:
             return []
         staged = self._next_to_join()
         if staged is not None:
-            stranded = [] if self.batch.fits(staged.kv.length) else [staged.row]
+            stranded = [] if self._fits(staged) else [staged.row]
         else:
             stranded = [row for row in self._lobby.entering[:1] if not self.batch.admits([len(row.context)])]
         return self._fail(stranded, MemoryError("the row outgrows the device"))

@@ -14,7 +14,7 @@ from engine.messages import Cause, Terms
 from scheduler.batch_order import BatchOrder, fcfs
 from scheduler.bilinear import Bilinear
 from scheduler.memory import Memory
-from scheduler.order import Order
+from scheduler.order import Aging, Order
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request
 from scheduler.serving_time import ServingTime
@@ -38,11 +38,13 @@ class Limits:
     slice_length: int = 128
     """S: decode iterations of a slice, for strategies that slice."""
     min_interval: float | None = None
-    """Γ: seconds between two arrangements, at least; None: as long as slices take, by the median of recent estimates."""
+    """Γ: least seconds between two arrangements; None: as long as slices take, by the median of recent estimates."""
     interval_factor: float = 0.5
     """λ: the part of the least loaded executor's work that may pass before the next arrangement."""
     recompute: bool = False
     """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory."""
+    aging: Aging = Aging()
+    """When requests that wait are promoted, for orders that promote."""
     wma_threshold: int = 50_000
     """Φ: a request joins a waiting batch only when that one's wasted memory accesses stay below it."""
     capacity_tokens: int | None = None

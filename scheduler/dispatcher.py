@@ -16,14 +16,15 @@ from engine.messages import (
     FinishReason,
     HandedBack,
     Report,
+    RowId,
     RowUpdate,
     SamplingParams,
     StepReport,
 )
+from scheduler.assembly import Parts
 from scheduler.assignment import Assignment
 from scheduler.clock import Clock
 from scheduler.request import Request, State, Times
-from scheduler.strategy import Parts
 from scheduler.worker import Port, Worker
 
 log = logging.getLogger(__name__)
@@ -61,14 +62,23 @@ class Dispatcher:
         """Whether requests can still be served."""
         return not self._broken and any(worker.port.alive for worker in self._live())
 
-    def submit(self, prompt: Sequence[int], sampling: SamplingParams, *, priority: int = 0) -> Request:
+    def submit(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        predicted_length: float | None = None,
+    ) -> Request:
         """Take a request in; its answer comes through `request.stream`. Raises Refused."""
         if not self.alive:
             raise Refused("the scheduler failed" if self._broken else "no executor is alive")
         if self._draining:
             raise Refused("the server is shutting down")
         times = Times(arrival=self._clock.now())
-        request = Request(next(self._row_ids), tuple(prompt), sampling, times, priority)
+        request = Request(next(self._row_ids), tuple(prompt), sampling, times, priority, deadline)
+        request.predicted_length = predicted_length
         self._empty.clear()
         self._queue(request)
         return request
@@ -84,8 +94,8 @@ class Dispatcher:
         match report:
             case StepReport():
                 self._book(report)
-            case ExecutorDied(executor, error):
-                self._bury(self._workers[executor], error)
+            case ExecutorDied(executor, error, salvaged):
+                self._bury(self._workers[executor], error, set(salvaged))
         self._wake.set()
 
     async def run(self) -> None:
@@ -253,8 +263,9 @@ class Dispatcher:
         if requests:
             self._parts.batcher.hand_back(requests, handed_back.cause, now)
 
-    def _bury(self, worker: Worker, error: str) -> None:
-        """An executor is gone: requests that have shown nothing yet start again elsewhere, the others fail."""
+    def _bury(self, worker: Worker, error: str, salvaged: set[RowId]) -> None:
+        """An executor is gone: requests that it salvaged go on elsewhere, those that have shown nothing yet start
+        again, the others fail."""
         log.error("executor %d is gone: %s", worker.info.index, error)
         worker.lost = True
         self._rescue_held(worker)
@@ -262,25 +273,28 @@ class Dispatcher:
         lost = dict.fromkeys(worker.assignments.values())
         worker.requests.clear()
         worker.assignments.clear()
+        stranded = [request for request in orphans if request.generated and request.row_id not in salvaged]
         for request in orphans:
             request.executor = None
-            if not request.generated:
+            if request not in stranded:
                 request.move(State.WAITING)
                 self._queue(request)
         for assignment in lost:
             assignment.intact = False
             self._conclude(assignment)
         # Only now, since the last request to end wakes who waits for that.
-        self._fail_all([request for request in orphans if request.generated], "the executor of this request failed")
+        self._fail_all(stranded, "the executor of this request failed")
         if not self._live():
             self._fail_all(list(self._parts.batcher.waiting), "no executor is alive")
 
     def _rescue_held(self, worker: Worker) -> None:
-        """Answers that are complete, and waited for others of their batch only, need no executor any more."""
+        """What waited for others of its batch is told; answers that are complete need no executor any more."""
         for assignment in set(worker.assignments.values()):
-            complete = [pair for pair in assignment.held.items() if pair[1].finish_reason is not None]
-            for request, update in complete:
-                self._deliver(worker, request, update)
+            for request, update in list(assignment.held.items()):
+                if update.finish_reason is not None:
+                    self._deliver(worker, request, update)
+                else:
+                    request.tell(update, self._clock.now())
 
     def _fail_all(self, requests: Iterable[Request], message: str) -> None:
         for request in requests:

@@ -21,15 +21,17 @@ from engine.messages import Deliver, ExecutorInfo, Report, Stop
 from engine.offload import HostStore
 from engine.pipeline import Pipeline
 from engine.probe import probe
-from models.catalog import Catalog
+from models.catalog import Catalog, default_cache
 from models.loader import LoadedModel, LoadError, load
 from models.text import Text
-from scheduler import batching
+from scheduler.bilinear import Bilinear
 from scheduler.clock import MonotonicClock
 from scheduler.dispatcher import Dispatcher
-from scheduler.strategy import STRATEGIES, Parts, assemble
+from scheduler.profile_store import load_profile
+from server.conditions import conditions_of
 from server.config import ServeConfig
 from server.devices import capacity_tokens, context_length, cuda_devices, hush_transformers, threads
+from server.scheduling import parts_for
 from server.service import Limits, Service, seed_source
 
 STOP_TIMEOUT = 10.0
@@ -40,7 +42,7 @@ STOP_TIMEOUT = 10.0
 async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     """Load the model, start the executors and the dispatcher; on leaving, stop and join them.
 
-    Raises CatalogError, LoadError and TextError with the remedy.
+    Raises CatalogError, LoadError, TextError, ProfileError and StrategyError with the remedy.
     """
     loop = asyncio.get_running_loop()
 
@@ -54,10 +56,13 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     # made a decode step half as long again.
     with ThreadPoolExecutor(1, "loader") as loader:
         loaded = await loop.run_in_executor(loader, _load, config, deliver)
-    dispatcher = Dispatcher(_parts(config), loaded.executors, MonotonicClock())
-    with _running(loaded.executors), ThreadPoolExecutor(1, "tokenizer") as pool:
-        async with _dispatching(dispatcher):
-            yield _service(config, loaded, dispatcher, pool)
+    with ThreadPoolExecutor(1, "tokenizer") as pool, ThreadPoolExecutor(1, "learner") as learner:
+        infos = [executor.info for executor in loaded.executors]
+        parts = parts_for(config, infos, loaded.serving_time, learner.submit)
+        dispatcher = Dispatcher(parts, loaded.executors, MonotonicClock())
+        with _running(loaded.executors):
+            async with _dispatching(dispatcher):
+                yield _service(config, loaded, dispatcher, pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,8 @@ class _Loaded:
     text: Text
     model: LoadedModel
     executors: tuple[Executor, ...]
+    serving_time: Bilinear | None
+    """This machine's profile, if one was taken under these conditions."""
 
 
 def fetch(config: ServeConfig) -> None:
@@ -80,7 +87,8 @@ def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
     probe(models[0], text)
     store = HostStore()
     executors = [_executor(config, index, model, text, store, deliver) for index, model in enumerate(models)]
-    return _Loaded(text, models[0], tuple(executors))
+    serving_time = load_profile(default_cache(), conditions_of(config, models[0]))
+    return _Loaded(text, models[0], tuple(executors), serving_time)
 
 
 def _chat_template(config: ServeConfig) -> str | None:
@@ -117,20 +125,6 @@ def _executor(
     pipeline = Pipeline(model, text, batch, max_prefill_tokens=config.max_num_batched_tokens, store=store)
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
     return Executor(info, pipeline, deliver, threads=None if model.device.type == "cuda" else threads(config))
-
-
-def _parts(config: ServeConfig) -> Parts:
-    ahead = config.prefill_ahead if config.prefill_ahead is not None else max(1, config.max_num_seqs // 8)
-    limits = batching.Limits(
-        group_tokens=config.max_num_batched_tokens,
-        prefill_ahead=ahead,
-        max_batch_size=config.max_batch_size,
-        slice_length=config.slice_length,
-        min_interval=config.min_interval,
-        interval_factor=config.interval_factor,
-        recompute=config.recompute,
-    )
-    return assemble(STRATEGIES[config.strategy], limits)
 
 
 @contextmanager

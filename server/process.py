@@ -23,6 +23,8 @@ from aiohttp import web
 from models.catalog import CatalogError
 from models.loader import LoadError
 from models.text import TextError
+from scheduler.assembly import StrategyError
+from scheduler.profile_store import ProfileError
 from server import logs
 from server.config import ServeConfig
 from server.health import LIFE
@@ -55,7 +57,7 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
             with _terminable():
                 fetch(config)
             uvloop.run(_serve(config, port, open_service))
-    except (CatalogError, LoadError, TextError, PortError, ParserError) as error:
+    except (CatalogError, LoadError, TextError, PortError, ParserError, ProfileError, StrategyError) as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)
         return 1
     return 0

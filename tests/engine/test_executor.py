@@ -67,6 +67,9 @@ class ScriptedPipeline:
         self.handed_back += (HandedBack(tuple(row_ids), Cause.PAUSE),)
         self.cancel(row_ids)
 
+    def salvage(self) -> tuple[RowId, ...]:
+        return tuple(row_id for row_id in self.left if row_id >= 100)
+
     def take_handed_back(self) -> tuple[HandedBack, ...]:
         handed_back, self.handed_back = self.handed_back, ()
         return handed_back

@@ -27,8 +27,8 @@ class WatchedBatch(RunningBatch):
         super().__init__(model, KvArena(model.kv, capacity, max_rows=rows), headroom=0)
         self.log: list[str] = []
 
-    def insert(self, row: Row, kv: RowKv) -> None:
-        super().insert(row, kv)
+    def insert(self, row: Row, kv: RowKv, *, lasting: bool = True) -> None:
+        super().insert(row, kv, lasting=lasting)
         self.log.append(f"in {row.row_id}")
 
     def extract(self, row: Row) -> RowKv:

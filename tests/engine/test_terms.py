@@ -165,6 +165,30 @@ def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, 
     assert len(store) == 0
 
 
+def test_the_rows_of_a_slice_need_no_room_beyond_it(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """A batch planned to fill the device used to be run without its last rows, for want of headroom."""
+    pipeline = pipeline_of(tiny_model, tiny_text, capacity=4 * 28, rows=4, headroom=32)
+    pipeline.admit([spec(row_id, 20, max_tokens=30) for row_id in range(4)], replace(CLOSED, iterations=8))
+    updates, handed_back = until_handed_back(pipeline)
+    assert [len(tokens) for tokens in tokens_of(updates).values()] == [9] * 4
+    assert len(handed_back.row_ids) == 4
+
+
+def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    store = HostStore()
+    first, second = (
+        Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=1)),
+                 max_prefill_tokens=64, store=store)
+        for _ in range(2)
+    )  # fmt: skip
+    first.admit([spec(0, max_tokens=9), spec(1, max_tokens=9)])
+    updates = turns(first, 3)
+    assert first.salvage() == (1,)
+    second.admit([spec(1, max_tokens=9)])
+    made = tokens_of(updates + finish(second))[1]
+    assert made == tokens_of(finish(all_in_one(tiny_model, tiny_text, [spec(1, max_tokens=9)])))[1]
+
+
 # Split
 
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from engine.messages import Cause, Overflow, SamplingParams
 from scheduler.adaptive import AdaptiveBatcher
+from scheduler.assembly import assemble
 from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
 from scheduler.expected import expected_lengths
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request, Times
-from scheduler.strategy import STRATEGIES, assemble
+from scheduler.strategy import STRATEGIES
 from scheduler.wma import Lengths, batch_lengths, memory_tokens, wma
 from scheduler.worker import Worker
 from tests.scheduler.fakes import port

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, SamplingParams
+from scheduler.assembly import assemble
 from scheduler.assignment import Assignment
 from scheduler.batching import Limits
 from scheduler.dispatcher import Dispatcher
-from scheduler.strategy import STRATEGIES, assemble
+from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import VirtualClock, port, token
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from engine.messages import Cause
+from scheduler.assembly import assemble
 from scheduler.batching import BatcherFactory, Limits
 from scheduler.dealt import DealtBatcher
 from scheduler.fixed import FixedBatcher
 from scheduler.join import JoinBatcher
 from scheduler.memory import fixed
 from scheduler.request import Request
-from scheduler.strategy import CLOSED, STRATEGIES, assemble
+from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import kit, port, request
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from engine.messages import Admit, ExecutorDied, FinishReason, RowUpdate, SamplingParams
+from scheduler.assembly import assemble
 from scheduler.batching import Limits
 from scheduler.dispatcher import Dispatcher, Refused
 from scheduler.request import Request, State
-from scheduler.strategy import STRATEGIES, assemble
+from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, cancelled, port, token
 
 PARAMS = SamplingParams(max_tokens=8)

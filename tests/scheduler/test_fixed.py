@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, SamplingParams
+from scheduler.assembly import assemble
 from scheduler.batching import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.fixed import FixedBatcher
 from scheduler.memory import fixed
 from scheduler.plan import Returns
 from scheduler.request import Request, State
-from scheduler.strategy import CLOSED, STRATEGIES, assemble
+from scheduler.strategy import CLOSED, STRATEGIES
 from tests.scheduler.fakes import VirtualClock, admitted, cancelled, kit, port, request, token, worker
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=2, max_batch_size=3)
@@ -128,6 +129,19 @@ async def test_complete_answers_survive_the_death_of_their_executor() -> None:
     stage.report(1.0, token(0, 5, end=FinishReason.STOP), token(1, 6))
     stage.dispatcher.receive(ExecutorDied(0, "fire"))
     assert (stage.one.state, stage.other.state) == (State.FINISHED, State.FAILED)
+
+
+def test_rows_that_a_dying_executor_salvaged_go_on_elsewhere() -> None:
+    ports = [port(0, rows=2, capacity=5000), port(1, rows=2, capacity=5000)]
+    dispatcher = Dispatcher(assemble(STRATEGIES["fcfs-dynamic"], LIMITS), ports, VirtualClock())
+    one, other = (dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(2))
+    dispatcher.dispatch()
+    dispatcher.receive(ports[0].report(token(0, 5), token(1, 6)))
+    ports[0].alive = False
+    dispatcher.receive(ExecutorDied(0, "fire", salvaged=(1,)))
+    assert (one.state, other.state) == (State.FAILED, State.WAITING)
+    dispatcher.dispatch()
+    assert admitted(ports[1].take()) == [[1]] and other.generated == 1
 
 
 async def test_rows_that_are_handed_back_wait_and_go_on() -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from engine.messages import Admit, Cancel, ExecutorDied, FinishReason, RowId, RowUpdate, SamplingParams
+from scheduler.assembly import Parts, assemble
 from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
 from scheduler.dispatcher import Dispatcher, Refused
@@ -16,7 +17,7 @@ from scheduler.join import JoinBatcher
 from scheduler.placement import idle_first
 from scheduler.plan import Plan
 from scheduler.request import Request, State
-from scheduler.strategy import STRATEGIES, Parts, assemble
+from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, kit, port, token
 

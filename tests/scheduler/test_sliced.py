@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import BatchShape, Cause
+from scheduler.assembly import StrategyError, assemble
 from scheduler.assignment import Assignment
 from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
@@ -16,7 +17,7 @@ from scheduler.memory import slice_bound
 from scheduler.plan import Plan
 from scheduler.request import Request
 from scheduler.sliced import SlicedBatcher
-from scheduler.strategy import CLOSED, STRATEGIES, StrategyError, assemble
+from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import kit, port, request
 

@@ -14,8 +14,8 @@ def fake_fetch(config: ServeConfig) -> None:
     """Fetches for ever what is named so, and cleans up when it is stopped."""
     if config.model != "endless fetch":
         return
-    print("fetching", flush=True)
     try:
+        print("fetching", flush=True)  # whoever reads this may send the signal at once
         Event().wait()
     finally:
         print("cleaned up", flush=True)

@@ -1,0 +1,98 @@
+"""From a row of the table to parts that work together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+
+from scheduler.adaptive import AdaptiveBatcher
+from scheduler.assignment import Observer
+from scheduler.batch_learning import BatchLearning, Submit, inline, profile_lessons
+from scheduler.batch_order import BATCH_ORDERS
+from scheduler.batching import Batcher, BatcherFactory, Kit, Limits
+from scheduler.bilinear import Bilinear
+from scheduler.dealt import DealtBatcher
+from scheduler.fixed import FixedBatcher
+from scheduler.join import JoinBatcher
+from scheduler.memory import MEMORIES
+from scheduler.nearest import Nearest
+from scheduler.order import ORDERS, Aging
+from scheduler.placement import PLACEMENTS, Placement
+from scheduler.serving_time import SERVING_TIMES, ServingTime
+from scheduler.sliced import SlicedBatcher
+from scheduler.strategy import Strategy
+
+BATCHERS = MappingProxyType[str, BatcherFactory](
+    {
+        "join": JoinBatcher,
+        "fixed": FixedBatcher,
+        "one": partial(FixedBatcher, rows=1),
+        "wma": AdaptiveBatcher,
+        "wma-fixed": partial(AdaptiveBatcher, fixed_size=True),
+        "dealt-fixed": partial(DealtBatcher, local=FixedBatcher),
+        "dealt-join": partial(DealtBatcher, local=JoinBatcher),
+        "dp": SlicedBatcher,
+        "dp-capped": partial(SlicedBatcher, capped=True),
+        "dp-adaptive": partial(SlicedBatcher, adaptive=True),
+    }
+)
+
+
+class StrategyError(ValueError):
+    """A strategy cannot work here; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A strategy's parts, ready to work."""
+
+    batcher: Batcher
+    placement: Placement
+    observer: Observer | None = None
+    """Who learns from how plans went."""
+
+
+def assemble(
+    strategy: Strategy, limits: Limits, serving_time: Bilinear | None = None, submit: Submit = inline
+) -> Parts:
+    """Look each part up and put them together; `submit` is for what one of them learns while others work.
+
+    Raises KeyError for a choice that no part's table has, and StrategyError where the machine's profile is wanted.
+    """
+    iterations = limits.slice_length if strategy.slices else None
+    terms = replace(strategy.refill, iterations=iterations, keep_kv=not limits.recompute)
+    estimator = _estimator(strategy, serving_time)
+    kit = Kit(
+        order=ORDERS[strategy.order](_aging(limits, serving_time)),
+        memory=MEMORIES[strategy.memory],
+        limits=limits,
+        terms=terms,
+        returns=strategy.returns,
+        serving_time=serving_time,
+        estimator=estimator,
+        batch_order=BATCH_ORDERS[strategy.batch_order],
+    )
+    observer = None
+    if serving_time is not None and isinstance(estimator, Nearest):
+        observer = BatchLearning(estimator, submit, basis=profile_lessons(serving_time, limits))
+    return Parts(BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement], observer)
+
+
+def _aging(limits: Limits, profile: Bilinear | None) -> Aging:
+    """With the seconds per token of this machine when all slots are taken by rows of half the room there is."""
+    if profile is None:
+        return limits.aging
+    rows = limits.slots or 1
+    columns = min(limits.context_length or 0, (limits.capacity_tokens or 0) / rows) / 2
+    return replace(limits.aging, seconds_per_token=profile.iteration(float(rows), columns))
+
+
+def _estimator(strategy: Strategy, profile: Bilinear | None) -> ServingTime | None:
+    if strategy.serving_time is None:
+        return None
+    if profile is None:
+        raise StrategyError(
+            f"strategy {strategy.name} needs to know what a batch takes on this machine: run `lengthwise profile` first"
+        )
+    return SERVING_TIMES[strategy.serving_time](profile)

@@ -1,0 +1,74 @@
+"""The planner's bound holds in the arena: no batch of the dynamic program ever outgrows it (SCLS, equation 7)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from engine.arena import KvArena
+from engine.batch import choose_view
+from engine.kv import RowKv
+from models.cache import KvShape
+from scheduler.bilinear import Bilinear
+from scheduler.dp import partition
+
+SHAPE = KvShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.float32, device=torch.device("cpu"))
+MODEL = Bilinear(p1=1e-4, p2=1e-3, p3=1e-5, p4=5e-3, d1=1e-6, d2=1e-4, d3=1e-6, d4=2e-2)
+CAPACITY, MOST_ROWS, LONGEST = 256, 8, 80
+BATCHES = 10_000
+
+
+def batches(rng: np.random.Generator, iterations: int) -> list[list[int]]:
+    """The lengths of each batch that some waiting requests are parted into."""
+    lengths = np.sort(rng.integers(1, LONGEST, rng.integers(1, 60)))
+    parts = partition(
+        lengths,
+        rng.random(len(lengths)) < 0.7,
+        MODEL,
+        iterations=iterations,
+        capacity_tokens=CAPACITY,
+        most_rows=MOST_ROWS,
+    )
+    return [lengths[part.start : part.stop].tolist() for part in parts]
+
+
+def serve(arena: KvArena, lengths: list[int], iterations: int) -> int:
+    """Run one batch from its rows' arrival to the end of its slice; returns the cells it had at its widest.
+
+    Rows arrive in the view that a batch of that many rows needs now, and it grows as the running batch's does.
+    """
+    needed = max(lengths) + 1
+    view = choose_view(arena.capacity_tokens, arena.max_rows, len(lengths), needed, 2 * needed)
+    assert view is not None
+    arena.reshape(*view)
+    for length in lengths:
+        cells = torch.ones(SHAPE.layers, SHAPE.kv_heads, length, SHAPE.head_dim)
+        arena.insert(RowKv(cells, cells))
+    for _ in range(iterations):
+        if arena.window == arena.columns:
+            wider = arena.window + 1
+            view = choose_view(arena.capacity_tokens, arena.max_rows, arena.live, wider, wider)
+            assert view is not None
+            arena.reshape(*view)
+        arena.open()
+    cells_used = arena.live * arena.window
+    while arena.live:
+        arena.remove(arena.live - 1)
+    return cells_used
+
+
+def test_ten_thousand_random_batches_never_overflow_the_arena() -> None:
+    """ArenaFull would raise. Nor is the bound slack: where requests abound, batches fill the arena."""
+    rng = np.random.default_rng(11)
+    arena = KvArena(SHAPE, CAPACITY, max_rows=MOST_ROWS)
+    served, fullest = 0, 0
+    with torch.inference_mode():
+        while served < BATCHES:
+            iterations = int(rng.choice([1, 2, 5]))
+            for lengths in batches(rng, iterations):
+                used = serve(arena, lengths, iterations)
+                assert used == len(lengths) * (max(lengths) + iterations) <= CAPACITY
+                fullest = max(fullest, used)
+                served += 1
+    arena.check()
+    assert fullest > 0.95 * CAPACITY

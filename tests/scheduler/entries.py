@@ -1,0 +1,38 @@
+"""Journal entries in miniature."""
+
+from __future__ import annotations
+
+from scheduler.journal_file import BatchEntry, RequestEntry
+
+
+def request_entry(
+    finished_at: float = 100.0,
+    *,
+    generated: int = 20,
+    predicted: float | None = 30.5,
+    outcome: str = "stop",
+    features: tuple[float, ...] = (0.5, 2.0),
+    instruction: str | None = None,
+) -> RequestEntry:
+    return RequestEntry(
+        finished_at=finished_at,
+        model="tiny",
+        strategy="magnus",
+        outcome=outcome,
+        input_length=12,
+        user_input_length=8,
+        max_tokens=64,
+        generated=generated,
+        predicted=predicted,
+        source=None if predicted is None else "forest",
+        assigned=0.25,
+        started=0.5,
+        first_token=0.75,
+        latency=1.5,
+        features=features,
+        instruction=instruction,
+    )
+
+
+def batch_entry(finished_at: float = 100.0) -> BatchEntry:
+    return BatchEntry(finished_at, "tiny", "magnus", 0, 3, 12, 20, 30.5, 2.5, 2.25)
