@@ -59,6 +59,12 @@ class KvArena:
         self._flat_values = zeros(self.shape, capacity_tokens * token)
         self._view(self.max_rows, capacity_tokens // self.max_rows)
 
+    def _view_anew(self) -> None:
+        """The proportions that an empty arena has: as many rows as there may be."""
+        view = self.max_rows, self.capacity_tokens // self.max_rows
+        if view != (self.rows, self.columns):
+            self._view(*view)
+
     def _view(self, rows: int, columns: int) -> None:
         """Look at the flat budget as (layers, rows, kv_heads, columns, head_dim)."""
         self.rows, self.columns = rows, columns
@@ -130,6 +136,7 @@ class KvArena:
         self.lengths.pop()
         if not self.origins:
             self.end = 0
+            self._view_anew()
 
     def extract(self, row: int) -> RowKv:
         """A copy of a row's K and V in host memory, without holes; the row itself stays until it is removed."""

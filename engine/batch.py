@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.arena import ArenaFull, KvArena
+from engine.graphs import DecodeGraphs
 from engine.kv import RowKv
 from engine.messages import BatchShape, RowId
 from engine.row import Row
@@ -24,9 +25,12 @@ costs two copies for nothing."""
 class RunningBatch:
     """Rows that decode together, row i of the list being row i of the arena."""
 
-    def __init__(self, model: LoadedModel, arena: KvArena, *, headroom: int = HEADROOM) -> None:
+    def __init__(
+        self, model: LoadedModel, arena: KvArena, *, headroom: int = HEADROOM, graphs: DecodeGraphs | None = None
+    ) -> None:
         self._model = model
         self._headroom = headroom
+        self._graphs = graphs
         self.arena = arena
         self.rows: list[Row] = []
 
@@ -79,10 +83,19 @@ class RunningBatch:
         self._make_column()
         width = self.arena.open()
         try:
-            return self._forward([(row.last_token,) for row in self.rows])
+            logits = self._replay()
+            return self._forward([(row.last_token,) for row in self.rows]) if logits is None else logits
         except BaseException:
             self.arena.close(width)
             raise
+
+    def _replay(self) -> Tensor | None:
+        """A decode step by a graph, where there is one of this shape."""
+        if self._graphs is None:
+            return None
+        most = self._model.context_length
+        places = [min(length, most) - 1 for length in self.arena.lengths]
+        return self._graphs.step([row.last_token for row in self.rows], places)
 
     def enter(self, joining: Sequence[Row]) -> Tensor:
         """A step in which rows enter with their prompts (Baton's shape), behind those that run.

@@ -18,6 +18,7 @@ from engine.arena import ArenaFull
 from engine.batch import RunningBatch
 from engine.group import Group
 from engine.kv import RowKv
+from engine.lane import Lane
 from engine.lobby import Lobby, Staged, similar_lengths
 from engine.messages import (
     BatchShape,
@@ -65,6 +66,8 @@ class Pipeline:
         self._store = HostStore() if store is None else store
         self._rows: dict[RowId, Row] = {}
         self._lobby = Lobby()
+        self._lane = Lane(model.device)
+        self._reading = False  # whether a chunk of prefill is under way in the lane
         self._closed: Group | None = None  # whose rows the batch is running, if nobody may join them
         self._admitted = 0
         self._prefilled = False  # whether the last turn was a chunk of prefill
@@ -87,9 +90,9 @@ class Pipeline:
             row, kv = self._admitted_row(spec, group)
             if kv is not None:
                 self._lobby.stage(row, kv)
-            elif terms.entry is Entry.SHAPE and row.sampling.prompt_logprobs is None:
+            elif terms.entry is Entry.SHAPE and not terms.closed and row.sampling.prompt_logprobs is None:
                 self._lobby.enter(row)
-            else:  # log-probabilities of a prompt come from a prefill only, so such rows enter by embedding
+            else:  # there is nothing to enter into yet; or the prompt is to be scored, which only prefill does
                 unread.append(row)
         group.unread.update(row.row_id for row in unread)
         together = terms.prefill_together or not terms.closed
@@ -105,14 +108,15 @@ class Pipeline:
 
     def pause(self, row_ids: Iterable[RowId]) -> None:
         """Hand rows back in the next report; those that have ended or are gone are ignored."""
-        here = [self._rows[row_id] for row_id in row_ids if row_id in self._rows]
+        here = [self._rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self._rows]
         self._hand_back([row for row in here if not row.ended], Cause.PAUSE)
 
     def turn(self) -> list[RowUpdate]:
         """One step; returns what it brought to each row, so that no token waits for another step to end."""
         self.begun, self.tally = (), Tally()
-        if self._prefill_is_next():
-            return self._prefill_chunk()
+        updates = self._read()
+        if updates is not None:
+            return updates
         self._refill()
         return self._give_up_stranded() or self._enter() or self._decode()
 
@@ -143,42 +147,73 @@ class Pipeline:
 
     # Prefill
 
+    def _read(self) -> list[RowUpdate] | None:
+        """A chunk of prefill, if it is the turn of one: what it brought; None when there is time for a decode step."""
+        if not self._reading:
+            if not self._prefill_is_next():
+                return None
+            failed = self._launch_chunk()
+            if failed is not None:
+                return failed
+        if self._lane.done or not self._can_decode():
+            self._lane.wait()
+            return self._collect_chunk()
+        return None
+
     def _prefill_is_next(self) -> bool:
         """Prefill and decode alternate while both are wanted, so that neither waits for more than one step."""
         wanted = self._lobby.prefill is not None or self._next_to_read() is not None
-        self._prefilled = wanted and not (self._prefilled and (self.batch.rows or self._next_to_join()))
+        self._prefilled = wanted and not (self._prefilled and self._can_decode())
         return self._prefilled
+
+    def _can_decode(self) -> bool:
+        return bool(self.batch.rows) or self._next_to_join() is not None
 
     def _next_to_read(self) -> list[Row] | None:
         """The rows to prefill next. Those of a closed batch wait until the one before it has ended."""
         for rows in self._lobby.unread:
-            if not rows[0].group.terms.closed or not self._has_others_than(rows[0].group):
+            if not rows[0].group.terms.closed or self._is_next(rows):
                 return rows
         return None
 
-    def _has_others_than(self, group: Group) -> bool:
-        """Whether rows of another group run, or wait for a slot."""
-        return any(row.group is not group for row in (*self.batch.rows, *(one.row for one in self._lobby.staged)))
+    def _is_next(self, rows: list[Row]) -> bool:
+        """Whether no other group runs, and none that waits for a slot comes before these rows'."""
+        group, staged = rows[0].group, self._lobby.staged[:1]
+        if any(row.group is not group for row in self.batch.rows):
+            return False
+        return all(one.row.group is group or rows[0].rank < one.rank for one in staged)
 
-    def _prefill_chunk(self) -> list[RowUpdate]:
+    def _launch_chunk(self) -> list[RowUpdate] | None:
+        """Begin the next chunk in the lane; returns what became of its rows when it cannot be begun."""
         rows = (self._next_to_read() or []) if self._lobby.prefill is None else self._lobby.prefill.rows
         try:
-            prefill = self._begun_prefill(rows)
-            ended = prefill.advance(self._max_prefill_tokens)
+            with self._lane.working():
+                prefill = self._begun_prefill(rows)
+                prefill.launch(self._max_prefill_tokens)
         except torch.OutOfMemoryError as error:
             return self._prefill_smaller(list(rows), error)
         except Exception as error:
             self._lobby.prefill = None
             return self._fail(rows, error)
         self.tally = prefill.tally
+        self._reading = True
+        return None
+
+    def _collect_chunk(self) -> list[RowUpdate]:
+        """Stage the rows whose prompts have been read, and choose their first tokens."""
+        self._reading = False
+        prefill = self._lobby.prefill
+        if prefill is None:  # its last row was cancelled while the chunk was under way
+            return []
+        ended = prefill.collect()
         if not prefill.rows:
             self._lobby.prefill = None
-        if not ended:
-            return []
         for done in ended:
+            self._lane.hand_over(done.kv.keys, done.kv.values, done.logits)
             self._lobby.stage(done.row, done.kv)
             done.row.group.unread.discard(done.row.row_id)
-        return self._choose([done.row for done in ended], torch.stack([done.logits for done in ended]))
+        logits = [done.logits for done in ended]
+        return self._choose([done.row for done in ended], torch.stack(logits)) if ended else []
 
     def _begun_prefill(self, rows: list[Row]) -> Prefill:
         """The prefill under way, else one of the given rows."""
@@ -212,9 +247,13 @@ class Pipeline:
             while (best := self._next_to_join()) is not None:
                 if self._fits(best):
                     self._join(best)
+                elif self._only_ended_rows_run():
+                    for row in list(self.batch.rows):
+                        self._forget(row)
                 elif self._can_displace(best.rank, best.kv.length):
                     self._extract_worst()
                 else:
+                    best.kv = self._lane.fetched(best.kv)  # it is next, so that its copy need not wait for the slot
                     return
         except torch.OutOfMemoryError as error:
             self._relieve(error)
@@ -237,6 +276,9 @@ class Pipeline:
         if staged and staged[0].row.group.terms.closed and (self.batch.rows or not staged[0].row.group.ready):
             return None
         return staged[0] if staged else None
+
+    def _only_ended_rows_run(self) -> bool:
+        return bool(self.batch.rows) and all(row.ended for row in self.batch.rows)
 
     def _can_displace(self, rank: Rank, length: int) -> bool:
         """Whether a row would fit if every running row of worse priority left."""
@@ -278,7 +320,7 @@ class Pipeline:
         """The best rows that there is room for now; one of better priority than running ones takes their place."""
         entering: list[Row] = []
         lengths: list[int] = []
-        for row in self._lobby.entering:
+        for row in self._lobby.entering if self._closed is None else ():
             lengths.append(len(row.context))
             while not self.batch.admits(lengths) and not entering and self._can_displace(row.rank, lengths[0]):
                 self._extract_worst()
@@ -317,7 +359,7 @@ class Pipeline:
         if group is not None:
             group.iterations += 1
             if group.slice_is_over:
-                self._hand_back([row for row in self.batch.rows if not row.ended], Cause.SLICE)
+                self._hand_back(self._open_rows(group), Cause.SLICE)
 
     # Room
 
@@ -325,9 +367,12 @@ class Pipeline:
         """Rows outgrow the device: the batch is split (Magnus, section III-C) or scaled down (Baton, section 4.2)."""
         group = self._closed
         if group is not None and group.terms.overflow is Overflow.SPLIT and len(group.open) > 1:
-            self._hand_back([row for row in self._rows.values() if row.row_id in group.open], Cause.OVERFLOW)
+            self._hand_back(self._open_rows(group), Cause.OVERFLOW)
         else:
             self._extract_worst()
+
+    def _open_rows(self, group: Group) -> list[Row]:
+        return [row for row in self._rows.values() if row.row_id in group.open]
 
     def _extract_worst(self) -> None:
         worst = max(self.batch.rows, key=lambda row: row.rank)
@@ -412,6 +457,7 @@ class Pipeline:
         if row in self.batch.rows:
             self.batch.remove(row, wipe=wipe)
         else:
+            self._lane.wait()  # what is dropped may be in the middle of a chunk
             self._lobby.drop(row.row_id)
         if row.group is self._closed and not row.group.open:
             self._dissolve(row.group)

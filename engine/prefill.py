@@ -45,6 +45,7 @@ class Prefill:
         """What the latest chunk computed."""
         self._contexts = [row.context for row in self.rows]  # what is read of each row
         self._done = 0  # columns [0, done) are computed
+        self._ended: list[Prefilled] = []  # by the latest chunk
         kv, count = model.kv, len(self.rows)
         layout = (kv.layers, count, kv.kv_heads, len(self._contexts[0]), kv.head_dim)
         self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
@@ -56,9 +57,14 @@ class Prefill:
         return self._keys.shape[1] * self._keys.shape[3]
 
     def advance(self, max_tokens: int) -> list[Prefilled]:
+        """`launch` a chunk and `collect` what it brought."""
+        self.launch(max_tokens)
+        return self.collect()
+
+    def launch(self, max_tokens: int) -> None:
         """Compute the next chunk, at most `max_tokens` over all rows (but at least one column).
 
-        Returns the rows whose prompts ended in it; they leave the group.
+        On a CUDA device the chunk is only under way when this returns, but for rows that want their prompt scored.
         """
         begin = self._done
         lengths = [len(context) for context in self._contexts]
@@ -72,9 +78,15 @@ class Prefill:
         self.tally = Tally(prompt=read, pad=len(lengths) * (end - begin) - read)
         still = sum(length > end for length in lengths)
         ended = range(still, len(self.rows))
-        results = [Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in ended]
-        del self.rows[still:], self._contexts[still:]
-        return results
+        self._ended = [Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in ended]
+
+    def collect(self) -> list[Prefilled]:
+        """The rows whose prompts ended in the latest chunk; they leave the group."""
+        ended, self._ended = [one for one in self._ended if one.row in self.rows], []
+        if ended:
+            still = len(self.rows) - len(ended)
+            del self.rows[still:], self._contexts[still:]
+        return ended
 
     def drop(self, row_id: RowId) -> Row | None:
         """Take a cancelled row out; None when it is not here."""

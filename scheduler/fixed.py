@@ -19,12 +19,13 @@ class FixedBatcher:
     """At most `max_batch_size` of the best-ranked requests at a time, as many as fit in memory.
 
     A batch that is not full waits for more until its oldest request has waited for `batch_wait_timeout`, which is
-    dynamic batching; with a timeout of 0 an idle executor takes what there is.
+    dynamic batching; with a timeout of 0 an idle executor takes what there is. `rows` overrides `max_batch_size`.
     """
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
         self.waiting = WaitingQueue(kit.order)
         self._kit = kit
+        self._rows = rows or kit.limits.max_batch_size
         self._asked = -inf  # when an executor was last asked
         self._ripening: deque[float] = deque()  # when those that came will have waited long enough
 
@@ -46,7 +47,7 @@ class FixedBatcher:
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._asked = now
-        most = self._kit.limits.max_batch_size or worker.info.max_rows
+        most = self._rows or worker.info.max_rows
         full = len(self.waiting) >= most
         if worker.busy or not (full or any(self._ripe_at(request) <= now for request in self.waiting)):
             return None

@@ -14,12 +14,9 @@ from pathlib import Path
 
 import torch
 
-from engine.arena import KvArena
-from engine.batch import RunningBatch
 from engine.executor import Executor
-from engine.messages import Deliver, ExecutorInfo, Report, Stop
+from engine.messages import Deliver, Report, Stop
 from engine.offload import HostStore
-from engine.pipeline import Pipeline
 from engine.probe import probe
 from models.catalog import Catalog, default_cache
 from models.loader import LoadedModel, LoadError, load
@@ -30,7 +27,8 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.profile_store import load_profile
 from server.conditions import conditions_of
 from server.config import ServeConfig
-from server.devices import capacity_tokens, context_length, cuda_devices, hush_transformers, threads
+from server.devices import cuda_devices, hush_transformers, threads
+from server.executors import build_executor
 from server.scheduling import parts_for
 from server.service import Limits, Service, seed_source
 
@@ -86,7 +84,7 @@ def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
     models = _load_models(config, folder)
     probe(models[0], text)
     store = HostStore()
-    executors = [_executor(config, index, model, text, store, deliver) for index, model in enumerate(models)]
+    executors = [build_executor(config, index, model, text, store, deliver) for index, model in enumerate(models)]
     serving_time = load_profile(default_cache(), conditions_of(config, models[0]))
     return _Loaded(text, models[0], tuple(executors), serving_time)
 
@@ -108,23 +106,6 @@ def _load_models(config: ServeConfig, folder: Path) -> list[LoadedModel]:
     torch.set_num_threads(threads(config))
     first = load(folder, dtype=config.dtype, device="cpu")
     return [first, *(first.twin() for _ in range(max(1, config.executors) - 1))]
-
-
-def _executor(
-    config: ServeConfig, index: int, model: LoadedModel, text: Text, store: HostStore, deliver: Deliver
-) -> Executor:
-    context = context_length(config, model)
-    capacity = min(capacity_tokens(config, model), config.max_num_seqs * context)
-    if config.max_model_len is not None and capacity < context:
-        raise LoadError(
-            f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "
-            "lower it, or give more with --kv-cache-memory or --gpu-memory-utilization"
-        )
-    arena = KvArena(model.kv, capacity, max_rows=config.max_num_seqs)
-    batch = RunningBatch(model, arena)
-    pipeline = Pipeline(model, text, batch, max_prefill_tokens=config.max_num_batched_tokens, store=store)
-    info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
-    return Executor(info, pipeline, deliver, threads=None if model.device.type == "cuda" else threads(config))
 
 
 @contextmanager

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loadgen import bench_command, simulate_command
+from loadgen.baton import command as baton_command
+from loadgen.compare import command as compare_command
+from loadgen.engine import command as engine_command
 from models.catalog import default_cache
 from server import chat_command, journal_command, models_command, profile_command, train_command
 from server.config import ServeConfig, load_config
@@ -30,6 +33,8 @@ BAD_CONFIG = 78
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Wrong usage exits with 2 at once."""
     args = build_parser().parse_args(argv)
+    if getattr(args, "computes", False):  # with torch in this process, for commands that may not import the server
+        spin_briefly(os.environ)
     try:
         code: int = args.run(args)
     except ConfigError as error:
@@ -55,7 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
     profile_command.add_parser(subparsers)
     train_command.add_parser(subparsers)
     journal_command.add_parser(subparsers)
-    bench_command.add_parser(subparsers)
+    bench_command.add_parser(subparsers, (engine_command.add_parser, baton_command.add_parser))
+    compare_command.add_parser(subparsers)
     simulate_command.add_parser(subparsers, default_cache)
     return parser
 

@@ -83,6 +83,7 @@ class ServeConfig:
         low=0,
         high=2**63 - 1,
     )
+    enforce_eager: bool = option(False, "decode without CUDA graphs")
     allow_replay: bool = option(
         False, "let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"
     )

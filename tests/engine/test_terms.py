@@ -189,6 +189,43 @@ def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tin
     assert made == tokens_of(finish(all_in_one(tiny_model, tiny_text, [spec(1, max_tokens=9)])))[1]
 
 
+def test_slices_of_two_batches_that_wait_one_behind_the_other_both_get_on(pipeline: Pipeline) -> None:
+    """Each held a row that came back and a new one; neither's new row was read while the other's waited: for ever."""
+    sliced = replace(CLOSED, iterations=3)
+    for row_id in (0, 1):
+        pipeline.admit([spec(row_id, max_tokens=20)], sliced)
+        until_handed_back(pipeline)
+    pipeline.admit([spec(0, max_tokens=20), spec(2, max_tokens=2)], sliced)
+    pipeline.admit([spec(1, max_tokens=20), spec(3, max_tokens=2)], sliced)
+    assert until_handed_back(pipeline)[1].row_ids == (0,)
+    assert until_handed_back(pipeline)[1].row_ids == (1,)
+
+
+def test_a_row_that_was_taken_out_of_its_batch_goes_on_when_only_ended_rows_are_left(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text, capacity=60, rows=3)
+    rows = [spec(0, 20, max_tokens=6), spec(1, 20, max_tokens=6), spec(2, 10, max_tokens=20)]
+    pipeline.admit(rows, CLOSED)
+    assert {row_id: len(tokens) for row_id, tokens in tokens_of(finish(pipeline)).items()} == {0: 6, 1: 6, 2: 20}
+
+
+def test_nobody_enters_a_closed_batch_by_shape(pipeline: Pipeline) -> None:
+    pipeline.admit([spec(0, max_tokens=4)], replace(CLOSED, entry=Entry.SHAPE))
+    turns(pipeline, 2)
+    pipeline.admit([spec(1)], SHAPE)
+    turns(pipeline, 1)
+    assert running(pipeline) == [0]
+    finish(pipeline)
+
+
+def test_a_row_that_is_named_twice_is_paused_once(pipeline: Pipeline) -> None:
+    pipeline.admit([spec(0)])
+    turns(pipeline, 2)
+    pipeline.pause([0, 0])
+    assert pipeline.take_handed_back() == (HandedBack((0,), Cause.PAUSE),)
+
+
 # Split
 
 

@@ -1,0 +1,126 @@
+"""The running batch of a simulated device: rows x columns in closed form, so that many iterations are one addition.
+
+The batch counts its iterations and the columns it has opened; a row's length is what it was when the row joined, and
+what was counted since. Knows no order of merit and no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from engine.messages import RowId
+from engine.simulated.row import SimulatedRow
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What holds until a row joins, leaves or ends."""
+
+    farthest: int
+    """The greatest offset of a row."""
+    live: int
+    next_end: int
+    """The first iteration that brings a live row to its end."""
+
+
+class SimulatedBatch:
+    """Rows that decode together within `capacity_tokens` cells."""
+
+    def __init__(self, capacity_tokens: int, max_rows: int, headroom: int) -> None:
+        self.capacity_tokens = capacity_tokens
+        self.rows: dict[RowId, SimulatedRow] = {}
+        self.iterations = 0
+        self._max_rows = max_rows
+        self._headroom = headroom
+        self._opened = 0  # columns since the start
+        self._bounds: Bounds | None = None  # None: to be found anew
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def window(self) -> int:
+        """Columns that an iteration reads, its own not among them."""
+        return self._found.farthest + self._opened if self.rows else 0
+
+    @property
+    def live(self) -> int:
+        """Rows that have not ended."""
+        return self._found.live
+
+    @property
+    def until_next_end(self) -> int | None:
+        """Iterations until the next row ends; None when all have."""
+        return self._found.next_end - self.iterations if self._found.live else None
+
+    @property
+    def room(self) -> int:
+        """Iterations until the rows fill the memory."""
+        return self.capacity_tokens // len(self) - self.window
+
+    def fits(self, length: int) -> bool:
+        """Whether a row of `length` tokens of K and V can join and all can go on for some steps."""
+        return self._has_room(len(self) + 1, max(self.window, length))
+
+    def fits_beside(self, length: int, others: Collection[SimulatedRow]) -> bool:
+        """Whether it could join if, of the rows that run, only these others were left."""
+        columns = max((length, *(row.offset + self._opened for row in others)))
+        return self._has_room(len(others) + 1, columns)
+
+    def admits(self, lengths: Sequence[int]) -> bool:
+        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest."""
+        return self._has_room(len(self) + len(lengths), self.window + max(lengths) - 1)
+
+    def insert(self, row: SimulatedRow) -> None:
+        """Let a row join; its columns are its own tokens only."""
+        row.since, row.offset = self.iterations, row.kv_length - self._opened
+        row.ends_at = self.iterations + row.total - row.generated
+        self.rows[row.row_id] = row
+        self._bounds = None
+
+    def remove(self, row: SimulatedRow) -> None:
+        """Let a row leave, with what it has generated here."""
+        self.settle(row)
+        del self.rows[row.row_id]
+        self._bounds = None
+
+    def settle(self, row: SimulatedRow) -> None:
+        """Count up to now what a row has generated; one that has ended generates nothing of its own any more."""
+        row.generated = min(row.generated + self.iterations - row.since, row.total)
+        row.since = self.iterations
+
+    def step(self, iterations: int) -> None:
+        """Decode; no row may end before the last of these iterations."""
+        self.iterations += iterations
+        self._opened += iterations
+
+    def enter(self, joining: Sequence[SimulatedRow]) -> None:
+        """An iteration in which rows enter with their prompts: every row before them gets as many columns."""
+        self.iterations += 1
+        self._opened += max(row.context for row in joining)
+        for row in joining:
+            row.generated += 1
+            self.insert(row)
+
+    def just_ended(self) -> list[SimulatedRow]:
+        """The rows that the latest iteration brought to their end, settled."""
+        if self._bounds is not None and self._bounds.next_end > self.iterations:
+            return []
+        self._bounds = None
+        ended = [row for row in self.rows.values() if row.told < row.total and row.ends_at <= self.iterations]
+        for row in ended:
+            self.settle(row)
+        return ended
+
+    def _has_room(self, rows: int, window: int) -> bool:
+        needed = window + 1 if rows == 1 else window + 1 + self._headroom
+        return rows <= self._max_rows and rows * needed <= self.capacity_tokens
+
+    @property
+    def _found(self) -> Bounds:
+        if self._bounds is None:
+            ends = [row.ends_at for row in self.rows.values() if row.ends_at > self.iterations]
+            farthest = max((row.offset for row in self.rows.values()), default=0)
+            self._bounds = Bounds(farthest, len(ends), min(ends, default=0))
+        return self._bounds

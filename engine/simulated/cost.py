@@ -1,0 +1,17 @@
+"""What a simulated device's work costs, in seconds. Knows no rows by name and no time of day."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Cost(Protocol):
+    """A device's speed; the bilinear serving-time model of a measured machine is one."""
+
+    def prefill(self, rows: int, length: int, /) -> float:
+        """Seconds to read `rows` prompts of `length` tokens, up to their first tokens."""
+        ...
+
+    def decode(self, rows: int, length: int, iterations: int, /) -> float:
+        """Seconds of so many iterations after `length` columns; more iterations never take less."""
+        ...

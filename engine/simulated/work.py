@@ -1,0 +1,37 @@
+"""A stretch of a simulated device's time in which nothing happens that anybody must know of before its end."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+INSTANT = 1e-9
+"""Seconds by which sums of times may differ from each other and still mean the same moment."""
+
+
+class Kind(StrEnum):
+    PREFILL = "prefill"
+    ENTER = "enter"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A chunk of prefill, an entry by shape, or some decode iterations."""
+
+    kind: Kind
+    iterations: int
+    """What can be told apart in it: an order that arrives meanwhile waits for the end of the one under way."""
+    lasts: Callable[[int], float]
+    """Seconds of the first so many iterations."""
+
+    @property
+    def seconds(self) -> float:
+        return self.lasts(self.iterations)
+
+    def cut(self, elapsed: float) -> Work:
+        """As much of it as was begun after so many seconds, one iteration at least."""
+        counts = range(1, self.iterations)
+        return replace(self, iterations=1 + bisect.bisect_left(counts, elapsed - INSTANT, key=self.lasts))

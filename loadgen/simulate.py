@@ -1,0 +1,166 @@
+"""From the flags of `lengthwise simulate` to a table on the screen and a JSON file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from loadgen import result
+from loadgen.presets import PRESETS
+from loadgen.result import ResultError
+from loadgen.simulated_figures import SimulatedFigures, figures
+from loadgen.simulated_load import simulated_load
+from loadgen.simulated_report import details_json, figures_json, table
+from loadgen.simulation import Machine, Simulation, SimulationError, simulate
+from loadgen.workload.errors import WorkloadError
+from loadgen.workload.lengths import Lengths
+from scheduler.assembly import StrategyError, assemble
+from scheduler.batching import Limits
+from scheduler.bilinear import Bilinear
+from scheduler.length.oracle import true_length
+from scheduler.length.table import Length
+from scheduler.profile_store import FOLDER, ProfileError, read_profile
+from scheduler.strategy import STRATEGIES
+
+GROUP_TOKENS = 8192
+"""Cells of a prefill group when nothing else is said."""
+
+MAX_NUM_SEQS = 32
+"""As `lengthwise serve` has it."""
+
+
+class SimulateError(Exception):
+    """The simulation cannot be run or kept; the message is for the user."""
+
+
+def run_simulate(args: argparse.Namespace) -> int:
+    """Simulate each strategy, print and save; returns the exit code: 1 when a request failed. Raises SimulateError."""
+    try:
+        if args.save_result is not None:
+            result.prepare(args.save_result.parent)
+        _refuse_unknown(args.strategies)
+        cost, machine = machine_of(args)
+        trace = simulated_load(args)
+        done = _simulate_all(args, cost, machine, trace)
+        told = {name: figures(one) for name, one in done.items()}
+        Console().print(table(told))
+        if args.save_result is not None:
+            result.save(args.save_result, _document(args, machine, cost, told, done))
+    except (WorkloadError, ProfileError, StrategyError, SimulationError, ResultError) as error:
+        raise SimulateError(str(error)) from error
+    return 1 if any(one.failed for one in told.values()) else 0
+
+
+def machine_of(args: argparse.Namespace) -> tuple[Bilinear, Machine]:
+    """The machine that the flags describe, and its serving-time model; raises SimulateError and ProfileError."""
+    if args.cost in PRESETS:
+        preset = PRESETS[args.cost]
+        assert isinstance(preset.cost, Bilinear)
+        cost, machine = preset.cost, preset
+    else:
+        cost = read_profile(_profile_path(args)).model
+        if args.capacity_tokens is None:
+            raise SimulateError("a profile does not say how much memory there is: give --capacity-tokens")
+        machine = Machine(cost, args.capacity_tokens, MAX_NUM_SEQS, args.capacity_tokens)
+    given = {
+        "capacity_tokens": args.capacity_tokens,
+        "max_num_seqs": args.max_num_seqs,
+        "context_length": args.max_model_len,
+        "workers": args.workers,
+        "max_prefill_tokens": args.max_num_batched_tokens,
+    }
+    return cost, replace(machine, **{name: value for name, value in given.items() if value is not None})
+
+
+def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
+    """What batchers must respect, as the server would tell them."""
+    ahead = max(1, machine.max_num_seqs // 8) if args.prefill_ahead is None else args.prefill_ahead
+    limits = Limits(
+        group_tokens=args.max_num_batched_tokens or GROUP_TOKENS,
+        prefill_ahead=ahead,
+        max_batch_size=args.max_batch_size,
+        batch_wait_timeout=args.batch_wait_timeout,
+        slice_length=args.slice_length,
+        min_interval=args.min_interval,
+        recompute=args.recompute,
+    )
+    return limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+
+
+def _refuse_unknown(names: tuple[str, ...]) -> None:
+    unknown = [name for name in names if name not in STRATEGIES]
+    if unknown:
+        raise SimulateError(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
+
+
+def _profile_path(args: argparse.Namespace) -> Path:
+    if args.cost != "profile":
+        path = Path(args.cost)
+        if not path.exists():
+            raise SimulateError(f"--cost {args.cost}: is no file, and none of profile, {', '.join(PRESETS)}")
+        return path
+    folder: Path = args.cache() / FOLDER
+    found = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise SimulateError("--cost profile: this machine has no profile yet; run `lengthwise profile` first")
+    Console(stderr=True).print(f"profile: {found[-1]}", highlight=False)
+    return found[-1]
+
+
+def _simulate_all(
+    args: argparse.Namespace, cost: Bilinear, machine: Machine, trace: list[Lengths]
+) -> dict[str, Simulation]:
+    """One strategy after another, each from the start."""
+    limits = limits_of(args, machine)
+    longest = args.max_output_len or max(one.output_length for one in trace)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    done: dict[str, Simulation] = {}
+    with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=2) as bar:
+        for name in args.strategies:
+            task = bar.add_task(name, total=len(trace))
+            strategy = STRATEGIES[name]
+            parts = assemble(strategy, limits, cost)
+            predict = true_length if strategy.length == Length.ORACLE else None
+            done[name] = simulate(parts, machine, trace, longest, partial(_show, bar, task), predict)
+            bar.update(task, completed=len(trace))
+    return done
+
+
+def _show(bar: Progress, task: object, ended: int) -> None:
+    if ended % 100 == 0:  # each update takes a lock
+        bar.update(task, completed=ended)  # type: ignore[arg-type]
+
+
+def _document(
+    args: argparse.Namespace,
+    machine: Machine,
+    cost: Bilinear,
+    told: Mapping[str, SimulatedFigures],
+    done: Mapping[str, Simulation],
+) -> dict[str, object]:
+    return {
+        "cost": args.cost,
+        "cost_model": cost,
+        "machine": {
+            "workers": machine.workers,
+            "capacity_tokens": machine.capacity_tokens,
+            "max_num_seqs": machine.max_num_seqs,
+            "max_model_len": machine.context_length,
+            "max_num_batched_tokens": machine.max_prefill_tokens,
+        },
+        "dataset_name": " ".join(args.mix) if args.mix else args.dataset_name or "builtin",
+        "request_rate": args.rate,
+        "burstiness": args.burstiness,
+        "duration": args.duration,
+        "seed": args.seed,
+        "slice_length": args.slice_length,
+        "recompute": args.recompute,
+        "strategies": {name: figures_json(told[name]) | details_json(done[name]) for name in done},
+    }

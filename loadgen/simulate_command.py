@@ -1,0 +1,137 @@
+"""`lengthwise simulate`: strategies on machines that are not here, in seconds instead of hours.
+
+It owns the flags and the errors; simulate.py does the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.workload import flags as workload_flags
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DEFAULT_STRATEGIES = ("vs", "baton-pd")
+DEFAULT_COST = "a100-llama2-13b-hf"
+
+
+def add_parser(subparsers: Subparsers, cache: Callable[[], Path]) -> None:
+    """Add the command and its flags to the program's own; `cache` is the folder where this machine's profiles are."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="compare strategies on simulated executors",
+        description="Run the real scheduler over simulated executors, which take the time that a cost model says, on "
+        "a clock that jumps from event to event. Nothing else is simulated: decisions are those of `lengthwise serve`.",
+    )
+    _add_machine(parser.add_argument_group("machine"))
+    _add_scheduling(parser.add_argument_group("scheduling"))
+    _add_load(parser.add_argument_group("load"))
+    workload_flags.add_flags(parser)
+    parser.add_argument("--save-result", type=Path, metavar="FILE", help="write figures and all requests as JSON")
+    parser.set_defaults(run=run, cache=cache)
+
+
+def _add_machine(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--cost",
+        default=DEFAULT_COST,
+        metavar="NAME",
+        help="how fast executors are: v100-chatglm-6b, a100-llama2-13b-hf, a100-llama2-13b-ds or ssjf, as the papers "
+        "tell; a profile's file; or `profile`, the latest of this machine (default: %(default)s)",
+    )
+    _add(group, "--workers", "executors (default: the preset's, else 1)")
+    _add(group, "--capacity-tokens", "tokens of K and V that each holds (default: the preset's)")
+    _add(group, "--max-num-seqs", "rows that each runs at once (default: the preset's, else 32)")
+    _add(group, "--max-model-len", "longest prompt plus answer (default: the preset's, else the capacity)")
+    _add(group, "--max-num-batched-tokens", "prompt cells to read at a time (default: a whole group's, up to 8192)")
+
+
+def _add_scheduling(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--strategies",
+        type=_names,
+        default=DEFAULT_STRATEGIES,
+        metavar="A,B,...",
+        help=f"strategies of `lengthwise serve` (default: {','.join(DEFAULT_STRATEGIES)})",
+    )
+    _add(group, "--slice-length", "iterations of a slice, for strategies that slice (default: 128)", default=128)
+    _add(group, "--max-batch-size", "rows of a batch that nobody joins (default: as many as there is room for)")
+    _add(group, "--prefill-ahead", "rows to prefill before a slot is free (default: an eighth of --max-num-seqs)")
+    group.add_argument(
+        "--batch-wait-timeout",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="seconds to wait for a batch to fill up (default: 0)",
+    )
+    group.add_argument("--min-interval", type=_seconds, metavar="S", help="Γ of SCLS: seconds between two arrangements")
+    group.add_argument(
+        "--recompute", action="store_true", help="rows lose their K and V between slices, as SCLS has it"
+    )
+
+
+def _add_load(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--rate", type=_positive, metavar="RPS", help="requests a second (default: a trace's own times, else 20)"
+    )
+    group.add_argument(
+        "--burstiness", type=_positive, default=1.0, metavar="N", help="1 is Poisson, less is burstier (default: 1)"
+    )
+    group.add_argument(
+        "--duration", type=_positive, default=600.0, metavar="S", help="seconds of arrivals (default: 600)"
+    )
+    group.add_argument("--seed", type=_natural, default=0, metavar="N", help="of lengths and arrivals (default: 0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate; returns the exit code: 1 when it cannot be done."""
+    from loadgen.simulate import SimulateError, run_simulate  # numpy and the scheduler, which --help can do without
+
+    try:
+        return run_simulate(args)
+    except SimulateError as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _add(group: argparse._ArgumentGroup, flag: str, help: str, default: int | None = None) -> None:
+    group.add_argument(flag, type=_whole, default=default, metavar="N", help=help)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise argparse.ArgumentTypeError("names no strategy")
+    return names
+
+
+def _whole(text: str) -> int:
+    return int(_number(text, lambda value: value >= 1 and value.is_integer(), "a whole number of at least 1"))
+
+
+def _natural(text: str) -> int:
+    return int(_number(text, lambda value: value >= 0 and value.is_integer(), "a whole number of at least 0"))
+
+
+def _positive(text: str) -> float:
+    return _number(text, lambda value: value > 0, "a number above 0")
+
+
+def _seconds(text: str) -> float:
+    return _number(text, lambda value: value >= 0, "a number of at least 0")
+
+
+def _number(text: str, fits: Callable[[float], bool], what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and fits(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return value

@@ -1,0 +1,59 @@
+"""The engine's part of the composition root: from flags and a loaded model to an executor that can be started."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from engine.arena import KvArena
+from engine.batch import RunningBatch
+from engine.executor import Executor
+from engine.graphs import DecodeGraphs, GraphError
+from engine.messages import Deliver, ExecutorInfo
+from engine.offload import HostStore
+from engine.pipeline import Pipeline
+from models.loader import LoadedModel, LoadError
+from models.text import Text
+from server.config import ServeConfig
+from server.devices import capacity_tokens, context_length, threads
+
+log = logging.getLogger(__name__)
+
+
+def build_executor(
+    config: ServeConfig, index: int, model: LoadedModel, text: Text, store: HostStore, deliver: Deliver
+) -> Executor:
+    """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
+    context = context_length(config, model)
+    capacity = min(capacity_tokens(config, model), config.max_num_seqs * context)
+    if config.max_model_len is not None and capacity < context:
+        raise LoadError(
+            f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "
+            "lower it, or give more with --kv-cache-memory or --gpu-memory-utilization"
+        )
+    arena = KvArena(model.kv, capacity, max_rows=config.max_num_seqs)
+    batch = RunningBatch(model, arena, graphs=_graphs(config, model, arena))
+    pipeline = Pipeline(model, text, batch, max_prefill_tokens=config.max_num_batched_tokens, store=store)
+    info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
+    return Executor(info, pipeline, deliver, threads=None if model.device.type == "cuda" else threads(config))
+
+
+def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:
+    """Decode steps captured on a CUDA device; None elsewhere, and where they cannot be had, which the log tells."""
+    if model.device.type != "cuda" or config.enforce_eager:
+        return None
+    begin = time.monotonic()
+    graphs = DecodeGraphs(model, arena)
+    try:
+        with Progress(console=Console(stderr=True)) as bars:
+            task = bars.add_task("capturing CUDA graphs", total=len(graphs))
+            graphs.prepare(lambda: bars.advance(task))
+    except (GraphError, RuntimeError, torch.OutOfMemoryError) as error:
+        log.warning("decoding without CUDA graphs, which costs speed with few rows: %s", error)
+        return None
+    log.info("captured %d CUDA graphs in %.1f s", len(graphs), time.monotonic() - begin)
+    return graphs

@@ -1,0 +1,81 @@
+"""A simulated executor under a test's clock: prefill takes 1 s and an iteration 0.1 s unless a test says otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import Any
+
+from engine.messages import ExecutorInfo, Report, RowId, RowSpec, RowUpdate, SamplingParams, StepReport, Tally
+from engine.simulated.cost import Cost
+from engine.simulated.executor import SimulatedExecutor
+from scheduler.bilinear import Bilinear
+
+STEADY = Bilinear(p1=0, p2=0, p3=0, p4=1.0, d1=0, d2=0, d3=0, d4=0.1)
+"""Prefill 1 s, an iteration 0.1 s, whatever is in it."""
+
+PER_COLUMN = Bilinear(p1=0, p2=0, p3=1.0, p4=0, d1=0, d2=0, d3=0, d4=0.1)
+"""Prefill 1 s a column."""
+
+
+def row(row_id: RowId, prompt: int, tokens: int, *, priority: int = 0) -> RowSpec:
+    return RowSpec(row_id, (0,) * prompt, SamplingParams(1000, replay_tokens=tokens), priority)
+
+
+class Device:
+    """An executor, its clock and all that it reported."""
+
+    def __init__(
+        self, *, capacity: int = 10_000, rows: int = 8, cost: Cost = STEADY, headroom: int = 0, **more: Any
+    ) -> None:
+        self.time = 0.0
+        self.reports: list[tuple[float, StepReport]] = []
+        info = ExecutorInfo(0, "simulated", capacity, rows, capacity)
+        self.executor = SimulatedExecutor(info, cost, lambda: self.time, self._note, headroom=headroom, **more)
+
+    def _note(self, report: Report) -> None:
+        assert isinstance(report, StepReport)
+        self.reports.append((self.time, report))
+
+    def run(self, until: float = math.inf) -> Device:
+        """Let time pass; with infinity until nothing is left to do."""
+        while self.executor.due <= until and self.executor.due < math.inf:
+            self.time = max(self.time, self.executor.due)
+            self.executor.advance()
+            self.executor.check()
+        if until < math.inf:
+            self.time = until
+        return self
+
+    @property
+    def updates(self) -> list[tuple[float, RowUpdate]]:
+        return [(time, update) for time, report in self.reports for update in report.updates]
+
+    @property
+    def first_tokens(self) -> dict[RowId, float]:
+        return {update.row_id: round(time, 9) for time, update in reversed(self.updates) if update.token_ids}
+
+    @property
+    def ends(self) -> dict[RowId, float]:
+        """When each row's last update came."""
+        return {update.row_id: round(time, 9) for time, update in self.updates if update.finish_reason}
+
+    @property
+    def tokens(self) -> dict[RowId, int]:
+        counts: defaultdict[RowId, int] = defaultdict(int)
+        for _, update in self.updates:
+            counts[update.row_id] += len(update.token_ids)
+        return dict(counts)
+
+    @property
+    def handed_back(self) -> list[tuple[float, str, tuple[RowId, ...]]]:
+        return [
+            (round(time, 9), one.cause.value, one.row_ids)
+            for time, report in self.reports
+            for one in report.handed_back
+        ]
+
+    @property
+    def tally(self) -> Tally:
+        tallies = [report.tally for _, report in self.reports]
+        return Tally(*(sum(getattr(one, name) for one in tallies) for name in Tally.__slots__))

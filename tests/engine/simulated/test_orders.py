@@ -1,0 +1,251 @@
+"""Orders that come while work is under way, and whatever comes, each row ends once with all its tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.messages import Admit, Cancel, Entry, Order, Overflow, Pause, RowId, Stop, Terms
+from engine.simulated.pipeline import GLANCE
+from engine.simulated.store import SimulatedStore
+from scheduler.bilinear import Bilinear
+from tests.engine.simulated.device import Device, row
+
+
+@pytest.mark.parametrize(("time", "boundary"), [(1.25, 1.3), (1.3, 1.3), (1.301, 1.4)])
+def test_an_order_cuts_a_run_short_at_the_next_iteration(time: float, boundary: float) -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 20),)))
+    device.run(time - 1e-12)
+    device.time = time
+    device.executor.post(Pause((1,)))
+    device.run()
+    assert device.handed_back == [(boundary, "pause", (1,))]
+    assert device.tokens == {1: 1 + round((boundary - 1) / 0.1)}
+
+
+def test_a_paused_row_goes_on_where_it_stopped() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 20),)))
+    device.run(1.25)
+    device.executor.post(Pause((1, 7)))
+    device.run(5.0)
+    device.executor.post(Admit((row(1, 3, 20),)))
+    device.run()
+    assert device.ends == {1: 6.6} and device.tokens == {1: 20}
+
+
+def test_a_row_paused_before_it_was_read_starts_from_its_prompt() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 2),)))
+    device.executor.post(Pause((1,)))
+    device.run()
+    assert device.handed_back == [(0.0, "pause", (1,))] and device.tokens == {}
+    device.executor.post(Admit((row(1, 3, 2),)))
+    device.run()
+    assert device.ends == {1: 1.1}
+
+
+def test_a_cancelled_row_is_gone_at_the_next_iteration() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 20), row(2, 3, 4)), Terms(closed=True)))
+    device.run(1.25)
+    device.executor.post(Cancel((1, 7)))
+    device.run()
+    assert device.ends == {2: 1.3} and device.executor.due == math.inf
+
+
+def test_what_is_kept_of_a_row_can_be_cancelled() -> None:
+    store = SimulatedStore()
+    device = Device(store=store)
+    device.executor.post(Admit((row(1, 3, 20),), Terms(closed=True, iterations=2)))
+    device.run()
+    assert len(store) == 1
+    device.executor.post(Cancel((1,)))
+    device.run()
+    assert len(store) == 0
+
+
+def test_a_prefill_is_not_cut_short() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 20),)))
+    device.run(0.5)
+    device.executor.post(Cancel((1,)))
+    device.run()
+    assert device.first_tokens == {1: 1.0} and device.executor.due == math.inf
+
+
+def test_a_closed_batch_runs_on_when_another_comes() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 20),), Terms(closed=True)))
+    device.run(1.25)
+    due = device.executor.due
+    device.executor.post(Admit((row(2, 3, 20),), Terms(closed=True)))
+    assert device.executor.due == due
+
+
+@pytest.mark.parametrize("entry", Entry)
+def test_a_row_of_better_priority_takes_a_slot(entry: Entry) -> None:
+    device = Device(rows=1)
+    terms = Terms(entry=entry)
+    device.executor.post(Admit((row(1, 3, 5, priority=1),), terms))
+    device.run(1.05)
+    device.executor.post(Admit((row(2, 3, 3),), terms))
+    device.run()
+    # 1-1.1 brings row 1 its second token, 1.1-2.1 reads row 2, which runs until 2.3; then row 1 has three more to come
+    assert device.ends == {2: 2.3, 1: 2.6}
+
+
+def test_an_equal_priority_takes_no_slot() -> None:
+    device = Device(rows=1)
+    device.executor.post(Admit((row(1, 3, 5),)))
+    device.executor.post(Admit((row(2, 3, 3),)))
+    device.run()
+    assert device.ends == {1: 2.4, 2: 2.6}
+
+
+def test_rows_that_others_may_join_report_from_time_to_time() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 200),)))
+    device.run()
+    assert max(len(update.token_ids) for _, update in device.updates) == GLANCE
+    assert len(device.updates) <= 200 / GLANCE + 2
+
+
+def test_a_stopped_executor_does_nothing_more() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 20),)))
+    device.run(1.25)
+    device.executor.post(Stop())
+    device.run()
+    device.executor.post(Admit((row(2, 3, 20),)))
+    assert not device.executor.alive and device.executor.due == math.inf and 2 not in device.tokens
+
+
+# Whatever comes
+
+TERMS = st.builds(
+    Terms,
+    entry=st.sampled_from(Entry),
+    closed=st.booleans(),
+    iterations=st.none() | st.integers(1, 12),
+    overflow=st.sampled_from(Overflow),
+    prefill_together=st.booleans(),
+    keep_kv=st.booleans(),
+)
+ROWS = st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2))
+ADMISSIONS = st.lists(
+    st.tuples(st.floats(0, 20), TERMS, st.lists(ROWS, min_size=1, max_size=4)), min_size=1, max_size=8
+)
+PAUSES = st.lists(st.tuples(st.floats(0, 30), st.lists(st.integers(0, 31), max_size=3)), max_size=6)
+COSTS = st.builds(
+    Bilinear, *(st.floats(0, 0.001) for _ in range(3)), st.floats(0.01, 1), *(st.floats(0, 0.001),) * 3, st.just(0.1)
+)
+
+
+class Client:
+    """Sends orders at their times, and rows that are handed back to either device at once."""
+
+    def __init__(self, cost: Bilinear, chunk: int) -> None:
+        store = SimulatedStore()
+        self.devices = [
+            Device(capacity=90, rows=5, cost=cost, headroom=4, store=store, max_prefill_tokens=chunk) for _ in range(2)
+        ]
+        self.admitted: dict[RowId, tuple[Admit, RowId]] = {}
+        self.seen = [0, 0]
+        self.runs = 0
+
+    def post(self, time: float, place: int, order: Order) -> None:
+        for device in self.devices:
+            device.run(time)
+        self.devices[place].executor.post(order)
+
+    def drain(self) -> None:
+        """Until all is done; a row that is handed back is admitted again, alone."""
+        while any(device.executor.due < math.inf for device in self.devices) or self._unseen():
+            place = min((0, 1), key=lambda place: self.devices[place].executor.due)
+            due = self.devices[place].executor.due
+            if due < math.inf:
+                self.devices[place].run(due)
+            self._readmit(max(device.time for device in self.devices))
+
+    def _unseen(self) -> bool:
+        return any(len(device.reports) > seen for device, seen in zip(self.devices, self.seen, strict=True))
+
+    def _readmit(self, now: float) -> None:
+        for place, device in enumerate(self.devices):
+            reports, self.seen[place] = device.reports[self.seen[place] :], len(device.reports)
+            for _, report in reports:
+                for row_id in (row_id for one in report.handed_back for row_id in one.row_ids):
+                    order, _ = self.admitted[row_id]
+                    spec = next(spec for spec in order.rows if spec.row_id == row_id)
+                    other = self.devices[(place + self.runs) % 2]
+                    other.time = max(other.time, now)
+                    other.executor.post(Admit((spec,), order.terms))
+                    self.runs += 1
+
+
+def _play(cost: Bilinear, chunk: int, admissions: list[tuple[float, Terms, list[tuple[int, int, int]]]]) -> Client:
+    client, number = Client(cost, chunk), 0
+    for place, (time, terms, shapes) in enumerate(sorted(admissions, key=lambda one: one[0])):
+        specs = tuple(
+            row(number + index, prompt, tokens, priority=priority)
+            for index, (prompt, tokens, priority) in enumerate(shapes)
+        )
+        number += len(specs)
+        order = Admit(specs, terms)
+        client.admitted |= {spec.row_id: (order, spec.row_id) for spec in specs}
+        client.post(time, place % 2, order)
+    return client
+
+
+def _lengths(client: Client) -> dict[RowId, int]:
+    found = {}
+    for row_id, (order, _) in client.admitted.items():
+        spec = next(spec for spec in order.rows if spec.row_id == row_id)
+        assert spec.sampling.replay_tokens is not None
+        found[row_id] = spec.sampling.replay_tokens
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(ADMISSIONS, PAUSES, COSTS, st.integers(1, 100))
+def test_every_row_ends_once_with_exactly_its_tokens(
+    admissions: list[tuple[float, Terms, list[tuple[int, int, int]]]],
+    pauses: list[tuple[float, list[int]]],
+    cost: Bilinear,
+    chunk: int,
+) -> None:
+    client = _play(cost, chunk, admissions)
+    last = max(time for time, _, _ in admissions)
+    for time, row_ids in sorted(pauses):
+        for place in (0, 1):
+            client.post(max(time, last), place, Pause(tuple(row_ids)))
+    client.drain()
+    tokens: dict[RowId, int] = {}
+    for device in client.devices:
+        for row_id, count in device.tokens.items():
+            tokens[row_id] = tokens.get(row_id, 0) + count
+    ends = [update.row_id for device in client.devices for _, update in device.updates if update.finish_reason]
+    assert sorted(ends) == sorted(client.admitted)
+    assert tokens == _lengths(client)
+    assert sum(device.tally.generated for device in client.devices) == sum(tokens.values())
+
+
+def _same_twice(play: Callable[[], Client]) -> None:
+    one, two = play(), play()
+    for client in (one, two):
+        client.drain()
+    assert [device.reports for device in one.devices] == [device.reports for device in two.devices]
+
+
+@settings(max_examples=25, deadline=None)
+@given(ADMISSIONS, COSTS)
+def test_the_same_orders_bring_the_same_reports(
+    admissions: list[tuple[float, Terms, list[tuple[int, int, int]]]], cost: Bilinear
+) -> None:
+    _same_twice(lambda: _play(cost, 16, admissions))

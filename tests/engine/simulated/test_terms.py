@@ -1,0 +1,189 @@
+"""Every field of an order's terms takes the time that can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.messages import Admit, Entry, FinishReason, Overflow, Tally, Terms
+from engine.simulated.store import SimulatedStore
+from tests.engine.simulated.device import PER_COLUMN, Device, row
+
+CLOSED = Terms(closed=True)
+SHAPE = Terms(entry=Entry.SHAPE)
+
+
+def test_a_row_is_prefilled_and_then_decoded() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, prompt=3, tokens=5),)))
+    device.run()
+    assert device.first_tokens == {1: 1.0}
+    assert device.ends == {1: 1.4}
+    assert device.tokens == {1: 5}
+    assert device.tally == Tally(prompt=3, generated=5)
+    [begun] = [(time, report.seconds) for time, report in device.reports if report.begun]
+    assert begun == (1.0, 1.0), "it began at 0"
+
+
+def test_a_replayed_row_stops_and_another_reaches_its_length() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 1), row(2, 3, 5000))))
+    device.run()
+    assert [update.finish_reason for _, update in device.updates if update.finish_reason] == [
+        FinishReason.STOP,
+        FinishReason.LENGTH,
+    ]
+    assert device.tokens == {1: 1, 2: 1000}
+
+
+def test_prefill_alternates_with_decode_steps() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 3),)))
+    device.executor.post(Admit((row(2, 3, 2),)))
+    device.run()
+    # 0-1 reads row 1, 1-1.1 decodes it, 1.1-2.1 reads row 2, 2.1-2.2 decodes both
+    assert device.first_tokens == {1: 1.0, 2: 2.1}
+    assert device.ends == {1: 2.2, 2: 2.2}
+
+
+def test_a_group_is_read_in_chunks_and_short_rows_leave_it() -> None:
+    device = Device(cost=PER_COLUMN, max_prefill_tokens=4)
+    device.executor.post(Admit((row(1, 2, 1), row(2, 6, 1))))
+    device.run()
+    assert device.first_tokens == {1: 2.0, 2: 6.0}  # two columns for both, then four for one
+    assert device.tally == Tally(prompt=8, pad=0, generated=2)
+
+
+def test_padding_of_a_group_is_counted() -> None:
+    device = Device(cost=PER_COLUMN)
+    device.executor.post(Admit((row(1, 2, 1), row(2, 6, 1))))
+    device.run()
+    assert device.first_tokens == {1: 6.0, 2: 6.0}
+    assert device.tally == Tally(prompt=8, pad=4, generated=2)
+
+
+def test_rows_enter_by_shape_in_one_step_for_all() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 10),), SHAPE))
+    device.run(1.05)
+    device.executor.post(Admit((row(2, 5, 1),), SHAPE))
+    device.run()
+    # 0-1 row 1 enters, 1-1.1 it is decoded, 1.1-2.1 row 2 enters and row 1 gets its third token
+    assert device.first_tokens == {1: 1.0, 2: 2.1}
+    assert device.ends == {1: 2.8, 2: 2.1}
+    assert device.tally == Tally(prompt=8, pad=4, generated=11)
+
+
+def test_holes_of_an_entry_take_room() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 10),), SHAPE))
+    device.run(1.05)
+    device.executor.post(Admit((row(2, 5, 9),), SHAPE))
+    device.run(2.1)
+    assert device.reports[-1][1].shape.end == 9  # 3 + 1 of row 1, and as many columns as row 2 has
+
+
+def test_a_closed_batch_keeps_the_slots_of_rows_that_have_ended() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 2), row(2, 3, 5)), CLOSED))
+    device.run()
+    assert device.ends == {1: 1.1, 2: 1.4}
+    assert [report.shape.rows for time, report in device.reports if time >= 1.1] == [2, 0]
+    assert device.tally == Tally(prompt=6, generated=7, invalid=3)
+
+
+@pytest.mark.parametrize("terms", [CLOSED, Terms()], ids=["closed", "open"])
+def test_nobody_joins_a_closed_batch(terms: Terms) -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 11),), CLOSED))
+    device.run(0.5)
+    device.executor.post(Admit((row(2, 3, 3),), terms))
+    device.run()
+    if terms.closed:
+        assert device.ends == {1: 2.0, 2: 3.2} and device.first_tokens[2] == 3.0
+    else:  # it is read meanwhile, between two iterations, and waits
+        assert device.first_tokens[2] == 2.1
+        assert device.ends == {1: 3.0, 2: 3.2}
+
+
+def test_closed_batches_with_kept_rows_do_not_wait_for_each_other() -> None:
+    store = SimulatedStore()
+    first = Device(store=store)
+    sliced = Terms(closed=True, iterations=1)
+    first.executor.post(Admit((row(1, 3, 4), row(2, 3, 4)), sliced))
+    first.run()
+    second = Device(store=store)
+    second.executor.post(Admit((row(1, 3, 4), row(3, 3, 1)), CLOSED))
+    second.executor.post(Admit((row(2, 3, 4), row(4, 3, 1)), CLOSED))
+    second.run()
+    assert second.ends.keys() == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(("keep_kv", "second", "third"), [(True, 0.3, 0.3), (False, 1.3, 1.1)])
+def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(keep_kv: bool, second: float, third: float) -> None:
+    terms = Terms(closed=True, iterations=3, keep_kv=keep_kv)
+    store = SimulatedStore()
+    devices = [Device(store=store) for _ in range(3)]
+    for device in devices:
+        device.executor.post(Admit((row(1, 3, 10),), terms))
+        device.run()
+    assert devices[0].handed_back == [(1.3, "slice", (1,))]
+    assert devices[1].handed_back == [(second, "slice", (1,))]
+    assert devices[2].ends == {1: third}
+    assert sum(device.tokens[1] for device in devices) == 10
+    assert sum(device.tally.prompt for device in devices) == (3 if keep_kv else 3 + 7 + 11)
+
+
+def test_a_batch_that_ends_before_its_slice_hands_nothing_back() -> None:
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 2),), Terms(closed=True, iterations=3)))
+    device.run()
+    assert device.ends == {1: 1.1} and device.handed_back == []
+
+
+@pytest.mark.parametrize("terms", [CLOSED, Terms()], ids=["closed", "open"])
+def test_the_worst_ranked_row_waits_when_memory_is_full(terms: Terms) -> None:
+    device = Device(capacity=20)
+    device.executor.post(Admit((row(1, 4, 10), row(2, 4, 10)), terms))
+    device.run()
+    # 6 iterations make 2 rows of 10 cells; row 1 goes on alone for its last 3 tokens, then row 2
+    assert device.ends == {1: 1.9, 2: 2.2}
+    assert device.tally == Tally(prompt=8, generated=20)
+
+
+def test_a_split_batch_is_handed_back_whole() -> None:
+    device = Device(capacity=20)
+    device.executor.post(Admit((row(1, 4, 10), row(2, 4, 10)), Terms(closed=True, overflow=Overflow.SPLIT)))
+    device.run()
+    assert device.handed_back == [(1.6, "overflow", (1, 2))]
+    assert device.tokens == {1: 7, 2: 7}
+
+
+def test_a_batch_may_be_prefilled_in_groups_of_similar_length() -> None:
+    rows = (row(1, 2, 2), row(2, 6, 2), row(3, 6, 2))
+    device = Device(cost=PER_COLUMN, max_prefill_tokens=12)
+    device.executor.post(Admit(rows, Terms(closed=True, prefill_together=False)))
+    device.run()
+    assert device.first_tokens == {1: 2.0, 2: 8.0, 3: 8.0}
+    assert device.ends == dict.fromkeys((1, 2, 3), 8.1)
+    assert device.tally.pad == 0
+
+
+def test_a_row_that_fits_nowhere_fails() -> None:
+    device = Device(capacity=4)
+    device.executor.post(Admit((row(1, 9, 2),)))
+    device.executor.post(Admit((row(2, 9, 2),), SHAPE))
+    device.executor.post(Admit((row(3, 2, 2),)))
+    device.run()
+    assert device.ends.keys() == {1, 2, 3}
+    errors = {update.row_id for _, update in device.updates if update.finish_reason is FinishReason.ERROR}
+    assert errors == {1, 2}
+
+
+@pytest.mark.parametrize(("capacity", "end"), [(40, 2.2), (39, 2.5)])
+def test_a_row_joins_only_where_it_can_stay_for_a_while(capacity: int, end: float) -> None:
+    device = Device(capacity=capacity, headroom=8)
+    device.executor.post(Admit((row(1, 10, 5),)))
+    device.executor.post(Admit((row(2, 10, 2),)))
+    device.run()
+    # row 1 has 11 tokens of K and V when row 2 is ready: both fit with 8 columns to spare if there is room for 2 x 20
+    assert device.ends == {1: 2.4, 2: end}
