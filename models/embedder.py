@@ -1,0 +1,79 @@
+"""Sentence embeddings for the length predictor, by sentence-transformers, from a folder that the catalog has checked.
+
+It opens no network and runs no code from the folder. It knows nothing of requests or forests.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+
+from models.errors import CatalogError
+from models.packing import pack, packs
+
+MAX_TOKENS = 64
+"""Tokens of a text that are read; how long the rest is, is a feature of its own."""
+
+BATCH = 8
+"""Texts in one forward pass. On a CPU larger ones are no faster, and carry more padding."""
+
+REMEMBERED = 1024
+"""Texts whose embeddings are kept: applications send the same instruction again and again."""
+
+MODULES = "modules.json"
+"""What tells a sentence embedder's folder from another network's."""
+
+
+class Embedder:
+    """One thread at a time."""
+
+    def __init__(self, network: SentenceTransformer) -> None:
+        self._network = network
+        self._known: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+
+    @classmethod
+    def load(cls, folder: Path, *, max_tokens: int = MAX_TOKENS) -> Embedder:
+        """Read the network in `folder`; raises CatalogError when it is no sentence embedder."""
+        if not (folder / MODULES).is_file():
+            raise CatalogError(
+                f"{folder} is no sentence embedder, it has no {MODULES}: name one, such as all-minilm-l6-v2"
+            )
+        try:
+            network = SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise CatalogError(f"the sentence embedder in {folder} cannot be loaded: {error}") from error
+        network.max_seq_length = min(max_tokens, network.max_seq_length or max_tokens)
+        if packs(torch.float32, torch.device("cpu")):
+            pack(network.float())
+        return cls(network)
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a text that are read, its start and end marks included."""
+        return int(self._network.max_seq_length or MAX_TOKENS)
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Texts -> (n, dim). Equal texts are embedded once, and longer ones cut after `max_tokens`."""
+        fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
+        found = dict(zip(fresh, self._embed(fresh), strict=True)) if fresh else {}
+        found |= {text: self._known[text] for text in texts if text in self._known}
+        self._remember({text: found[text] for text in texts})
+        return np.stack([found[text] for text in texts])
+
+    def _embed(self, texts: list[str]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            embeddings = self._network.encode(texts, batch_size=BATCH, show_progress_bar=False, convert_to_numpy=True)
+        return np.asarray(embeddings, dtype=np.float32)
+
+    def _remember(self, embeddings: dict[str, NDArray[np.float32]]) -> None:
+        for text, embedding in embeddings.items():
+            self._known[text] = embedding
+            self._known.move_to_end(text)
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)

@@ -1,0 +1,144 @@
+"""Learning while serving (Magnus, section III-B): rows whose length was foreseen badly join the training set, and a
+new forest takes the old one's place.
+
+The rule is a pure function. The loop owns when; where rows come from, who grows the forest, in which process, and how
+it is put in place is handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from scheduler.clock import Clock
+from scheduler.length.forest import Examples
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 180.0
+"""Seconds between two lessons."""
+
+SURPRISE_TOKENS = 10.0
+SURPRISE_SHARE = 0.1
+"""Of the true length. All three as in section III-B."""
+
+MOST_EXAMPLES = 20_000
+"""Rows of the training set; the oldest go first, since what users send changes, and growing takes time."""
+
+REMEMBERED = 10_000
+"""Lessons whose error is remembered: three weeks of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRow:
+    """A request that has ended by itself: what was foreseen, and what came."""
+
+    features: tuple[float, ...]
+    predicted: float
+    generated: int
+
+    @property
+    def error(self) -> float:
+        """In tokens, positive where too much was foreseen."""
+        return self.predicted - self.generated
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What one look at the rows of an interval brought; figure 14 is `rmse` over `at`."""
+
+    at: float
+    """Seconds of the clock."""
+    rows: int
+    surprises: int
+    rmse: float
+    """Of the predictions that these rows were served with, in tokens."""
+
+
+def surprises(
+    rows: Sequence[ServedRow], *, tokens: float = SURPRISE_TOKENS, share: float = SURPRISE_SHARE
+) -> tuple[ServedRow, ...]:
+    """The rows to add to the training set: error above 10 tokens, and above 10 % of what came (section III-B)."""
+    return tuple(row for row in rows if abs(row.error) > tokens and abs(row.error) > share * row.generated)
+
+
+def rmse(rows: Sequence[ServedRow]) -> float:
+    """Root mean squared error of the predictions, in tokens; of one row at least."""
+    return float(np.sqrt(np.mean([row.error**2 for row in rows])))
+
+
+def examples(rows: Sequence[ServedRow]) -> Examples:
+    """What there is to learn from rows; of one at least."""
+    features = np.array([row.features for row in rows], dtype=np.float32)
+    return Examples(features, np.array([row.generated for row in rows], dtype=np.float32))
+
+
+Rows: TypeAlias = Callable[[], Awaitable[Sequence[ServedRow]]]
+"""The rows that have ended since it was last asked."""
+
+
+class Trainer(Protocol):
+    """Grows a forest, in its own time and place, and puts it where predictions come from in one step."""
+
+    async def train(self, training: Examples) -> None: ...
+
+
+class Learning:
+    """Event loop only."""
+
+    def __init__(
+        self, rows: Rows, trainer: Trainer, clock: Clock, training: Examples | None = None, interval: float = INTERVAL
+    ) -> None:
+        """`training` is what the present forest was grown from; None where there is no forest yet."""
+        self._rows = rows
+        self._trainer = trainer
+        self._clock = clock
+        self._training = training
+        self._interval = interval
+        self._lessons: deque[Lesson] = deque(maxlen=REMEMBERED)
+        self._failures = 0
+
+    @property
+    def lessons(self) -> Sequence[Lesson]:
+        """Oldest first."""
+        return self._lessons
+
+    @property
+    def failures(self) -> int:
+        """Lessons that brought no new forest because something went wrong."""
+        return self._failures
+
+    async def run(self) -> None:
+        """Learn at each interval until cancelled. A lesson that fails is logged, and the old forest stays."""
+        never = asyncio.Event()
+        while True:
+            await self._clock.wait(never, self._clock.now() + self._interval)
+            try:
+                await self.learn()
+            except Exception:
+                self._failures += 1
+                log.exception("learning failed, predictions go on as before")
+
+    async def learn(self) -> Lesson | None:
+        """One lesson; None when no row has ended since the last. Raises what its parts raise."""
+        rows = await self._rows()
+        if not rows:
+            return None
+        # Where there is no forest yet, nothing was foreseen, so there is something to learn from every row.
+        chosen = tuple(rows) if self._training is None else surprises(rows)
+        lesson = Lesson(self._clock.now(), len(rows), len(chosen), rmse(rows))
+        self._lessons.append(lesson)
+        if chosen:
+            await self._train(examples(chosen))
+        return lesson
+
+    async def _train(self, new: Examples) -> None:
+        training = new if self._training is None else self._training.joined(new, MOST_EXAMPLES)
+        self._training = training  # kept also when growing fails: the next lesson tries again with all of them
+        await self._trainer.train(training)

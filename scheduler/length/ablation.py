@@ -1,0 +1,103 @@
+"""How well lengths can be predicted from which features: the strategies of Magnus's Table II on a held-out part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+
+from scheduler.length.features import Ablation, select
+from scheduler.length.forest import Examples, Forest, Growth, grow
+
+Advance = Callable[[int], None]
+
+PAPER: Mapping[str, tuple[float, ...]] = MappingProxyType(
+    {
+        "ChatGLM-6B": (33.961, 16.158, 16.156, 15.649),
+        "Qwen-7B-Chat": (37.106, 14.005, 14.267, 13.318),
+        "Baichuan2-7B-Chat": (37.814, 16.896, 16.871, 16.018),
+    }
+)
+"""Table II: prediction errors in tokens, for UILO, RAFT, INST and USIN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Errors in tokens, and how well the order is kept: Kendall's tau, NaN if all are predicted equal."""
+
+    mae: float
+    rmse: float
+    tau: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """Examples to learn from and to be tested with, and each one's task."""
+
+    train: Examples
+    test: Examples
+    train_tasks: Sequence[str]
+    test_tasks: Sequence[str]
+
+
+def split(examples: Examples, tasks: Sequence[str], share: float, seed: int) -> Split:
+    """Hold a share of each task's examples out, at random."""
+    rng = np.random.default_rng(seed)
+    names = np.array(tasks)
+    held = np.zeros(len(examples), dtype=bool)
+    for task in np.unique(names):
+        own = np.flatnonzero(names == task)
+        held[rng.permutation(own)[: round(share * len(own))]] = True
+    return Split(subset(examples, ~held), subset(examples, held), names[~held].tolist(), names[held].tolist())
+
+
+def subset(examples: Examples, which: NDArray[np.bool_]) -> Examples:
+    """Those of the examples where `which`, (n,), is true."""
+    return Examples(np.ascontiguousarray(examples.features[which]), examples.lengths[which])
+
+
+def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Accuracy:
+    """Of predictions (n,) against true lengths (n,)."""
+    errors = predicted.astype(np.float64) - actual
+    constant = np.ptp(predicted) == 0 or np.ptp(actual) == 0
+    tau = float("nan") if constant else float(kendalltau(predicted, actual).statistic)
+    return Accuracy(float(np.abs(errors).mean()), float(np.sqrt((errors**2).mean())), tau)
+
+
+def evaluate(ablation: Ablation, data: Split, growth: Growth, advance: Advance | None = None) -> Accuracy:
+    """Learn from one part, predict the other; `advance` is told of new trees."""
+    return accuracy(_predict(ablation, data, growth, advance), data.test.lengths)
+
+
+def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:
+    """How many trees `evaluate` grows."""
+    if ablation is Ablation.UILO:
+        return 0
+    return growth.trees * (len(set(data.train_tasks)) if ablation is Ablation.RAFT else 1)
+
+
+def _predict(ablation: Ablation, data: Split, growth: Growth, advance: Advance | None) -> NDArray[np.float32]:
+    if ablation is Ablation.UILO:
+        return data.test.features[:, -1]
+    if ablation is Ablation.RAFT:
+        return _predict_by_task(data, growth, advance)
+    return _forest(ablation, data.train, growth, advance).predict(select(data.test.features, ablation))
+
+
+def _predict_by_task(data: Split, growth: Growth, advance: Advance | None) -> NDArray[np.float32]:
+    train_tasks, test_tasks = np.array(data.train_tasks), np.array(data.test_tasks)
+    predicted = np.full(len(data.test), data.train.lengths.mean(), dtype=np.float32)  # for tasks never seen before
+    for task in np.unique(train_tasks):
+        forest = _forest(Ablation.RAFT, subset(data.train, train_tasks == task), growth, advance)
+        own = test_tasks == task
+        if own.any():
+            predicted[own] = forest.predict(select(data.test.features[own], Ablation.RAFT))
+    return predicted
+
+
+def _forest(ablation: Ablation, examples: Examples, growth: Growth, advance: Advance | None) -> Forest:
+    return grow(Examples(select(examples.features, ablation), examples.lengths), growth, advance)

@@ -1,0 +1,49 @@
+"""How long an answer may become: lengths and how likely each is, and what is left of it once a part is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class LengthDistribution:
+    """Lengths in tokens, each once and ascending, and their probabilities, which sum to 1."""
+
+    lengths: NDArray[np.float32]
+    weights: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.float32], weights: NDArray[np.float32]) -> LengthDistribution:
+        """Of lengths in any order, some of them several times."""
+        unique, place = np.unique(lengths, return_inverse=True)
+        summed = np.bincount(place, weights)
+        return cls(unique.astype(np.float32), (summed / summed.sum()).astype(np.float32))
+
+    @classmethod
+    def certain(cls, length: float) -> LengthDistribution:
+        """Of one length, where nothing is known of others."""
+        return cls(np.array([length], dtype=np.float32), np.ones(1, dtype=np.float32))
+
+    @property
+    def mean(self) -> float:
+        """E[G]."""
+        return float(np.dot(self.lengths, self.weights))
+
+    def remaining(self, generated: float) -> float | None:
+        """E[G | G > generated] - generated, in tokens; None when no answer is known that became so long."""
+        first = int(np.searchsorted(self.lengths, generated, side="right"))
+        if first == len(self.lengths):
+            return None
+        mass, expected = self._tails
+        return float(expected[first] / mass[first]) - generated
+
+    @cached_property
+    def _tails(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of every length and all longer ones: their probability, and the sum of length times probability."""
+        weights = self.weights.astype(np.float64)
+        tail = np.s_[::-1]
+        return np.cumsum(weights[tail])[tail], np.cumsum((weights * self.lengths)[tail])[tail]

@@ -1,0 +1,75 @@
+"""What a request looks like to the forest: a few numbers made of two embeddings and a length (Magnus, section III-B).
+
+It knows neither how texts are embedded nor what is done with the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatMatrix: TypeAlias = NDArray[np.float32]
+
+INSTRUCTION_GROUPS = 4
+INPUT_GROUPS = 16
+"""Numbers that an instruction's and a user input's embedding are compressed to (section III-B)."""
+
+FEATURES = INSTRUCTION_GROUPS + INPUT_GROUPS + 1
+
+
+class Ablation(StrEnum):
+    """Which of the features a predictor sees (Table II)."""
+
+    UILO = "UILO"
+    """The user input length is the prediction; nothing is learned."""
+    RAFT = "RAFT"
+    """The user input length alone, and a forest for each task."""
+    INST = "INST"
+    """The instruction's embedding besides."""
+    USIN = "USIN"
+    """The user input's embedding besides: Magnus itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthQuery:
+    """What the length of an answer is predicted from."""
+
+    instruction: str
+    user_input: str
+    user_input_length: int
+    """UIL: tokens of `user_input`, as the served model counts them."""
+    max_tokens: int
+    """Tokens after which the answer is cut off: no prediction exceeds it."""
+
+
+def compress(embeddings: FloatMatrix, groups: int) -> FloatMatrix:
+    """Embeddings (n, dim) -> (n, groups): sums of neighbouring values, each divided by the root of its group's size.
+
+    Groups differ by one value in size where `groups` does not divide `dim`. Raises ValueError when there are fewer
+    values than groups.
+    """
+    dim = embeddings.shape[1]
+    if dim < groups:
+        raise ValueError(f"an embedding of {dim} values cannot be cut into {groups} groups")
+    edges = np.linspace(0, dim, groups + 1).round().astype(np.intp)
+    sums = np.add.reduceat(embeddings, edges[:-1], axis=1)
+    return np.asarray(sums / np.sqrt(np.diff(edges)), dtype=np.float32)
+
+
+def assemble(instructions: FloatMatrix, inputs: FloatMatrix, user_input_lengths: NDArray[np.float32]) -> FloatMatrix:
+    """Two embeddings (n, dim) and UIL (n,) of each request -> its features, (n, FEATURES), in that order."""
+    parts = (compress(instructions, INSTRUCTION_GROUPS), compress(inputs, INPUT_GROUPS))
+    return np.ascontiguousarray(np.column_stack((*parts, user_input_lengths)), dtype=np.float32)
+
+
+def select(features: FloatMatrix, ablation: Ablation) -> FloatMatrix:
+    """The columns that an ablation sees, the user input length last."""
+    if ablation is Ablation.USIN:
+        return features
+    if ablation is Ablation.INST:
+        return np.ascontiguousarray(np.delete(features, np.s_[INSTRUCTION_GROUPS:-1], axis=1))
+    return np.ascontiguousarray(features[:, -1:])

@@ -1,0 +1,25 @@
+"""The oracle: lengths that replayed requests bring along (design 7.3). Nothing else in the scheduler may look at them."""
+
+from __future__ import annotations
+
+from engine.messages import SamplingParams
+from scheduler.length.front import Prediction, Source
+
+
+class NoReplay(ValueError):
+    """The oracle was asked for the length of a request that did not bring it."""
+
+
+def oracle(sampling: SamplingParams) -> Prediction:
+    """The length that will be generated (design 7.3); raises NoReplay where the request does not say it."""
+    if sampling.replay_tokens is None:
+        raise NoReplay(
+            "this strategy needs to know each answer's length: send replay_tokens, with --allow-replay, "
+            "or choose another --strategy"
+        )
+    return Prediction(min(sampling.replay_tokens, sampling.max_tokens), Source.ORACLE)
+
+
+def true_length(sampling: SamplingParams) -> float:
+    """The same as a number of tokens."""
+    return oracle(sampling).length

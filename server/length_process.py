@@ -1,0 +1,171 @@
+"""The length predictor in a process of its own: sentence embedder and forest, beside the server's process.
+
+It is a process because embedding is milliseconds of arithmetic: in the server's own it would take the interpreter's
+lock and OpenMP's threads away from the executors. It ends with the server, also when that is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeAlias
+
+from scheduler.length.features import LengthQuery
+from scheduler.length.forest import Examples, grow
+from scheduler.length.front import Estimate
+from scheduler.length.store import manifest, save
+from server.length_worker import LengthWorker, Reply, Setup, Swap, load_embedder
+
+log = logging.getLogger(__name__)
+
+NICENESS = 19
+"""Growing forests may have what the processors do not need otherwise."""
+
+GOODBYE = 5.0
+"""Seconds that a process has to end once nobody wants it any more."""
+
+
+class ProcessFailed(RuntimeError):
+    """The predictor's process broke off; the next call starts another."""
+
+
+Work: TypeAlias = "Callable[[Connection[Any, Any], Setup], None]"
+
+
+class PredictorProcess:
+    """A LengthPredictor and a Trainer. Event loop only; never blocks it."""
+
+    def __init__(self, setup: Setup, work: Work | None = None) -> None:
+        """`work` is what the process does instead of embedding and predicting, for tests."""
+        self._setup = setup
+        self._work = work or _predict
+        self._thread = ThreadPoolExecutor(1, "length predictor")
+        self._training = ThreadPoolExecutor(1, "length training")
+        self._process: BaseProcess | None = None
+        self._trainer: BaseProcess | None = None
+        self._connection: Connection[Any, Any] | None = None
+
+    async def start(self) -> None:
+        """Return when it is ready. Raises ProcessFailed with the reason."""
+        await self._call(())
+
+    async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
+        """One estimate for each query. Raises ProcessFailed."""
+        return (await self._call(tuple(queries))).estimates
+
+    async def train(self, training: Examples) -> None:
+        """Grow a forest in a further process, keep it in the file, and put it in place. Raises ProcessFailed."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._training, self._grow, training)
+        await self._call(Swap())
+
+    def close(self) -> None:
+        """End the processes: a forest that is growing is given up, a batch that is under way is waited for a moment."""
+        if self._trainer is not None:
+            self._trainer.terminate()
+        self._training.shutdown(cancel_futures=True)
+        hung_up = self._thread.submit(self._disconnect)
+        try:
+            hung_up.result(GOODBYE)
+        except TimeoutError:  # it is still loading, or hangs
+            if self._process is not None:
+                self._process.terminate()
+        self._thread.shutdown()
+        if self._process is not None:
+            self._process.join(GOODBYE)
+
+    async def _call(self, message: object) -> Reply:
+        reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)
+        if reply.warning is not None:
+            log.warning("%s", reply.warning)
+        if reply.error is not None:
+            raise ProcessFailed(reply.error)
+        return reply
+
+    def _exchange(self, message: object) -> Reply:
+        try:
+            if self._connection is None:
+                self._process, self._connection = _spawn(self._work, self._setup)
+            self._connection.send(message)
+            reply: Reply = self._connection.recv()
+        except (EOFError, OSError) as error:
+            self._disconnect()
+            raise ProcessFailed("the length predictor's process is gone") from error
+        return reply
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _grow(self, training: Examples) -> None:
+        self._trainer, connection = _spawn(_train, self._setup, training)
+        try:
+            with connection:
+                error = connection.recv()
+        except (EOFError, OSError) as gone:
+            raise ProcessFailed("the process that grew a forest is gone") from gone
+        finally:
+            self._trainer.join(GOODBYE)
+        if error is not None:
+            raise ProcessFailed(f"no forest could be grown: {error}")
+
+
+def _spawn(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection[Any, Any]]:
+    """Run `work(connection, *arguments)` in a new process; both ends notice when the other is gone."""
+    context = multiprocessing.get_context("spawn")  # forking a process with threads is not safe
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs, *arguments), name=work.__name__, daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _predict(connection: Connection[Any, Any], setup: Setup) -> None:
+    """The predictor's process."""
+    answer_all(connection, partial(_real_worker, setup))
+
+
+def answer_all(connection: Connection[Any, Any], make: Callable[[], LengthWorker]) -> None:
+    """Answer one message after another until the server is gone; where no worker can be made, the first with why."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides when to end
+    with suppress(EOFError, OSError):
+        try:
+            worker = make()
+        except Exception as error:
+            connection.recv()
+            connection.send(Reply(error=str(error)))
+            return
+        while True:
+            connection.send(worker.answer(connection.recv()))
+
+
+def _real_worker(setup: Setup) -> LengthWorker:
+    import torch  # here only: the trainer's process and the server's other parts start without
+
+    embedder = load_embedder(setup.folder, setup.max_tokens)
+    torch.set_num_threads(1)  # the other cores are the executors'
+    return LengthWorker(embedder, setup)
+
+
+def _train(connection: Connection[Any, Any], setup: Setup, training: Examples) -> None:
+    """The trainer's process: grows one forest, and says what went wrong, or None."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    error = None
+    try:
+        forest = grow(training, setup.growth)
+        save(setup.forest, forest, manifest(setup.embedder, setup.max_tokens, len(training)))
+    except Exception as trouble:
+        error = f"{type(trouble).__name__}: {trouble}"
+    with suppress(OSError):
+        connection.send(error)

@@ -1,0 +1,149 @@
+"""One run of `lengthwise train`: rows -> features -> the ablations of Magnus's Table II -> a forest on disk."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from models.catalog import Catalog, default_cache
+from models.text import Text, TextError
+from scheduler.journal_file import RequestEntry, read, served
+from scheduler.learning import examples as learnable
+from scheduler.length.ablation import PAPER, Accuracy, evaluate, grown_trees, split
+from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, Ablation, LengthQuery
+from scheduler.length.forest import Examples, Growth, grow
+from scheduler.length.store import forest_path, manifest, save
+from server.length_worker import embed, load_embedder
+from server.places import journal_path
+from server.training_rows import TrainingRow, read_rows
+
+CHUNK = 64
+"""Rows that are embedded between two strokes of the progress bar."""
+
+FEWEST = 20
+"""Rows below which nothing useful can be learned or measured."""
+
+
+class TrainingError(Exception):
+    """Nothing can be trained; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Material:
+    """Examples, and the task that each belongs to: rows with the same instruction are of one task."""
+
+    examples: Examples
+    tasks: Sequence[str]
+
+
+def train(args: argparse.Namespace, cores: int) -> str:
+    """Do what the arguments say; returns the report. Raises CatalogError, JournalError, RowsError, TrainingError."""
+    console = Console(stderr=True)
+    growth = Growth(trees=args.trees, seed=args.seed, jobs=cores)
+    with bars_on(console) as bars:
+        material, max_tokens = _material(args, bars)
+        if len(material.examples) < FEWEST:
+            raise TrainingError(f"only {len(material.examples)} rows to train from, {FEWEST} is the least: serve more")
+        results = _ablations(material, args, growth, bars)
+        task = bars.add_task("growing the forest", total=growth.trees)
+        forest = grow(material.examples, growth, partial(bars.advance, task))
+    path = args.output or forest_path(default_cache(), args.tokenizer)
+    try:
+        save(path, forest, manifest(args.embedder, max_tokens, len(material.examples)))
+    except OSError as error:
+        raise TrainingError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
+    return _json(results, material, path) if args.json else _report(results, material, path)
+
+
+def _material(args: argparse.Namespace, bars: Progress) -> tuple[Material, int]:
+    """What there is to learn from, and how many tokens of a text the embedder reads."""
+    from models.embedder import MAX_TOKENS
+
+    max_tokens = args.embedder_max_tokens or MAX_TOKENS
+    if not args.files:
+        return _from_journal(args.journal or journal_path(default_cache())), max_tokens
+    catalog = Catalog()
+    rows = read_files(args, catalog)
+    embedder = load_embedder(catalog.resolve(args.embedder), max_tokens)
+    task = bars.add_task("embedding", total=len(rows))
+    chunks = []
+    for start in range(0, len(rows), CHUNK):
+        chunk = rows[start : start + CHUNK]
+        chunks.append(embed(embedder, [query_of(row) for row in chunk]))
+        bars.advance(task, len(chunk))
+    features = np.concatenate(chunks) if chunks else np.empty((0, FEATURES), dtype=np.float32)
+    lengths = np.array([row.length for row in rows], dtype=np.float32)
+    return Material(Examples(features, lengths), [row.instruction for row in rows]), embedder.max_tokens
+
+
+def read_files(args: argparse.Namespace, catalog: Catalog) -> list[TrainingRow]:
+    try:
+        text = Text.load(catalog.resolve(args.tokenizer))
+    except TextError as error:
+        raise TrainingError(f"--tokenizer {args.tokenizer}: {error}") from error
+    return [row for path in args.files for row in read_rows(path, text, sample=args.sample, seed=args.seed)]
+
+
+def query_of(row: TrainingRow) -> LengthQuery:
+    return LengthQuery(row.instruction, row.user_input, row.user_input_length, row.length)
+
+
+def _from_journal(path: Path) -> Material:
+    """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
+    rows = [row for entry in read(path, RequestEntry) if (row := served(entry)) is not None]
+    if not rows:
+        raise TrainingError(f"{path} has no answer that ended by itself and was predicted: serve some, or name files")
+    return Material(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
+
+
+def _ablations(
+    material: Material, args: argparse.Namespace, growth: Growth, bars: Progress
+) -> dict[Ablation, Accuracy]:
+    data = split(material.examples, material.tasks, args.holdout, args.seed)
+    if len(data.test) < 2 or len(data.train) == 0:
+        raise TrainingError("too few rows of each instruction to hold some out: use more rows, or another --holdout")
+    results = {}
+    for ablation in Ablation:
+        task = bars.add_task(f"measuring {ablation}", total=grown_trees(ablation, data, growth))
+        results[ablation] = evaluate(ablation, data, growth, partial(bars.advance, task))
+    return results
+
+
+def bars_on(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, *times, console=console, disable=not console.is_terminal, refresh_per_second=4)
+
+
+def _report(results: Mapping[Ablation, Accuracy], material: Material, path: Path) -> str:
+    table = Table("error in tokens", *Ablation, title="Length prediction on rows held out")
+    table.add_row("MAE", *(f"{one.mae:.1f}" for one in results.values()))
+    table.add_row("RMSE", *(f"{one.rmse:.1f}" for one in results.values()))
+    table.add_row("Kendall's tau", *(f"{one.tau:.3f}" for one in results.values()), end_section=True)
+    for model, errors in PAPER.items():
+        table.add_row(f"Magnus, Table II: {model}", *(f"{error:.1f}" for error in errors))
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(table)
+    tasks = len(set(material.tasks))
+    return f"{captured.get()}{len(material.examples)} rows, {tasks} instructions; the forest is in {path}\n"
+
+
+def _json(results: Mapping[Ablation, Accuracy], material: Material, path: Path) -> str:
+    content = {
+        "rows": len(material.examples),
+        "instructions": len(set(material.tasks)),
+        "forest": str(path),
+        "held_out": {str(ablation): asdict(one) for ablation, one in results.items()},
+        "paper": {model: dict(zip(map(str, Ablation), errors, strict=True)) for model, errors in PAPER.items()},
+    }
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()

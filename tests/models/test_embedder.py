@@ -1,0 +1,89 @@
+"""The sentence embedder: its rules on a tiny random one, and the real one where it is cached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+
+from models import embedder as module
+from models.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
+from models.embedder import Embedder
+from tests.models import tiny_embedder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
+
+
+def test_each_text_becomes_a_row_whatever_stands_beside_it(folder: Path) -> None:
+    embedder = Embedder.load(folder)
+    texts = ["a b c", "d", "", "a b c", "e f g h i j k l m n"]
+    together = embedder.encode(texts)
+    assert together.shape == (5, 16)
+    assert together.dtype == np.float32
+    assert np.array_equal(together[0], together[3])
+    for text, row in zip(texts, together, strict=True):
+        assert Embedder.load(folder).encode([text])[0] == pytest.approx(row, abs=1e-5)
+
+
+def test_packing_its_layers_changes_nothing(folder: Path) -> None:
+    expected = SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(["a b c"])
+    assert Embedder.load(folder).encode(["a b c"])[0] == pytest.approx(expected[0], abs=1e-5)
+
+
+def test_what_is_longer_than_it_reads_is_cut(folder: Path) -> None:
+    embedder = Embedder.load(folder, max_tokens=5)  # its two marks included
+    assert embedder.max_tokens == 5
+    first, longer, other = embedder.encode(["a b c", "a b c d e f", "a b d"])
+    assert np.array_equal(first, longer)
+    assert not np.allclose(first, other)
+
+
+def test_it_reads_no_more_than_its_network_can(folder: Path) -> None:
+    assert Embedder.load(folder, max_tokens=1000).max_tokens == 32
+
+
+def test_texts_that_come_again_are_not_embedded_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED", 2)
+    embedder = Embedder.load(folder)
+    asked: list[list[str]] = []
+    embed = embedder._embed
+
+    def note(texts: list[str]) -> NDArray[np.float32]:
+        asked.append(texts)
+        return embed(texts)
+
+    monkeypatch.setattr(embedder, "_embed", note)
+    first = embedder.encode(["a", "b", "a"])
+    again = embedder.encode(["a", "c"])
+    assert asked == [["a", "b"], ["c"]]
+    assert np.array_equal(first[0], again[0])
+    embedder.encode(["a", "c"])
+    embedder.encode(["b"])  # forgotten, as the one longest unheard of
+    assert asked == [["a", "b"], ["c"], ["b"]]
+
+
+def test_another_networks_folder_is_refused(tiny_folder: Path) -> None:
+    with pytest.raises(CatalogError, match=r"is no sentence embedder, it has no modules.json: name one"):
+        Embedder.load(tiny_folder)
+
+
+def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text("[]")
+    with pytest.raises(CatalogError, match="cannot be loaded"):
+        Embedder.load(tmp_path)
+
+
+def test_the_real_one_puts_like_beside_like() -> None:
+    status = next(one for one in Catalog().known() if one.name == DEFAULT_EMBEDDER)
+    if not status.cached:
+        pytest.skip(f"{DEFAULT_EMBEDDER} is not in the cache: `lengthwise models --path {DEFAULT_EMBEDDER}` fetches it")
+    texts = ["Translate this into German.", "Put this into German, please.", "Fix the bugs in this code."]
+    german, also_german, bugs = Embedder.load(status.folder).encode(texts)
+    assert german.shape == (384,)
+    assert german @ also_german > german @ bugs + 0.2

@@ -1,0 +1,31 @@
+"""What is left of an answer of which a part is there, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scheduler.length.distribution import LengthDistribution
+
+
+def known() -> LengthDistribution:
+    lengths = np.array([30, 10, 20, 10], dtype=np.float32)
+    return LengthDistribution.of(lengths, np.array([1, 1, 1, 1], dtype=np.float32))
+
+
+def test_equal_lengths_are_joined_and_ascend() -> None:
+    assert known().lengths.tolist() == [10, 20, 30]
+    assert known().weights.tolist() == [0.5, 0.25, 0.25]
+    assert known().mean == 17.5
+
+
+@pytest.mark.parametrize(("generated", "remaining"), [(0, 17.5), (9, 8.5), (10, 15), (19, 6), (20, 10), (29, 1)])
+def test_the_remaining_length_is_the_mean_of_longer_answers_less_what_is_there(
+    generated: int, remaining: float
+) -> None:
+    assert known().remaining(generated) == pytest.approx(remaining)
+
+
+@pytest.mark.parametrize("generated", [30, 31, 1000])
+def test_nothing_is_known_of_answers_longer_than_any(generated: int) -> None:
+    assert known().remaining(generated) is None

@@ -1,0 +1,158 @@
+"""The asynchronous front with a predictor that a test plays: batches, the time limit, the fallback, their counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import numpy as np
+import pytest
+
+from scheduler.length.distribution import LengthDistribution
+from scheduler.length.features import LengthQuery
+from scheduler.length.front import Estimate, Front, Prediction, Source
+from scheduler.length.history import LengthHistory
+
+LONG = 60.0
+
+
+def query(name: str = "input", *, max_tokens: int = 1000) -> LengthQuery:
+    return LengthQuery("translate", name, 3, max_tokens)
+
+
+def always(length: float) -> LengthDistribution:
+    return LengthDistribution.of(np.array([length], dtype=np.float32), np.ones(1, dtype=np.float32))
+
+
+class FakePredictor:
+    """Answers once it may; every answer is 7 tokens long, and its features are its number."""
+
+    def __init__(self, *, known: bool = True) -> None:
+        self.batches: list[list[str]] = []
+        self.may = asyncio.Event()
+        self.error: Exception | None = None
+        self.known = known
+        self.short = 0
+        """Estimates too few in each answer."""
+
+    async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
+        self.batches.append([one.user_input for one in queries])
+        await self.may.wait()
+        if self.error is not None:
+            raise self.error
+        found = [Estimate((float(place),), always(7) if self.known else None) for place, _ in enumerate(queries)]
+        return found[: len(found) - self.short]
+
+
+@asynccontextmanager
+async def running(front: Front) -> AsyncIterator[None]:
+    task = asyncio.create_task(front.run())
+    yield
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def settle() -> None:
+    """Let everybody who can run do so."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> None:
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=LONG, max_batch=3)
+    async with running(front):
+        first = asyncio.create_task(front.predict(query("a")))
+        await settle()
+        others = [asyncio.create_task(front.predict(query(name))) for name in "bcdef"]
+        await settle()
+        assert predictor.batches == [["a"]]
+        predictor.may.set()
+        answers = await asyncio.gather(first, *others)
+    assert predictor.batches == [["a"], ["b", "c", "d"], ["e", "f"]]
+    assert [(one.length, one.source, one.features) for one in answers[:4]] == [
+        (7, Source.FOREST, (0.0,)),
+        (7, Source.FOREST, (0.0,)),
+        (7, Source.FOREST, (1.0,)),
+        (7, Source.FOREST, (2.0,)),
+    ]
+    assert front.sources == {Source.FOREST: 6}
+    assert answers[0].distribution is not None and answers[0].distribution.remaining(2) == 5
+
+
+async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> None:
+    predictor, history = FakePredictor(), LengthHistory()
+    history.add("translate", 42)
+    front = Front(predictor, history, time_limit=0)
+    async with running(front):
+        late = await front.predict(query())
+        assert (late.length, late.source, late.features) == (42, Source.HISTORY, ())
+    assert (front.timeouts, front.failures, front.sources) == (1, 0, {Source.HISTORY: 1})
+
+
+async def test_requests_that_have_gone_on_are_not_predicted_any_more() -> None:
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    async with running(front):
+        busy = asyncio.create_task(front.predict(query("busy")))
+        await settle()
+        gone, kept = (asyncio.create_task(front.predict(query(name))) for name in ("gone", "kept"))
+        await settle()
+        gone.cancel()
+        await settle()
+        predictor.may.set()
+        await asyncio.gather(busy, kept)
+    assert predictor.batches == [["busy"], ["kept"]]
+
+
+async def test_a_batch_whose_requests_are_gone_harms_nobody() -> None:
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    async with running(front):
+        gone = asyncio.create_task(front.predict(query("gone")))
+        await settle()
+        gone.cancel()
+        predictor.may.set()
+        assert (await front.predict(query())).source is Source.FOREST
+
+
+@pytest.mark.parametrize("short", [0, 1])
+async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, caplog: pytest.LogCaptureFixture) -> None:
+    """With `short`, it does not raise, but answers fewer requests than it was asked about."""
+    predictor = FakePredictor()
+    predictor.may.set()
+    predictor.short = short
+    predictor.error = None if short else RuntimeError("broken")
+    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    async with running(front):
+        answers = await asyncio.gather(front.predict(query(max_tokens=9)), front.predict(query(max_tokens=8)))
+        assert [(one.length, one.source) for one in answers] == [(9, Source.MAX_TOKENS), (8, Source.MAX_TOKENS)]
+        await front.predict(query())
+        assert (front.failures, front.timeouts) == (2, 0)
+        predictor.error, predictor.short = None, 0
+        assert (await front.predict(query())).source is Source.FOREST
+    assert caplog.text.count("the length predictor failed") == 1
+
+
+async def test_without_a_forest_the_features_still_come_back_for_the_journal() -> None:
+    predictor = FakePredictor(known=False)
+    predictor.may.set()
+    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    async with running(front):
+        found = await front.predict(query(max_tokens=50))
+    assert (found.length, found.source, found.features) == (50, Source.MAX_TOKENS, (0.0,))
+
+
+@pytest.mark.parametrize(("max_tokens", "length"), [(1000, 7), (7, 7), (3, 3)])
+async def test_no_prediction_exceeds_max_tokens(max_tokens: int, length: int) -> None:
+    predictor, history = FakePredictor(), LengthHistory()
+    predictor.may.set()
+    history.add("translate", 7)
+    front = Front(predictor, history, time_limit=LONG)
+    async with running(front):
+        found: Prediction = await front.predict(query(max_tokens=max_tokens))
+        predictor.known = False
+        fallback = await front.predict(query(max_tokens=max_tokens))
+    assert (found.length, fallback.length) == (length, length)

@@ -1,0 +1,147 @@
+"""`lengthwise train` on a tiny model and a tiny embedder: what it reads, prints and keeps, and its errors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from scheduler.journal import Journal
+from scheduler.length.ablation import PAPER
+from scheduler.length.store import forest_path, load
+from server import train_command
+from tests.models import tiny_embedder
+from tests.scheduler.entries import request_entry
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def run(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    train_command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["train", *map(str, arguments)])
+    code = args.run(args)
+    assert isinstance(code, int)
+    return code
+
+
+def requests(path: Path, rows: int = 60, **more: object) -> Path:
+    """Two tasks: one answers as long as its input, the other three times as long."""
+    lines = []
+    for number in range(rows):
+        words, task = 1 + number % 12, number % 2
+        text = " ".join("abcdefghijkl"[:words])
+        line = {"instruction": "a b" if task else "x y z", "input": text, "length": words * (3 if task else 1), **more}
+        lines.append(json.dumps({key: value for key, value in line.items() if value is not None}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_file_becomes_a_report_and_a_forest(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = requests(tmp_path / "rows.jsonl")
+    assert run(file, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 5) == 0
+    out = capsys.readouterr().out
+    forest, about = load(forest_path(cache, str(tiny_folder)))
+    assert (about.embedder, about.max_tokens, about.rows) == (str(embedder), 32, 60)
+    assert len(forest.examples) == 60
+    assert "60 rows, 2 instructions" in out and str(forest_path(cache, str(tiny_folder))) in out
+    for word in ("MAE", "RMSE", "Kendall's tau", "UILO", "RAFT", "INST", "USIN", *PAPER):
+        assert word in out
+
+
+def test_the_report_as_json_and_the_forest_where_it_is_wanted(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = requests(tmp_path / "rows.jsonl"), tmp_path / "out" / "my.forest"
+    flags = [
+        "--tokenizer",
+        tiny_folder,
+        "--embedder",
+        embedder,
+        "--trees",
+        5,
+        "--output",
+        out,
+        "--sample",
+        40,
+        "--json",
+    ]
+    assert run(file, *flags, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["rows"], report["instructions"], report["forest"]) == (40, 2, str(out))
+    assert list(report["held_out"]) == ["UILO", "RAFT", "INST", "USIN"]
+    assert set(report["held_out"]["USIN"]) == {"mae", "rmse", "tau"}
+    assert len(load(out)[0].examples) == 40
+
+
+def test_references_are_counted_with_the_end_token(tmp_path: Path, tiny_folder: Path, embedder: Path) -> None:
+    file = requests(tmp_path / "rows.jsonl", length=None, reference="qqq")
+    out = tmp_path / "my.forest"
+    assert run(file, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 1, "--output", out) == 0
+    (length,) = set(load(out)[0].examples.lengths.tolist())
+    assert length == 4  # three letters that make no common token, and the end
+
+
+def test_without_files_the_journal_is_used(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    features = [tuple([float(number % 2)] * 4 + [0.0] * 16 + [float(number)]) for number in range(30)]
+    journal = Journal(cache / "journal" / "journal.sqlite3")
+    journal.start()
+    for number, one in enumerate(features):
+        journal.put(request_entry(generated=number + 1, features=one))
+    journal.close()
+    out = tmp_path / "my.forest"
+    assert run("--trees", 3, "--output", out) == 0
+    assert "30 rows, 2 instructions" in capsys.readouterr().out
+    assert load(out)[0].examples.lengths.tolist() == list(range(1, 31))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"instruction": "a"}', "rows.jsonl:1: .*missing required field `input`"),
+        ('{"instruction": "a", "input": "b"}', "rows.jsonl:1: neither length nor reference"),
+        ('{"instruction": "a", "input": "b", "length": 0}', "length 0 is not at least 1"),
+        ("nonsense", "rows.jsonl:1: .*each line is an object with instruction, input"),
+        ('{"instruction": "a", "input": "b", "length": 3}', "only 1 rows to train from, 20 is the least"),
+        ("", "only 0 rows"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_on_standard_error(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(line)
+    assert run(tmp_path / "rows.jsonl", "--tokenizer", tiny_folder, "--embedder", embedder) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("lengthwise: error: ")
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(output.err)
+
+
+def test_missing_files_and_journals_are_told(
+    tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "absent", "--tokenizer", tiny_folder) == 1
+    assert "absent cannot be read: No such file" in capsys.readouterr().err
+    assert run() == 1
+    assert "there is no journal at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--holdout", "1"], ["--holdout", "x"], ["--trees", "0"], ["--sample", "-1"]])
+def test_wrong_numbers_are_refused(flags: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run(*flags)
+    assert stopped.value.code == 2
