@@ -97,6 +97,7 @@ class Client:
             prompt_tokens=transcript.prompt_tokens,
             counted=transcript.output_tokens is not None,
             queue_time=transcript.queue_time,
+            predicted_tokens=transcript.predicted_tokens,
             failure=failure,
             label=shot.label,
             text=transcript.text,

@@ -49,6 +49,8 @@ class Outcome:
     """Whether the server told token counts."""
     queue_time: float | None = None
     """Seconds in the server's queue, where it tells."""
+    predicted_tokens: float | None = None
+    """How long the server thought that the answer would be, where it tells."""
     failure: Failure | None = None
     label: str = ""
     text: str = ""

@@ -43,9 +43,10 @@ class Usage(msgspec.Struct):
 
 
 class Metrics(msgspec.Struct):
-    """Where a server says the time went."""
+    """Where a server says the time went, and how long it thought that the answer would be."""
 
     queue_time_ms: float | None = None
+    predicted_tokens: float | None = None
 
 
 class Event(msgspec.Struct):
@@ -68,6 +69,7 @@ class Transcript:
         "_pieces",
         "done",
         "output_tokens",
+        "predicted_tokens",
         "prompt_tokens",
         "queue_time",
         "token_times",
@@ -85,6 +87,7 @@ class Transcript:
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None
         self.queue_time: float | None = None
+        self.predicted_tokens: float | None = None
 
     def feed(self, chunk: bytes, now: float) -> None:
         """Read what arrived at the time `now`."""
@@ -130,6 +133,8 @@ class Transcript:
             self.output_tokens = event.usage.completion_tokens
         if event.metrics is not None and event.metrics.queue_time_ms is not None:
             self.queue_time = event.metrics.queue_time_ms / 1000
+        if event.metrics is not None and event.metrics.predicted_tokens is not None:
+            self.predicted_tokens = event.metrics.predicted_tokens
 
 
 def _output(choice: Choice) -> str | None:

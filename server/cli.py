@@ -15,6 +15,7 @@ from loadgen import bench_command, simulate_command
 from loadgen.baton import command as baton_command
 from loadgen.compare import command as compare_command
 from loadgen.engine import command as engine_command
+from loadgen.paper import command as paper_command
 from models.catalog import default_cache
 from server import chat_command, journal_command, models_command, profile_command, train_command
 from server.config import ServeConfig, load_config
@@ -63,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench_command.add_parser(subparsers, (engine_command.add_parser, baton_command.add_parser))
     compare_command.add_parser(subparsers)
     simulate_command.add_parser(subparsers, default_cache)
+    paper_command.add_parser(subparsers)
     return parser
 
 

@@ -1,0 +1,38 @@
+"""`lengthwise compare`: strategies and servers side by side, and a report that a sceptic can check."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from loadgen.compare import flags
+from loadgen.workload import flags as workload_flags
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command and its flags to the program's own."""
+    parser = subparsers.add_parser(
+        "compare",
+        help="compare strategies or servers under the same load",
+        description="Play the same seeded requests through each strategy or server, one after another and in several "
+        "rounds, and write one report: a page with plots, and JSON. Differences that the rounds do not bear out are "
+        "not called differences.",
+    )
+    flags.add_flags(parser)
+    workload_flags.add_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare; returns the exit code: 1 when a contestant had to be left out, 130 when it was interrupted."""
+    from loadgen.compare.compare import CompareError, run_compare  # aiohttp and more, which --help can do without
+
+    try:
+        return run_compare(args)
+    except CompareError as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1

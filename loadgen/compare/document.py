@@ -1,0 +1,128 @@
+"""A comparison as one JSON document: where it ran, every flag, every figure of every round, and the verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import join
+
+from loadgen.compare.plan import Contestant, Point
+from loadgen.compare.quantities import QUANTITIES
+from loadgen.compare.record import Comparison, Play
+from loadgen.compare.verdict import Verdict, spread, verdicts
+
+SECRET_FLAGS = frozenset({"api_key", "header"})
+NOT_FLAGS = frozenset({"run"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where and how it ran."""
+
+    date: str
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
+    flags: Mapping[str, object]
+    environment: Mapping[str, str]
+
+
+def flags_of(args: argparse.Namespace) -> dict[str, object]:
+    """Every flag with its value, given or not; keys stay out."""
+    return {
+        name: "(hidden)" if name in SECRET_FLAGS and value else _plain(value)
+        for name, value in sorted(vars(args).items())
+        if name not in NOT_FLAGS
+    }
+
+
+def all_verdicts(comparison: Comparison) -> list[Verdict]:
+    """Of every pair of contestants once: those with the baseline first."""
+    plan = comparison.plan
+    (base,) = (one for one in plan.contestants if one.name == plan.baseline)
+    others = [one for one in plan.contestants if one is not base]
+    found = verdicts(comparison, base, others)
+    for place, one in enumerate(others):
+        found += verdicts(comparison, one, others[place + 1 :])
+    return found
+
+
+def document(comparison: Comparison, setting: Setting) -> dict[str, object]:
+    """What report.json holds."""
+    plan = comparison.plan
+    return {
+        "date": setting.date,
+        "machine": setting.machine,
+        "versions": setting.versions,
+        "flags": setting.flags,
+        "environment": setting.environment,
+        "seed": plan.seed,
+        "rounds": plan.rounds,
+        "interrupted": comparison.interrupted,
+        "baseline": plan.baseline,
+        "contestants": [_contestant(comparison, one) for one in plan.contestants],
+        "troubles": [
+            {"contestant": one.contestant, "round": one.round, "message": one.message} for one in comparison.troubles
+        ],
+        "summary": _summary(comparison),
+        "verdicts": [_verdict(one) for one in all_verdicts(comparison)],
+        "plays": [_play(play) for play in comparison.plays],
+    }
+
+
+def _contestant(comparison: Comparison, one: Contestant) -> dict[str, object]:
+    command = join(comparison.plan.command(one)) if one.strategy else None
+    return {"name": one.name, "strategy": one.strategy, "url": one.url, "command": command}
+
+
+def _summary(comparison: Comparison) -> list[dict[str, object]]:
+    return [
+        {
+            "contestant": contestant.name,
+            **_load(point),
+            "quantity": quantity.key,
+            "unit": quantity.unit,
+            "median": found.median,
+            "lowest": found.low,
+            "highest": found.high,
+            "rounds": found.values,
+        }
+        for contestant in comparison.plan.contestants
+        for point in comparison.plan.points
+        for quantity in QUANTITIES
+        if (found := spread(comparison, contestant, point, quantity))
+    ]
+
+
+def _verdict(one: Verdict) -> dict[str, object]:
+    named = {"contestant": one.contestant, "baseline": one.baseline, **_load(one.point)}
+    return {**named, "quantity": one.quantity.key, "outcome": one.outcome, "text": one.text}
+
+
+def _play(play: Play) -> dict[str, object]:
+    return {
+        "contestant": play.contestant,
+        "round": play.round,
+        **_load(play.point),
+        **play.figures,
+        "errors": play.errors,
+        "jcts_s": play.latencies,
+        "predicted_and_actual_tokens": play.predictions,
+    }
+
+
+def _load(point: Point) -> dict[str, object]:
+    return {"request_rate": _plain(point.rate), "burstiness": _plain(point.burstiness)}
+
+
+def _plain(value: object) -> object:
+    """As JSON has it, which knows neither infinity nor paths."""
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value

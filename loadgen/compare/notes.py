@@ -1,0 +1,97 @@
+"""What a reader must know before believing a comparison's figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from loadgen.compare.plan import Contestant, Point
+from loadgen.compare.record import Comparison
+from loadgen.compare.verdict import Verdict, chance
+
+SERVER_FIGURES = "batch size, pad and invalid tokens, load imbalance, errors of predictions"
+
+
+def warnings(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
+    """What is wrong with this comparison, the gravest first."""
+    if comparison.interrupted:
+        played, planned = len(comparison.plays), _planned(comparison)
+        yield f"It was interrupted: {played} of {planned} runs were begun, and one that was cut short does not count."
+    for trouble in comparison.troubles:
+        yield f"{trouble.contestant} was left out from round {trouble.round} on: {trouble.message}"
+    for contestant in comparison.plan.contestants:
+        yield from _not_completed(comparison, contestant)
+    for point in comparison.plan.points:
+        yield from _uneven_work(comparison, point)
+    yield from _client(comparison)
+    if (count := _fewest(comparison)) is not None and count < 100:
+        yield f"Runs have as few as {count:g} completed requests, so the 99th percentile is the slowest of them."
+
+
+def remarks(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
+    """How to read it."""
+    rounds = comparison.plan.rounds
+    decided = sum(one.outcome != "no verdict" for one in judged)
+    yield (
+        f"A difference counts as shown when all {rounds} rounds of one contestant lie beyond all rounds of the other. "
+        f"Were two contestants equal, that would happen by chance in 1 of {1 / chance(rounds):.0f} comparisons; of the "
+        f"{decided} made here, about {_rounded(decided * chance(rounds))} would be apart by chance alone. "
+        "More rounds (--rounds) make that rarer."
+    )
+    yield (
+        "Every round plays the same requests at the same times: the spread shows how much runs of one trace differ, "
+        "not how much traces do. Another --seed is another trace."
+    )
+    if any(contestant.url for contestant in comparison.plan.contestants):
+        yield "Servers at URLs ran before and after, perhaps elsewhere: what is told of the machine is the client's."
+    if silent := [one.name for one in comparison.plan.contestants if _is_silent(comparison, one)]:
+        yield f"{', '.join(silent)}: /metrics tells nothing of {SERVER_FIGURES}, so plots of these are left out."
+
+
+def _planned(comparison: Comparison) -> int:
+    plan = comparison.plan
+    return plan.rounds * len(plan.contestants) * len(plan.points)
+
+
+def _not_completed(comparison: Comparison, contestant: Contestant) -> Iterator[str]:
+    own = [play for play in comparison.plays if play.contestant == contestant.name and play.whole]
+    failed, rejected = (sum(play.figure(key) or 0.0 for play in own) for key in ("failed", "rejected"))
+    if failed or rejected:
+        first = next((line for play in own for line in play.errors), "")
+        yield f"{contestant.name}: {failed:g} requests failed and {rejected:g} were rejected, such as: {first}"
+
+
+def _uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
+    """Latencies of answers that differ in length say little about schedulers."""
+    made = {
+        contestant.name: max(tokens)
+        for contestant in comparison.plan.contestants
+        if (tokens := comparison.values(contestant, point, "total_output_tokens"))
+        and not any(comparison.values(contestant, point, key) != (0.0,) * len(tokens) for key in ("failed", "rejected"))
+    }
+    if made and max(made.values()) > min(made.values()) * 1.01:
+        told = ", ".join(f"{name} {tokens:,.0f}" for name, tokens in made.items())
+        yield f"At {point.label} contestants did not generate equally many tokens ({told}), so they did unequal work."
+
+
+def _client(comparison: Comparison) -> Iterator[str]:
+    slow = [play for play in comparison.plays if play.figures.get("client_warning")]
+    if slow:
+        yield (
+            f"In {len(slow)} of {len(comparison.plays)} runs the load generator was short of CPU itself, such as: "
+            f"{slow[0].figures['client_warning']}"
+        )
+
+
+def _fewest(comparison: Comparison) -> float | None:
+    counts = [play.figure("completed") or 0.0 for play in comparison.plays if play.whole]
+    return min(counts, default=None)
+
+
+def _is_silent(comparison: Comparison, contestant: Contestant) -> bool:
+    own = [play for play in comparison.plays if play.contestant == contestant.name]
+    return bool(own) and not any(key.startswith("server_") for play in own for key in play.figures)
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.1f}" if value < 10 and not math.isclose(value, round(value)) else f"{value:.0f}"

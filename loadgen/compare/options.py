@@ -1,0 +1,110 @@
+"""What the flags of `lengthwise compare` say together."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from loadgen.compare.plan import Contestant, Plan, Point
+from scheduler.strategy import STRATEGIES
+
+OURS = ("--strategy", "--host", "--port", "--allow-replay")
+"""Flags of `lengthwise serve` that the comparison sets."""
+
+
+class FlagError(Exception):
+    """Flags do not go together; the message names the remedy."""
+
+
+def read_plan(args: argparse.Namespace, ignore_eos: bool = False, environ: Mapping[str, str] = os.environ) -> Plan:
+    """What to do; `ignore_eos` asks for it also without the flag. Raises FlagError."""
+    contestants = _contestants(args.strategies, args.urls)
+    if args.model is not None and not args.strategies:
+        raise FlagError(f"{args.model}: only --strategies start servers; to ask those of --urls for it, give --model")
+    return Plan(
+        contestants=contestants,
+        points=_points(args.request_rates, args.burstinesses),
+        rounds=args.rounds,
+        baseline=_baseline(args.baseline, contestants),
+        seed=args.seed,
+        serve_command=_serve_command(args.model, args.serve_args),
+        model=args.ask_model,
+        fields=_fields(args, ignore_eos),
+        headers=_headers(args, environ),
+        timeout=args.timeout,
+        ready_timeout=args.ready_check_timeout_sec,
+        max_concurrency=args.max_concurrency,
+        num_warmups=args.num_warmups,
+    )
+
+
+def _contestants(strategies: Sequence[str], urls: Sequence[tuple[str, str]]) -> tuple[Contestant, ...]:
+    if unknown := [name for name in strategies if name not in STRATEGIES]:
+        raise FlagError(f"--strategies: {', '.join(unknown)}: choose from {', '.join(sorted(STRATEGIES))}")
+    if len(strategies) + len(urls) < 2:
+        raise FlagError("there is nothing to compare: name two or more with --strategies A,B or --urls NAME=URL,...")
+    names = [*_numbered(strategies), *(name for name, _ in urls)]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise FlagError(f"--urls: the name {twice[0]} is taken: choose another")
+    sources = chain(((name, None) for name in strategies), ((None, url) for _, url in urls))
+    return tuple(
+        Contestant(name, look, strategy, url)
+        for look, (name, (strategy, url)) in enumerate(zip(names, sources, strict=True))
+    )
+
+
+def _numbered(strategies: Sequence[str]) -> list[str]:
+    """Names under which a strategy may come more than once."""
+    seen: Counter[str] = Counter()
+    names = []
+    for strategy in strategies:
+        seen[strategy] += 1
+        names.append(strategy if seen[strategy] == 1 else f"{strategy} ({seen[strategy]})")
+    return names
+
+
+def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tuple[Point, ...]:
+    if rates is None:
+        if tuple(burstinesses) != (1.0,):
+            raise FlagError("--burstinesses needs --request-rates")
+        return (Point(),)
+    finite = [rate for rate in rates if rate != float("inf")]
+    at_once = [Point(rate) for rate in rates if rate == float("inf")]  # which knows no burstiness
+    return (*(Point(rate, burstiness) for burstiness in burstinesses for rate in finite), *at_once)
+
+
+def _baseline(name: str | None, contestants: Sequence[Contestant]) -> str:
+    names = [contestant.name for contestant in contestants]
+    if name is not None and name not in names:
+        raise FlagError(f"--baseline {name}: choose from {', '.join(names)}")
+    return name or names[0]
+
+
+def _serve_command(model: str | None, serve_args: str) -> tuple[str, ...]:
+    try:
+        further = shlex.split(serve_args)
+    except ValueError as error:
+        raise FlagError(f"--serve-args {serve_args!r}: {error}") from None
+    for word in further:
+        if word.partition("=")[0] in OURS:
+            raise FlagError(f"--serve-args: leave {word} out, the comparison sets it")
+    command = [sys.executable, "-m", "server.cli", "serve", *([model] if model else [])]
+    return (*command, "--host", "127.0.0.1", "--port", "0", "--allow-replay", *further)
+
+
+def _fields(args: argparse.Namespace, ignore_eos: bool) -> dict[str, object]:
+    fields: dict[str, object] = {"temperature": args.temperature}
+    if args.ignore_eos or ignore_eos:
+        fields["ignore_eos"] = True
+    further: dict[str, object] = args.extra_body
+    return fields | further
+
+
+def _headers(args: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    key = args.api_key or environ.get("OPENAI_API_KEY")
+    return ({"Authorization": f"Bearer {key}"} if key else {}) | dict(args.header)

@@ -1,0 +1,103 @@
+"""A `lengthwise serve` process for one turn: started on a free loopback port, ready, stopped and seen to have ended."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from os import killpg
+from pathlib import Path
+
+STOP_TIMEOUT = 60.0
+"""Seconds that a server may take to end after SIGTERM."""
+POLL = 0.05
+LOG_LINES = 12
+
+
+class ServerFailure(Exception):
+    """A server of ours did not start, died, or did not end; the message holds the last lines of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnServer:
+    """A server that is ready."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def require_alive(self) -> None:
+        """Raises ServerFailure when it died."""
+        if self.process.poll() is not None:
+            raise _failure(f"the server ended by itself with exit code {self.process.returncode}", self.log)
+
+
+@contextmanager
+def own_server(
+    command: Sequence[str], log: Path, ready_timeout: float, stop_timeout: float = STOP_TIMEOUT
+) -> Iterator[OwnServer]:
+    """Start it, and stop it with SIGTERM on leaving. Raises ServerFailure.
+
+    It gets a session of its own, so that Ctrl-C on the terminal reaches this process alone, which then stops it.
+    """
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield OwnServer(_ready_url(process, log, ready_timeout), process, log)
+    except BaseException:
+        _stop(process, stop_timeout)
+        raise
+    else:
+        code = process.poll()
+        ended = _stop(process, stop_timeout)
+        if code is not None or not ended or process.returncode != 0:
+            said = f"ended with exit code {process.returncode}" if ended else f"had to be killed {stop_timeout:g} s"
+            raise _failure(f"the server {said} {'by itself' if code is not None else 'after SIGTERM'}", log)
+
+
+def _ready_url(process: subprocess.Popen[bytes], log: Path, timeout: float) -> str:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        ended = _ended(process)
+        if found := re.search(r"ready on (http://\S+)", _read(log)):
+            return found[1]
+        if ended:
+            raise _failure(f"the server did not start: exit code {process.returncode}", log)
+    raise _failure(f"the server was not ready within {timeout:g} s (--ready-check-timeout-sec)", log)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Waits a little."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(POLL)
+    return process.returncode is not None
+
+
+def _stop(process: subprocess.Popen[bytes], timeout: float) -> bool:
+    """End the process and all that it started; tells whether it went by itself. A second Ctrl-C kills it at once."""
+    process.terminate()
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        with suppress(ProcessLookupError):
+            killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return True
+
+
+def _failure(what: str, log: Path) -> ServerFailure:
+    lines = _read(log).strip().splitlines()[-LOG_LINES:]
+    said = "; its log is empty" if not lines else "; the end of its log:\n" + "\n".join(f"    {line}" for line in lines)
+    return ServerFailure(what + said)
+
+
+def _read(log: Path) -> str:
+    return log.read_text("utf-8", "replace")

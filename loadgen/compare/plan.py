@@ -1,0 +1,86 @@
+"""Who is compared, under which loads, and in which order: plain data, decided before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from loadgen.arrivals import Arrivals
+
+LEAST_ROUNDS = 3
+"""Fewer show no spread worth the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A server of ours with one strategy, which is started for each turn, or one at a URL that somebody else runs."""
+
+    name: str
+    look: int
+    """Its colour and mark in every chart."""
+    strategy: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One load of the sweep."""
+
+    rate: float | None = None
+    """Requests per second, infinity: all at once; None: as the workload has it."""
+    burstiness: float = 1.0
+
+    @property
+    def arrivals(self) -> Arrivals | None:
+        return None if self.rate is None else Arrivals(self.rate, self.burstiness)
+
+    @property
+    def label(self) -> str:
+        if self.rate is None:
+            return "the workload's own times"
+        if self.rate == float("inf"):
+            return "all at once"
+        requests = "request" if self.rate == 1 else "requests"
+        bursts = "" if self.burstiness == 1 else f", burstiness {self.burstiness:g}"
+        return f"{self.rate:g} {requests}/s{bursts}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do."""
+
+    contestants: tuple[Contestant, ...]
+    points: tuple[Point, ...]
+    rounds: int = LEAST_ROUNDS
+    baseline: str
+    """The contestant that the others are held against."""
+    seed: int = 0
+    serve_command: tuple[str, ...] = ()
+    """Starts a server of ours, all but its strategy."""
+    model: str | None = None
+    """What to ask servers at URLs for; None asks each for the first that it lists."""
+    fields: Mapping[str, object] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """For servers at URLs only."""
+    timeout: float = 600.0
+    ready_timeout: float = 600.0
+    max_concurrency: int | None = None
+    num_warmups: int = 4
+
+    def command(self, contestant: Contestant) -> list[str]:
+        """Starts a contestant of ours."""
+        assert contestant.strategy is not None
+        return [*self.serve_command, "--strategy", contestant.strategy]
+
+    def turns(self) -> Iterator[tuple[int, Contestant]]:
+        """Rounds, counted from 1: each contestant once in every round, each time beginning with the next of them, so
+        that what changes slowly on the machine meets all of them alike."""
+        for number in range(self.rounds):
+            for contestant in rotated(self.contestants, number):
+                yield number + 1, contestant
+
+
+def rotated(contestants: Sequence[Contestant], by: int) -> tuple[Contestant, ...]:
+    """The same, beginning `by` places later."""
+    start = by % len(contestants)
+    return (*contestants[start:], *contestants[:start])

@@ -1,0 +1,64 @@
+"""What a comparison has seen: every run of every round, and what went wrong. Plain data; knows no page and no file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from loadgen.compare.plan import Contestant, Plan, Point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """One contestant played the trace once, under one load."""
+
+    contestant: str
+    round: int
+    point: Point
+    figures: Mapping[str, object]
+    """By the names of `lengthwise bench`'s result, and those of the server's own figures where it tells any."""
+    latencies: tuple[float, ...] = ()
+    """Job completion times in seconds, ascending."""
+    predictions: tuple[tuple[float, int], ...] = ()
+    """Predicted and actual output tokens of the requests of which the server told a prediction."""
+    errors: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it was played to its end: only then it counts."""
+        return not self.figures.get("interrupted")
+
+    def figure(self, key: str) -> float | None:
+        """None where there is no such figure."""
+        value = self.figures.get(key)
+        return float(value) if isinstance(value, int | float) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a contestant was left out from a turn on."""
+
+    contestant: str
+    round: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All of it, also while it still goes on."""
+
+    plan: Plan
+    plays: tuple[Play, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+    interrupted: bool = False
+
+    def whole_plays(self, contestant: Contestant, point: Point) -> tuple[Play, ...]:
+        """In the order of the rounds."""
+        return tuple(
+            play for play in self.plays if play.whole and (play.contestant, play.point) == (contestant.name, point)
+        )
+
+    def values(self, contestant: Contestant, point: Point, key: str) -> tuple[float, ...]:
+        """A figure of each round that was played to its end, as far as it is known."""
+        figures = [play.figure(key) for play in self.whole_plays(contestant, point)]
+        return tuple(value for value in figures if value is not None)

@@ -1,0 +1,40 @@
+"""A comparison for the eye, on a terminal: one table per load, and what may be said of the differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from loadgen.compare.document import all_verdicts
+from loadgen.compare.plan import Point
+from loadgen.compare.quantities import Quantity, quantity
+from loadgen.compare.record import Comparison
+from loadgen.compare.verdict import spread
+from loadgen.scale import number
+
+SHOWN = ("request_throughput", "mean_jct_ms", "p99_jct_ms", "mean_ttft_ms")
+
+
+def summary(comparison: Comparison) -> RenderableType:
+    """The figures that matter most; the report has the others."""
+    return Group(*(_table(comparison, point) for point in comparison.plan.points), *_verdicts(comparison))
+
+
+def _table(comparison: Comparison, point: Point) -> Table:
+    quantities = [quantity(key) for key in SHOWN]
+    table = Table("", *(one.axis for one in quantities), title=f"{point.label}: median (lowest to highest)")
+    for contestant in comparison.plan.contestants:
+        found = [spread(comparison, contestant, point, one) for one in quantities]
+        cells = [f"{number(one.median)} ({number(one.low)} to {number(one.high)})" if one else "-" for one in found]
+        table.add_row(Text(contestant.name), *cells)
+    return table
+
+
+def _verdicts(comparison: Comparison) -> Iterator[Text]:
+    shown: list[Quantity] = [quantity(key) for key in SHOWN]
+    for one in all_verdicts(comparison):
+        if one.baseline == comparison.plan.baseline and one.quantity in shown:
+            yield Text(f"{one.contestant} against {one.baseline}, {one.point.label}, {one.quantity.short}: {one.text}")

@@ -1,0 +1,123 @@
+"""Is a difference between two contestants real? Only if every round of one lies beyond every round of the other.
+
+That is a rank test with its sharpest possible outcome: were both equal, n rounds of each would be apart by chance in
+2 / C(2n, n) of all comparisons (Wilcoxon, "Individual Comparisons by Ranking Methods", 1945).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from loadgen.compare.plan import LEAST_ROUNDS, Contestant, Point
+from loadgen.compare.quantities import QUANTITIES, Better, Quantity
+from loadgen.compare.record import Comparison
+
+Outcome: TypeAlias = Literal["better", "worse", "not shown", "no verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A figure over the rounds."""
+
+    values: tuple[float, ...]
+    """In the order of the rounds; at least one."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+    def overlaps(self, other: Spread) -> bool:
+        """Whether their ranges share a value, be it only an end."""
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What may be said of a contestant next to another, in one quantity under one load."""
+
+    contestant: str
+    baseline: str
+    point: Point
+    quantity: Quantity
+    outcome: Outcome
+    text: str
+
+
+def spread(comparison: Comparison, contestant: Contestant, point: Point, quantity: Quantity) -> Spread | None:
+    """A contestant's figures in the quantity's unit; None where there are none."""
+    values = comparison.values(contestant, point, quantity.key)
+    return Spread(tuple(value * quantity.scale for value in values)) if values else None
+
+
+def verdicts(comparison: Comparison, baseline: Contestant, others: Sequence[Contestant]) -> list[Verdict]:
+    """Of each of the others against the baseline, wherever both have figures."""
+    found = []
+    for point in comparison.plan.points:
+        for quantity in (one for one in QUANTITIES if one.judged):
+            for other in others:
+                verdict = _verdict(comparison, other, baseline, point, quantity)
+                found += [verdict] if verdict else []
+    return found
+
+
+def chance(rounds: int) -> float:
+    """How often two equal contestants would be apart by chance after so many rounds of each."""
+    return 2 / math.comb(2 * rounds, rounds)
+
+
+def _verdict(
+    comparison: Comparison, contestant: Contestant, baseline: Contestant, point: Point, quantity: Quantity
+) -> Verdict | None:
+    own = spread(comparison, contestant, point, quantity)
+    base = spread(comparison, baseline, point, quantity)
+    if own is None or base is None:
+        return None
+    outcome, text = judge(own, base, quantity.better or "lower")
+    lost = sum(_lost(comparison, one, point) for one in (contestant, baseline))
+    if quantity.only_completed and lost and outcome != "no verdict":
+        outcome, text = "no verdict", f"no verdict: {lost:g} requests did not complete, and this counts completed ones"
+    return Verdict(contestant.name, baseline.name, point, quantity, outcome, text)
+
+
+def _lost(comparison: Comparison, contestant: Contestant, point: Point) -> float:
+    return sum(sum(comparison.values(contestant, point, key)) for key in ("failed", "rejected"))
+
+
+def judge(own: Spread, base: Spread, better: Better) -> tuple[Outcome, str]:
+    """What the rounds of one say next to those of another."""
+    rounds = min(len(own.values), len(base.values))
+    if rounds < LEAST_ROUNDS:
+        return "no verdict", f"no verdict: {rounds} of at least {LEAST_ROUNDS} rounds"
+    if own.overlaps(base):
+        return "not shown", "no difference shown (rounds overlap)"
+    higher = own.low > base.high
+    outcome: Outcome = "better" if higher == (better == "higher") else "worse"
+    nearest = (own.low, base.high) if higher else (own.high, base.low)
+    least = _change(*nearest)
+    return outcome, f"{outcome}: {_change(own.median, base.median)}, at least {least} (rounds do not overlap)"
+
+
+def _change(value: float, base: float) -> str:
+    """In words, of two figures that differ."""
+    direction = "higher" if value > base else "lower"
+    if base == 0 or value / base < 0:
+        return f"{abs(value - base):.3g} {direction}"
+    if value / base >= 2:
+        return f"{value / base:.2g} times as high"
+    return f"{_percent(abs(value / base - 1) * 100)} {direction}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"

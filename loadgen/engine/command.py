@@ -1,0 +1,99 @@
+"""`lengthwise bench engine`: the arguments and the errors. bench.py runs it, report.py writes the tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+MODEL = "smollm2-135m-instruct"
+ROWS = (1, 8, 32, 64)
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command below `bench`."""
+    parser = subparsers.add_parser(
+        "engine",
+        help="compare this engine with transformers, in one process",
+        description="In one process and interleaved rounds: this engine, transformers' generate on a static batch of "
+        "the same prompts, transformers' continuous batching, and the least that memory bandwidth allows. "
+        "Nothing else should run on the machine meanwhile.",
+    )
+    add_model_flags(parser, dtype="auto")
+    parser.add_argument(
+        "--rows", type=positive, nargs="+", metavar="N",
+        help=f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged or --overhead: none)",
+    )  # fmt: skip
+    parser.add_argument("--input-len", type=positive, default=64, metavar="N", help="prompt tokens of a row")
+    parser.add_argument("--output-len", type=several, default=64, metavar="N", help="tokens to generate for a row")
+    parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="rounds that count, after one more")
+    parser.add_argument("--ragged", action="store_true", help="compare with requests of different lengths")
+    parser.add_argument("--num-requests", type=positive, default=128, metavar="N", help="of --ragged")
+    parser.add_argument("--min-len", type=several, default=16, metavar="N", help="shortest prompt and output of it")
+    parser.add_argument("--max-len", type=several, default=256, metavar="N", help="longest prompt and output of it")
+    parser.add_argument("--slots", type=positive, default=32, metavar="N", help="rows at a time in it")
+    parser.add_argument("--overhead", action="store_true", help="time a step of 32 rows outside the forward pass")
+    parser.add_argument("--save-result", type=Path, metavar="FILE", help="write the figures as JSON")
+    parser.set_defaults(run=run, computes=True)
+
+
+def add_model_flags(parser: argparse.ArgumentParser, *, dtype: str) -> None:
+    """What every benchmark in this process is asked."""
+    parser.add_argument("model", nargs="?", default=MODEL, metavar="MODEL", help="as for serve (default: %(default)s)")
+    dtypes = ("auto", "float32", "bfloat16", "float16")
+    parser.add_argument("--dtype", default=dtype, choices=dtypes, help="as for serve (default: %(default)s)")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="as for serve")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare and print; returns the exit code: 1 when something is wrong or this engine could not run."""
+    # These import torch, which --help can do without.
+    import orjson
+
+    from loadgen.engine.bench import run_bench
+    from loadgen.engine.job import BenchError
+    from loadgen.engine.output import require_writable, table_console, write
+    from loadgen.engine.report import results_json, show
+    from models.catalog import CatalogError
+    from models.loader import LoadError
+    from models.text import TextError
+
+    try:
+        require_writable(args.save_result)
+        results = run_bench(args)
+        show(results, table_console())
+        write(args.save_result, orjson.dumps(results_json(results), option=orjson.OPT_INDENT_2))
+    except (BenchError, CatalogError, LoadError, TextError) as error:
+        return failed(str(error))
+    return failed(results.troubles[0]) if results.troubles else 0
+
+
+def failed(message: str) -> int:
+    """Tell why; returns the exit code."""
+    print(f"lengthwise: error: {message}", file=sys.stderr)
+    return 1
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    return _whole(text, 1)
+
+
+def several(text: str) -> int:
+    """A whole number from 2 on."""
+    return _whole(text, 2)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+    return value

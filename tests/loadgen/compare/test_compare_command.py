@@ -1,0 +1,140 @@
+"""`lengthwise compare` as a program: servers that it starts, servers that it finds, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from server import cli
+from tests.loadgen.scripted import HEAD, Answer, finish, plain, said, scripted, stream, usage
+
+ROOT = Path(__file__).parents[3]
+MODELS = plain("200 OK", b'{"data":[{"id":"org/m"}]}')
+NO_METRICS = plain("404 Not Found", b"")
+WHOLE = stream(said("a"), said("b"), finish(), usage(5, 2))
+LENGTHS = ("--random-input-len", "8", "--random-output-len", "6")
+RANDOM = ("--dataset-name", "random", *LENGTHS, "--random-vocab-size", "200")
+
+
+async def start(*flags: str) -> Process:
+    command = [sys.executable, "-m", "server.cli", "compare", *RANDOM, *flags]
+    return await create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
+
+
+async def compare(*flags: str) -> tuple[int | None, str, str]:
+    """Exit code, output and errors of the command."""
+    process = await start(*flags)
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+def report(folder: Path) -> Any:
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
+    return json.loads((folder / "report.json").read_text())
+
+
+def servers_of(model: Path) -> list[psutil.Process]:
+    """Processes that serve it."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        found += [process] if "serve" in words and str(model) in words else []
+    return found
+
+
+@pytest.mark.timeout(400)
+async def test_two_strategies_from_end_to_end(tiny_folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "tiny"
+    model.symlink_to(tiny_folder)
+    folder = tmp_path / "report"
+    flags = ["--num-prompts", "4", "--random-range-ratio", "0.5", "--num-warmups", "1"]
+    code, out, err = await compare(
+        str(model), "--strategies", "baton-pd,vs", "--request-rates", "50,inf", *flags, "--output", str(folder)
+    )
+    assert code == 0, err
+    held = report(folder)
+    assert [(one["round"], one["contestant"], one["request_rate"]) for one in held["plays"]] == [
+        (number, name, rate)
+        for number, names in enumerate((("baton-pd", "vs"), ("vs", "baton-pd"), ("baton-pd", "vs")), 1)
+        for name in names
+        for rate in (50.0, "inf")
+    ]
+    assert {(one["completed"], one["failed"], one["rejected"]) for one in held["plays"]} == {(4, 0, 0)}
+    # Lengths are replayed: they differ, are the same for all, and max_tokens does not tell them.
+    assert len({one["total_output_tokens"] for one in held["plays"]}) == 1
+    assert held["flags"]["replay_lengths"] is True and held["troubles"] == []
+    assert all(len(one["jcts_s"]) == 4 and one["mean_ttft_ms"] > 0 for one in held["plays"])
+    assert len(list((folder / "logs").iterdir())) == 6
+    assert "vs against baton-pd, 50 requests/s, mean JCT: " in out
+    assert servers_of(model) == []
+
+
+async def test_ctrl_c_leaves_no_server_behind(tiny_folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "tiny"
+    model.symlink_to(tiny_folder)
+    flags = ["--num-prompts", "2", "--request-rates", "0.001", "--num-warmups", "1", "--output", str(tmp_path / "out")]
+    process = await start(str(model), "--strategies", "baton-pd,vs", *flags)
+    assert process.stderr is not None
+    async for line in process.stderr:
+        if b"0.001 requests/s, 2 requests" in line:
+            break
+    assert len(servers_of(model)) == 1
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    assert (process.returncode, servers_of(model)) == (130, [])
+    assert "interrupted" in err.decode() and "Traceback" not in err.decode()
+    held = report(tmp_path / "out")
+    assert held["interrupted"] and [one["interrupted"] for one in held["plays"]] == [True]
+
+
+async def test_ctrl_c_leaves_a_report_of_what_ran(tmp_path: Path) -> None:
+    flags = ["--num-prompts", "2", "--num-warmups", "0", "--output", str(tmp_path / "out")]
+    turn = [NO_METRICS, MODELS, WHOLE, WHOLE, NO_METRICS]
+    async with scripted(*turn) as good, scripted(NO_METRICS, MODELS, Answer([HEAD], "hang")) as slow:
+        process = await start("--urls", f"good={good.url},slow={slow.url}", *flags)
+        while len(slow.requests) < 3:
+            await slow.heard.wait()
+            slow.heard.clear()
+        process.send_signal(signal.SIGTERM)  # does what Ctrl-C does
+        out, err = await process.communicate()
+    assert process.returncode == 130, err
+    held = report(tmp_path / "out")
+    assert [(one["contestant"], one["completed"], one["interrupted"]) for one in held["plays"]] == [
+        ("good", 2, False),
+        ("slow", 0, True),
+    ]
+    assert held["interrupted"] and {one["outcome"] for one in held["verdicts"]} == set()
+
+
+async def test_a_contestant_that_cannot_be_played_does_not_stop_the_others(tmp_path: Path) -> None:
+    flags = ["--num-prompts", "1", "--num-warmups", "0", "--output", str(tmp_path / "out")]
+    async with scripted(*[NO_METRICS, MODELS, WHOLE, NO_METRICS] * 3) as good:
+        urls = f"gone=http://127.0.0.1:1,good={good.url}"
+        code, _, err = await compare("--urls", urls, *flags)
+    assert code == 1
+    held = report(tmp_path / "out")
+    assert [(one["contestant"], one["round"]) for one in held["plays"]] == [("good", 1), ("good", 2), ("good", 3)]
+    assert [(one["contestant"], one["round"]) for one in held["troubles"]] == [("gone", 1)]
+    assert "gone is left out from round 1 on: no server answers" in err
+    assert "gone was left out from round 1 on" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.json").touch()
+    strategies = ("--strategies", "vs,baton")
+    for flags, message in (
+        (["--strategies", "vs"], "nothing to compare"),
+        ([*strategies, "--output", str(tmp_path)], "exists already: choose another folder with --output"),
+        ([*strategies, "--output", "/proc/no"], "/proc/no: cannot be written"),
+        ([*strategies, "--dataset-name", "jsonl"], "needs a file"),
+    ):
+        assert cli.main(["compare", *flags]) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("lengthwise: error: ") and message in err and err.count("\n") == 1

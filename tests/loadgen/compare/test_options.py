@@ -1,0 +1,93 @@
+"""What the flags of `lengthwise compare` say together."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from loadgen.compare.flags import add_flags
+from loadgen.compare.options import FlagError, read_plan
+from loadgen.compare.plan import Plan, Point
+
+
+def parse(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return parser.parse_args(flags)
+
+
+def plan(*flags: str, environ: dict[str, str] | None = None) -> Plan:
+    return read_plan(parse(*flags), environ=environ or {})
+
+
+def test_strategies_and_urls_are_contestants_in_the_order_given() -> None:
+    made = plan("tiny", "--strategies", "vs,baton,vs", "--urls", "vllm=http://gpu:8000", "--baseline", "baton")
+    assert [(one.name, one.strategy, one.url, one.look) for one in made.contestants] == [
+        ("vs", "vs", None, 0),
+        ("baton", "baton", None, 1),
+        ("vs (2)", "vs", None, 2),
+        ("vllm", None, "http://gpu:8000", 3),
+    ]
+    assert (made.baseline, made.rounds, made.points) == ("baton", 3, (Point(),))
+
+
+def test_every_server_gets_the_same_flags_and_its_strategy() -> None:
+    made = plan("tiny", "--strategies", "vs,baton", "--serve-args", "--dtype float32 --served-model-name 'a b'")
+    command = made.command(made.contestants[1])
+    assert command[3:5] == ["serve", "tiny"]
+    assert "--allow-replay" in command and command[command.index("--port") + 1] == "0"
+    assert command[-6:] == ["--dtype", "float32", "--served-model-name", "a b", "--strategy", "baton"]
+
+
+def test_each_round_begins_with_the_next_contestant() -> None:
+    turns = [(number, one.name) for number, one in plan("--strategies", "vs,baton,ccb", "--rounds", "4").turns()]
+    assert "".join(name[0] for _, name in turns) == "vbcbcvcvbvbc"
+    assert [number for number, _ in turns] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+
+
+def test_every_rate_meets_every_burstiness_but_all_at_once_knows_none() -> None:
+    made = plan("--strategies", "vs,baton", "--request-rates", "4,inf,1", "--burstinesses", "1,0.5")
+    assert made.points == (Point(1, 0.5), Point(4, 0.5), Point(1, 1), Point(4, 1), Point(float("inf")))
+
+
+def test_keys_go_to_urls_in_a_header() -> None:
+    flags = ("--urls", "a=http://a,b=http://b", "--header", "X-Team=x")
+    made = plan(*flags, environ={"OPENAI_API_KEY": "k"})
+    assert made.headers == {"Authorization": "Bearer k", "X-Team": "x"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--strategies", "vs"], "nothing to compare"),
+        ([], "nothing to compare"),
+        (["--strategies", "vs,fast"], "fast: choose from"),
+        (["--strategies", "vs,baton", "--baseline", "sls"], "choose from vs, baton"),
+        (["--strategies", "vs,baton", "--serve-args=--port=9"], "leave --port=9 out"),
+        (["--strategies", "vs,baton", "--serve-args", "'"], "No closing quotation"),
+        (["--strategies", "vs", "--urls", "vs=http://a"], "the name vs is taken"),
+        (["tiny", "--urls", "a=http://a,b=http://b"], "give --model"),
+        (["--strategies", "vs,baton", "--burstinesses", "2"], "needs --request-rates"),
+    ],
+)
+def test_flags_that_do_not_go_together(flags: list[str], message: str) -> None:
+    with pytest.raises(FlagError, match="(?s).*" + message.replace(".", r"\.").replace("(", r"\(")):
+        plan(*flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--rounds", "2"],
+        ["--request-rates", "1,0"],
+        ["--request-rates", "fast"],
+        ["--urls", "a=gpu:8000"],
+        ["--urls", "http://a"],
+        ["--extra-body", "[]"],
+    ],
+)
+def test_wrong_values_end_with_2(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(*flags)
+    assert f"argument {flags[0]}:" in capsys.readouterr().err

@@ -1,0 +1,153 @@
+"""The report: well-formed, self-contained, complete in what it names, and silent about what nobody measured."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import orjson
+import pytest
+
+from loadgen.compare.document import document
+from loadgen.compare.page import page
+from loadgen.compare.plan import Point
+from loadgen.compare.record import Comparison, Trouble
+from tests.loadgen.compare.results import POINTS, SETTING, comparison
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+EQUAL = {"vs": (5.0, 6.0, 7.0), "magnus": (5.5, 6.5, 7.5)}
+APART = {"vs": (5.0, 6.0, 7.0), "magnus": (1.0, 1.1, 1.2), "baton-pd": (2.0, 2.1, 2.2)}
+
+
+class Reader(HTMLParser):
+    """Notes elements, attributes and words, and refuses tags that do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def said(self) -> str:
+        return " ".join(self.words)
+
+
+def read(shown: Comparison) -> Reader:
+    return Reader(page(shown, SETTING))
+
+
+@pytest.mark.parametrize(
+    "points", [POINTS, POINTS[:1], (Point(),), (Point(1.0, 0.5), Point(1.0, 2.0)), (*POINTS, Point(float("inf")))]
+)
+def test_it_is_well_formed_with_a_described_chart_and_a_table_for_every_plot(points: tuple[Point, ...]) -> None:
+    seen = read(comparison(APART, points))
+    assert seen.tags["figure"] == seen.tags["svg"] == seen.tags["desc"] >= 6
+    assert seen.said.count("The figures as a table") == seen.tags["figure"]
+    ids = [value for name, value in seen.attributes if name == "id"]
+    assert len(ids) == len(set(ids)) == 2 * seen.tags["svg"]
+    labels = [value or "" for name, value in seen.attributes if name == "aria-labelledby"]
+    assert set(" ".join(labels).split()) == set(ids)
+
+
+def test_it_needs_nothing_from_elsewhere() -> None:
+    text = page(comparison(APART), SETTING)
+    seen = Reader(text)
+    assert not seen.tags.keys() & {"script", "link", "img", "iframe", "object"}
+    assert not {name for name, _ in seen.attributes} & {"src", "href", "onclick"}
+    assert not re.search(r"url\(|@import|https?://", text)
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_it_names_the_machine_versions_seed_flags_and_commands() -> None:
+    said = read(comparison(APART)).said
+    for value in (*SETTING.machine.values(), *SETTING.versions.values(), SETTING.date, "seed 0", "LENGTHWISE_DTYPE"):
+        assert value in said
+    assert '"--dtype \\"float32\\""' in said and "num_prompts" in said
+    assert "lengthwise serve 'tiny model' --strategy magnus" in said
+
+
+def test_overlapping_rounds_are_never_called_different() -> None:
+    said = read(comparison(EQUAL)).said
+    assert "no difference shown (rounds overlap)" in said
+    assert "rounds do not overlap" not in said and "▲" not in said and "▼" not in said
+
+
+def test_differences_are_told_against_the_baseline_and_between_the_others() -> None:
+    seen = read(comparison(APART))
+    assert "▲ better: 82 % lower, at least 76 % lower (rounds do not overlap)" in seen.said
+    assert "At 1 request/s, against magnus" in seen.said and "All other pairs" in seen.said
+    assert "in 1 of 10 comparisons" in seen.said
+
+
+def test_what_no_server_told_is_left_out_with_a_line_that_says_so() -> None:
+    said = read(comparison(APART)).said
+    for title in ("Pad tokens", "Mean batch size", "Load imbalance", "Predicted against actual", "Mean normalized"):
+        assert title not in said
+    assert "vs, magnus, baton-pd: /metrics tells nothing of batch size, pad and invalid tokens" in said
+
+
+def test_what_servers_told_is_shown() -> None:
+    told = comparison(APART, POINTS, {"server_pad_tokens": 5.0, "server_mean_batch_rows": 3.5})
+    with_lengths = replace(told, plays=tuple(replace(play, predictions=((4.0, 8),)) for play in told.plays))
+    said = read(with_lengths).said
+    for title in ("Pad tokens", "Mean batch size", "Predicted against actual length", "mean absolute error (tokens)"):
+        assert title in said
+    assert "/metrics tells nothing" not in said
+
+
+def test_troubles_unequal_work_and_lost_requests_come_first() -> None:
+    lossy = comparison(APART, POINTS[:1], {"failed": 1})
+    plays = tuple(
+        replace(play, figures={**play.figures, "failed": 0, "total_output_tokens": 900})
+        if play.contestant == "vs"
+        else play
+        for play in lossy.plays
+    )
+    broken = replace(
+        lossy, plays=plays, troubles=(Trouble("ils", 1, "did not start:\n  <tail> & more"),), interrupted=True
+    )
+    said = read(broken).said
+    assert "did not start:\n  <tail> & more" in said and "It was interrupted: 9 of 9 runs" in said
+    assert "magnus: 3 requests failed and 0 were rejected" in said
+    uneven = tuple(replace(play, figures={**play.figures, "failed": 0}) for play in plays)
+    assert "did not generate equally many tokens (vs 900, magnus 1,000" in read(replace(lossy, plays=uneven)).said
+
+
+def test_json_holds_every_figure_of_every_round() -> None:
+    points = (Point(2.0), Point(float("inf")))
+    held = orjson.loads(orjson.dumps(document(comparison(APART, points), SETTING)))
+    assert len(held["plays"]) == 3 * 3 * 2
+    first = held["plays"][0]
+    assert (first["contestant"], first["round"], first["request_rate"], first["mean_jct_ms"]) == ("vs", 1, 2.0, 5000.0)
+    assert len(first["jcts_s"]) == 20
+    summary = [one for one in held["summary"] if (one["contestant"], one["quantity"]) == ("magnus", "mean_jct_ms")]
+    assert [(one["request_rate"], one["rounds"], one["median"]) for one in summary] == [
+        (2.0, [1.0, 1.1, 1.2], 1.1),
+        ("inf", [1.0, 1.1, 1.2], 1.1),
+    ]
+    pairs = {(one["contestant"], one["baseline"]) for one in held["verdicts"]}
+    assert pairs == {("magnus", "vs"), ("baton-pd", "vs"), ("baton-pd", "magnus")}
+
+
+def test_nothing_played_is_a_page_too() -> None:
+    assert "Nothing can be said" in read(comparison({"vs": (), "magnus": ()})).said
