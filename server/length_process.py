@@ -17,13 +17,13 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from scheduler.length.features import LengthQuery
+from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.forest import Examples, grow
 from scheduler.length.front import Estimate
 from scheduler.length.store import manifest, save
-from server.length_worker import LengthWorker, Reply, Setup, Swap, load_embedder
+from server.length_worker import LengthWorker, Recall, Reply, Setup, Swap, Texts, load_embedder
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,17 @@ class ProcessFailed(RuntimeError):
 Work: TypeAlias = "Callable[[Connection[Any, Any], Setup], None]"
 
 
+class Worker(Protocol):
+    """What a predictor's process does with a message; never raises, what goes wrong is the reply."""
+
+    def answer(self, message: Any) -> Reply: ...
+
+
 class PredictorProcess:
     """A LengthPredictor and a Trainer. Event loop only; never blocks it."""
 
     def __init__(self, setup: Setup, work: Work | None = None) -> None:
-        """`work` is what the process does instead of embedding and predicting, for tests."""
+        """`work` is what the process does instead of growing and asking a forest: the proxy's, or a test's."""
         self._setup = setup
         self._work = work or _predict
         self._thread = ThreadPoolExecutor(1, "length predictor")
@@ -53,6 +59,7 @@ class PredictorProcess:
         self._process: BaseProcess | None = None
         self._trainer: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
+        self._up = False  # whether the process has answered, and is not busy with loading any more
 
     async def start(self) -> None:
         """Return when it is ready. Raises ProcessFailed with the reason."""
@@ -62,21 +69,37 @@ class PredictorProcess:
         """One estimate for each query. Raises ProcessFailed."""
         return (await self._call(tuple(queries))).estimates
 
+    async def embed(self, texts: Sequence[str]) -> FloatMatrix:
+        """Texts -> (n, dim), for the length cache. Raises ProcessFailed."""
+        embeddings = (await self._call(Texts(tuple(texts)))).embeddings
+        assert embeddings is not None, "a reply without an error has what was asked for"
+        return embeddings
+
+    async def training(self) -> Examples | None:
+        """What the present forest was grown from; None where there is no forest. Raises ProcessFailed."""
+        return (await self._call(Recall())).examples
+
     async def train(self, training: Examples) -> None:
         """Grow a forest in a further process, keep it in the file, and put it in place. Raises ProcessFailed."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._training, self._grow, training)
         await self._call(Swap())
 
+    async def aclose(self) -> None:
+        """The same as `close`, without keeping the event loop."""
+        await asyncio.to_thread(self.close)
+
     def close(self) -> None:
         """End the processes: a forest that is growing is given up, a batch that is under way is waited for a moment."""
         if self._trainer is not None:
             self._trainer.terminate()
+        if self._process is not None and not self._up:  # it is still loading
+            self._process.terminate()
         self._training.shutdown(cancel_futures=True)
         hung_up = self._thread.submit(self._disconnect)
         try:
             hung_up.result(GOODBYE)
-        except TimeoutError:  # it is still loading, or hangs
+        except TimeoutError:  # it hangs
             if self._process is not None:
                 self._process.terminate()
         self._thread.shutdown()
@@ -94,9 +117,11 @@ class PredictorProcess:
     def _exchange(self, message: object) -> Reply:
         try:
             if self._connection is None:
+                self._up = False
                 self._process, self._connection = _spawn(self._work, self._setup)
             self._connection.send(message)
             reply: Reply = self._connection.recv()
+            self._up = True
         except (EOFError, OSError) as error:
             self._disconnect()
             raise ProcessFailed("the length predictor's process is gone") from error
@@ -125,7 +150,12 @@ def _spawn(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, 
     context = multiprocessing.get_context("spawn")  # forking a process with threads is not safe
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs, *arguments), name=work.__name__, daemon=True)
-    process.start()
+    # Ctrl-C reaches the whole group, and a process that has yet to be set up would complain of it at length.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return process, ours
 
@@ -135,9 +165,9 @@ def _predict(connection: Connection[Any, Any], setup: Setup) -> None:
     answer_all(connection, partial(_real_worker, setup))
 
 
-def answer_all(connection: Connection[Any, Any], make: Callable[[], LengthWorker]) -> None:
+def answer_all(connection: Connection[Any, Any], make: Callable[[], Worker]) -> None:
     """Answer one message after another until the server is gone; where no worker can be made, the first with why."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
     with suppress(EOFError, OSError):
         try:
             worker = make()

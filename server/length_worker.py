@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from scheduler.length.features import FloatMatrix, LengthQuery, assemble
-from scheduler.length.forest import Forest, Growth
+from scheduler.length.forest import Examples, Forest, Growth
 from scheduler.length.front import Estimate
 from scheduler.length.store import ForestError, load
 
@@ -48,9 +48,25 @@ class Swap:
     """Put the forest that is in the file now in place of the present one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Tell what the present forest was grown from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Embed these, for the length cache."""
+
+    texts: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
     estimates: tuple[Estimate, ...] = ()
+    embeddings: FloatMatrix | None = None
+    """Of texts, where these were the message."""
+    examples: Examples | None = None
+    """What the forest was grown from, where that was asked for and there is one."""
     error: str | None = None
     """Why there are no estimates."""
     warning: str | None = None
@@ -70,7 +86,7 @@ class LengthWorker:
         if setup.forest.exists():
             self._adopt(self._loader.submit(load_forest, setup))
 
-    def answer(self, message: tuple[LengthQuery, ...] | Swap) -> Reply:
+    def answer(self, message: tuple[LengthQuery, ...] | Texts | Swap | Recall) -> Reply:
         """Never raises: what goes wrong is the reply."""
         if isinstance(message, Swap):
             # In a thread, since reading a large forest takes most of a second.
@@ -79,7 +95,11 @@ class LengthWorker:
         if self._loading is not None and self._loading.done():
             self._adopt(self._loading)
             self._loading = None
+        if isinstance(message, Recall):
+            return Reply(examples=self._forest.examples if self._forest else None)
         try:
+            if isinstance(message, Texts):
+                return Reply(embeddings=self._embedder.encode(message.texts))
             return self._reply(self._estimates(message))
         except Exception as error:
             return Reply(error=f"{type(error).__name__}: {error}")

@@ -79,7 +79,10 @@ def _add_proxy_flags(parser: argparse.ArgumentParser) -> None:
         "--epochs", type=_positive, default=4, metavar="N", help="epochs of phase 1 at most (default: %(default)s)"
     )
     proxy.add_argument(
-        "--proxy-max-tokens", type=_positive, metavar="N", help="tokens of a text that it reads, the last (default: 512)"
+        "--proxy-max-tokens",
+        type=_positive,
+        metavar="N",
+        help="tokens of a text that it reads, the last (default: 512)",
     )
 
 

@@ -21,9 +21,9 @@ from scheduler.learning import examples as learnable
 from scheduler.length.ablation import PAPER, Accuracy, evaluate, grown_trees, split
 from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, Ablation, LengthQuery
 from scheduler.length.forest import Examples, Growth, grow
-from scheduler.length.store import forest_path, manifest, save
+from scheduler.length.store import manifest, save
 from server.length_worker import embed, load_embedder
-from server.places import journal_path
+from server.places import forest_path, journal_path, model_key
 from server.training_rows import TrainingRow, read_rows
 
 CHUNK = 64
@@ -70,7 +70,7 @@ def _material(args: argparse.Namespace, bars: Progress) -> tuple[Material, int]:
 
     max_tokens = args.embedder_max_tokens or MAX_TOKENS
     if not args.files:
-        return _from_journal(args.journal or journal_path(default_cache())), max_tokens
+        return _from_journal(args.journal or journal_path(default_cache()), model_key(args.tokenizer)), max_tokens
     catalog = Catalog()
     rows = read_files(args, catalog)
     embedder = load_embedder(catalog.resolve(args.embedder), max_tokens)
@@ -97,11 +97,15 @@ def query_of(row: TrainingRow) -> LengthQuery:
     return LengthQuery(row.instruction, row.user_input, row.user_input_length, row.length)
 
 
-def _from_journal(path: Path) -> Material:
+def _from_journal(path: Path, model: str) -> Material:
     """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
-    rows = [row for entry in read(path, RequestEntry) if (row := served(entry)) is not None]
+    own = (entry for entry in read(path, RequestEntry) if entry.model == model)
+    rows = [row for entry in own if (row := served(entry)) is not None]
     if not rows:
-        raise TrainingError(f"{path} has no answer that ended by itself and was predicted: serve some, or name files")
+        raise TrainingError(
+            f"{path} has no answer of {model} that was predicted and not broken off: serve some with "
+            "--length-predictor forest, name another model with --tokenizer, or name files"
+        )
     return Material(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
 
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 CAPACITY = 4096
-"""Prompts that are remembered: some 6 MB of MiniLM's embeddings."""
+"""Prompts that are remembered: 19 MB of three of MiniLM's embeddings each."""
 
 THRESHOLD = 0.98
 """Least cosine similarity of near-duplicates."""
 
 TOLERANCE = 0.1
-"""Most difference in prompt length, as a share of the longer. Embedders read the beginning of a long text only."""
+"""Most difference in prompt length, as a share of the longer: embedders do not read all of a long text."""
 
 
 @dataclass(frozen=True, slots=True)

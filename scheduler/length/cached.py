@@ -14,10 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.length.cache import LengthCache
-from scheduler.length.conversation import conversation
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.front import Estimate, LengthPredictor, Source
+
+SHORTEST = 1e-12
+"""So that no embedding of zero divides."""
+
+END = 200
+"""Characters of the end of a prompt that are embedded by themselves: embedders read the beginning of a text only, and
+rounds of one conversation begin alike."""
 
 UNDER_WAY = 8192
 """Prompts whose embeddings are kept until their answers end; the oldest go first."""
@@ -48,11 +54,18 @@ class CachedPredictor:
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query, in order; raises what the embedder and the predictor raise."""
-        embeddings = await self._embedder.embed([conversation(query) for query in queries])
+        embeddings = await self._embeddings(queries)
         asked = [self._look_up(query, vector) for query, vector in zip(queries, embeddings, strict=True)]
         unknown = [query for query, one in zip(queries, asked, strict=True) if one.remembered is None]
         predicted = iter(await self._predictor.estimate(unknown) if unknown else ())
         return [next(predicted) if one.remembered is None else _known(one.remembered) for one in asked]
+
+    async def _embeddings(self, queries: Sequence[LengthQuery]) -> FloatMatrix:
+        """(n, 3 dim): the instruction, and beginning and end of the user input, all of equal weight."""
+        texts = [text for query in queries for text in (query.instruction, query.user_input, query.user_input[-END:])]
+        vectors = await self._embedder.embed(texts)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors / np.maximum(norms, SHORTEST), dtype=np.float32).reshape(len(queries), -1)
 
     def ended(self, query: LengthQuery, length: int) -> None:
         """The answer to a query has ended by itself after `length` tokens."""

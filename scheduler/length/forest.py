@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import RandomForestRegressor
 
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FloatMatrix
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestRegressor
 
 Tree: TypeAlias = Any
 """sklearn.tree._tree.Tree, which has no type information."""
@@ -128,6 +130,8 @@ def grow(examples: Examples, growth: Growth = Growth(), advance: Callable[[int],
         raise ValueError("there are no examples to grow a forest from")
     if not (np.isfinite(examples.features).all() and np.isfinite(examples.lengths).all()):
         raise ValueError("examples must be finite numbers")
+    from sklearn.ensemble import RandomForestRegressor  # takes seconds, and a server lets others grow its forests
+
     regressor = RandomForestRegressor(
         n_estimators=0,
         min_samples_leaf=growth.min_leaf,

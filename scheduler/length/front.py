@@ -1,6 +1,7 @@
 """The way from the event loop to the predictor and back: what arrives while it works goes to it together.
 
-It owns the time limit, the fallback and the counts of both. It knows neither embeddings nor processes.
+It owns the time limit, the fallback and the counts of both. A request that could not be answered in time does not
+wait in vain: it goes on with the fallback at once. It knows neither embeddings nor processes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from statistics import median
+from typing import Protocol, TypeAlias
 
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
@@ -19,11 +21,23 @@ from scheduler.length.history import LengthHistory
 
 log = logging.getLogger(__name__)
 
-TIME_LIMIT = 1.0
-"""Seconds that a request waits for its prediction before it goes on with the fallback."""
+TIME_LIMIT = 0.25
+"""Seconds that a request waits for its prediction before it goes on with the fallback. A lone request needs a few
+hundredths, so this is for bursts: the time in which some dozens of them are predicted, and which nobody notices who has
+to queue anyway."""
 
 MAX_BATCH = 16
 """Requests that the predictor is given at a time: small enough that one that arrives meanwhile need not wait long."""
+
+
+PACES = 9
+"""Batches whose median tells how fast the predictor is: one that was held up by a new process does not count."""
+
+PATIENCE = 2
+"""Failures in a row before the predictor is left alone for a while: a process that cannot start costs seconds."""
+
+LONGEST_PAUSE = 60.0
+"""Seconds; pauses grow from one second to this."""
 
 
 class Source(StrEnum):
@@ -53,6 +67,10 @@ class Estimate:
     """What the distribution comes from."""
 
 
+Answer: TypeAlias = "asyncio.Future[Estimate | None]"
+"""None where the predictor failed."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
     """G'(p) in tokens, the end token included, and where it comes from."""
@@ -62,6 +80,16 @@ class Prediction:
     features: tuple[float, ...] = ()
     """Empty where the predictor did not answer in time."""
     distribution: LengthDistribution | None = None
+    late: Answer | None = None
+    """Where the answer will be that did not come in time, but was under way."""
+
+    @property
+    def features_by_now(self) -> tuple[float, ...]:
+        """The same, or what came too late: it is still good to learn from."""
+        if self.late is None or not self.late.done() or self.late.cancelled():
+            return self.features
+        estimate = self.late.result()
+        return self.features if estimate is None else estimate.features
 
 
 class LengthPredictor(Protocol):
@@ -70,6 +98,14 @@ class LengthPredictor(Protocol):
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query, in order."""
         ...
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    query: LengthQuery
+    answer: Answer
+    taken: bool = False
+    """Whether the predictor has it."""
 
 
 class Front:
@@ -87,11 +123,17 @@ class Front:
         self._history = history
         self._time_limit = time_limit
         self._max_batch = max_batch
-        self._pending: deque[tuple[LengthQuery, asyncio.Future[Estimate]]] = deque()
+        self._pending: deque[_Asked] = deque()
+        self._working: list[_Asked] = []  # what the predictor has at the moment,
+        self._since = 0.0  # and from when; times are the event loop's, as timeouts are
+        self._paces: deque[float] = deque(maxlen=PACES)  # seconds per request
+        self._resume = 0.0
+        self._failures_in_row = 0
         self._arrived = asyncio.Event()
         self._sources: Counter[Source] = Counter()
         self._timeouts = 0
         self._failures = 0
+        self._declined = 0
 
     @property
     def sources(self) -> Mapping[Source, int]:
@@ -102,6 +144,11 @@ class Front:
     def timeouts(self) -> int:
         """Requests that went on without a prediction because it took too long."""
         return self._timeouts
+
+    @property
+    def declined(self) -> int:
+        """Requests that did not even wait, because it would have taken too long, or the predictor keeps failing."""
+        return self._declined
 
     @property
     def failures(self) -> int:
@@ -122,58 +169,81 @@ class Front:
             while batch := self._take():
                 await self._serve(batch)
 
-    async def _ask(self, query: LengthQuery) -> Estimate | None:
-        future: asyncio.Future[Estimate] = asyncio.get_running_loop().create_future()
-        self._pending.append((query, future))
+    async def _ask(self, query: LengthQuery) -> Answer | None:
+        """Where the answer is, or perhaps will be; None when nobody is asked."""
+        if self._hopeless():
+            self._declined += 1
+            return None
+        asked = _Asked(query, asyncio.get_running_loop().create_future())
+        self._pending.append(asked)
         self._arrived.set()
         try:
             async with asyncio.timeout(self._time_limit):
-                return await future
+                await asyncio.shield(asked.answer)
         except TimeoutError:
             self._timeouts += 1
-        except PredictorFailed:
-            pass
-        return None
+            if not asked.taken:
+                asked.answer.cancel()
+        except asyncio.CancelledError:
+            asked.answer.cancel()
+            raise
+        return asked.answer
 
-    def _take(self) -> list[tuple[LengthQuery, asyncio.Future[Estimate]]]:
+    def _hopeless(self) -> bool:
+        """Whether a request that came now would not have its prediction in time. One that is alone is always tried."""
+        now = asyncio.get_running_loop().time()
+        worked = now - self._since if self._working else 0.0
+        if now < self._resume or worked > self._time_limit:
+            return True
+        ahead = len(self._pending) + len(self._working)
+        if not ahead or not self._paces:
+            return False
+        return (ahead + 1) * median(self._paces) - worked > self._time_limit
+
+    def _take(self) -> list[_Asked]:
         """The next batch, without those that nobody waits for any more."""
-        batch: list[tuple[LengthQuery, asyncio.Future[Estimate]]] = []
+        batch: list[_Asked] = []
         while self._pending and len(batch) < self._max_batch:
-            query, future = self._pending.popleft()
-            if not future.done():
-                batch.append((query, future))
+            asked = self._pending.popleft()
+            if not asked.answer.done():
+                asked.taken = True
+                batch.append(asked)
         return batch
 
-    async def _serve(self, batch: list[tuple[LengthQuery, asyncio.Future[Estimate]]]) -> None:
-        waiting = [future for _, future in batch]
+    async def _serve(self, batch: list[_Asked]) -> None:
+        loop = asyncio.get_running_loop()
+        self._working, self._since = batch, loop.time()
+        estimates: Sequence[Estimate | None]
         try:
-            estimates = await self._predictor.estimate([query for query, _ in batch])
-            answered = list(zip(waiting, estimates, strict=True))
+            estimates = await self._predictor.estimate([asked.query for asked in batch])
+            if len(estimates) != len(batch):
+                raise ValueError(f"{len(estimates)} estimates for {len(batch)} requests")
+            self._failures_in_row = 0
         except Exception as error:
-            self._fail(waiting, error)
-            return
-        for future, estimate in answered:
-            if not future.done():
-                future.set_result(estimate)
+            self._fail(error, loop.time())
+            estimates = [None] * len(batch)
+        self._paces.append((loop.time() - self._since) / len(batch))
+        self._working = []
+        for asked, estimate in zip(batch, estimates, strict=True):
+            if not asked.answer.done():
+                asked.answer.set_result(estimate)
 
-    def _fail(self, waiting: Sequence[asyncio.Future[Estimate]], error: Exception) -> None:
-        if self._failures == 0:
+    def _fail(self, error: Exception, now: float) -> None:
+        if self._failures_in_row == 0:
             log.warning("the length predictor failed, requests go on with the fallback", exc_info=error)
         self._failures += 1
-        for future in waiting:
-            if not future.done():
-                future.set_exception(PredictorFailed())
+        self._failures_in_row += 1
+        if self._failures_in_row > PATIENCE:
+            self._resume = now + min(LONGEST_PAUSE, 2.0 ** (self._failures_in_row - PATIENCE - 1))
 
-    def _predicted(self, query: LengthQuery, estimate: Estimate | None) -> Prediction:
+    def _predicted(self, query: LengthQuery, answer: Answer | None) -> Prediction:
+        late = None if answer is None or answer.done() else answer
+        estimate = answer.result() if answer is not None and answer.done() and not answer.cancelled() else None
         features = () if estimate is None else estimate.features
         if estimate is not None and estimate.distribution is not None:
             length = min(max(1.0, estimate.distribution.mean), query.max_tokens)
             return Prediction(length, estimate.source, features, estimate.distribution)
         usual = self._history.expect(query.instruction)
         if usual is None:
-            return Prediction(query.max_tokens, Source.MAX_TOKENS, features)
-        return Prediction(min(usual, query.max_tokens), Source.HISTORY, features)
-
-
-class PredictorFailed(Exception):
-    """The predictor gave no answer to a batch."""
+            return Prediction(query.max_tokens, Source.MAX_TOKENS, features, late=late)
+        return Prediction(min(usual, query.max_tokens), Source.HISTORY, features, late=late)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import tempfile
 import zipfile
 from dataclasses import dataclass
@@ -17,17 +16,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import sklearn
-from sklearn.ensemble import RandomForestRegressor
 
 from scheduler.length.forest import Examples, Forest, Tree
 
 FORMAT = 1
 """Raise it when the file, or the meaning of the features in it, changes."""
 
-SUFFIX = ".forest"
-FOLDER = "forests"
-"""The folder of the forests in the cache."""
 MANIFEST = "manifest.json"
 FOREST = "forest.skops"
 
@@ -54,13 +48,10 @@ class Manifest:
     rows: int
 
 
-def forest_path(cache: Path, model: str) -> Path:
-    """Where the forest of a served model is, or would be: another model's answers have other lengths."""
-    return cache / FOLDER / (re.sub(r"[^\w.-]", "_", Path(model).name) + SUFFIX)
-
-
 def manifest(embedder: str, max_tokens: int, rows: int) -> Manifest:
     """Of a forest that is grown here and now."""
+    import sklearn  # takes seconds, as below: not everybody who knows of forests opens one
+
     return Manifest(FORMAT, platform.python_version(), np.__version__, sklearn.__version__, embedder, max_tokens, rows)
 
 
@@ -132,6 +123,8 @@ def _series(name: str, version: object) -> object:
 
 
 def _checked(content: Any) -> Forest:
+    from sklearn.ensemble import RandomForestRegressor
+
     regressor, features, lengths = content["regressor"], content["features"], content["lengths"]
     if type(regressor) is not RandomForestRegressor:
         raise ValueError(f"it holds {type(regressor).__name__}, not a random forest")

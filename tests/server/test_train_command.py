@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scheduler.journal import Journal
 from scheduler.length.ablation import PAPER
-from scheduler.length.store import forest_path, load
+from scheduler.length.store import load
 from server import train_command
+from server.places import forest_path
 from tests.models import tiny_embedder
 from tests.scheduler.entries import request_entry
 
@@ -101,9 +103,10 @@ def test_without_files_the_journal_is_used(cache: Path, tmp_path: Path, capsys: 
     journal.start()
     for number, one in enumerate(features):
         journal.put(request_entry(generated=number + 1, features=one))
+        journal.put(replace(request_entry(features=one), model="another"))  # whose answers have other lengths
     journal.close()
     out = tmp_path / "my.forest"
-    assert run("--trees", 3, "--output", out) == 0
+    assert run("--trees", 3, "--output", out, "--tokenizer", "somewhere/tiny") == 0
     assert "30 rows, 2 instructions" in capsys.readouterr().out
     assert load(out)[0].examples.lengths.tolist() == list(range(1, 31))
 
@@ -129,6 +132,15 @@ def test_what_cannot_be_used_is_one_line_on_standard_error(
     assert output.err.startswith("lengthwise: error: ")
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(output.err)
+
+
+def test_a_journal_without_answers_of_the_model_is_told(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(cache / "journal" / "journal.sqlite3")
+    journal.start()
+    journal.put(request_entry())
+    journal.close()
+    assert run("--tokenizer", "other") == 1
+    assert "has no answer of other that was predicted" in capsys.readouterr().err
 
 
 def test_missing_files_and_journals_are_told(

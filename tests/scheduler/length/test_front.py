@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Estimate, Front, Prediction, Source
+from scheduler.length.front import PATIENCE, Estimate, Front, Prediction, Source
 from scheduler.length.history import LengthHistory
 
 LONG = 60.0
@@ -134,6 +134,74 @@ async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, cap
         predictor.error, predictor.short = None, 0
         assert (await front.predict(query())).source is Source.FOREST
     assert caplog.text.count("the length predictor failed") == 1
+
+
+async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journal() -> None:
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=0)
+    async with running(front):
+        late = await front.predict(query())
+        assert (late.source, late.features_by_now) == (Source.MAX_TOKENS, ())
+        predictor.may.set()
+        await settle()
+        assert (late.features, late.features_by_now) == ((), (0.0,))
+
+
+async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
+    predictor = FakePredictor()
+    predictor.error = RuntimeError("broken")
+    front = Front(predictor, LengthHistory(), time_limit=0)
+    async with running(front):
+        late = await front.predict(query())
+        predictor.may.set()
+        await settle()
+    assert (late.features_by_now, front.failures) == ((), 1)
+
+
+async def test_behind_a_batch_that_is_late_itself_nobody_waits() -> None:
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=0)
+    async with running(front):
+        await front.predict(query("first"))
+        assert (await front.predict(query("second"))).source is Source.MAX_TOKENS
+        assert (front.timeouts, front.declined) == (1, 1)
+        predictor.may.set()
+        await settle()
+        await front.predict(query("third"))
+    assert predictor.batches == [["first"], ["third"]]
+
+
+@pytest.mark.parametrize(("pace", "declined"), [(29.0, 0), (31.0, 1)])
+async def test_a_request_that_cannot_be_predicted_in_time_does_not_wait(pace: float, declined: int) -> None:
+    """One is being predicted: with it, this one would take twice the usual time of one, of 60 s that there are."""
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    front._paces.append(pace)
+    async with running(front):
+        first = asyncio.create_task(front.predict(query("first")))
+        await settle()
+        second = asyncio.create_task(front.predict(query("second")))
+        await settle()
+        assert (second.done(), front.declined) == (bool(declined), declined)
+        predictor.may.set()
+        assert (await first).source is Source.FOREST
+        await second
+
+
+async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> None:
+    predictor = FakePredictor()
+    predictor.may.set()
+    predictor.error = RuntimeError("broken")
+    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    async with running(front):
+        for _ in range(PATIENCE + 1):
+            await front.predict(query())
+        assert (front.failures, front.declined) == (PATIENCE + 1, 0)
+        await front.predict(query())
+        assert (front.failures, front.declined, len(predictor.batches)) == (PATIENCE + 1, 1, PATIENCE + 1)
+        front._resume = 0.0  # the while is over
+        predictor.error = None
+        assert (await front.predict(query())).source is Source.FOREST
 
 
 async def test_without_a_forest_the_features_still_come_back_for_the_journal() -> None:

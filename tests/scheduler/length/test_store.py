@@ -13,7 +13,7 @@ import skops.io
 from sklearn.ensemble import RandomForestRegressor
 
 from scheduler.length.forest import Growth, grow
-from scheduler.length.store import FOREST, MANIFEST, ForestError, Manifest, forest_path, load, manifest, save
+from scheduler.length.store import FOREST, MANIFEST, ForestError, Manifest, load, manifest, save
 from tests.scheduler.length.examples import linear
 
 ABOUT = manifest("all-minilm-l6-v2", 64, 200)
@@ -122,9 +122,3 @@ def test_another_estimator_is_refused(path: Path) -> None:
     rewrite(path, ABOUT, skops.io.dumps(content))
     with pytest.raises(ForestError, match=f"it holds int, not a random forest|{RandomForestRegressor.__name__}"):
         load(path)
-
-
-def test_every_model_has_a_file_of_its_own_inside_the_folder(tmp_path: Path) -> None:
-    assert forest_path(tmp_path, "smollm2-135m-instruct").name == "smollm2-135m-instruct.forest"
-    assert forest_path(tmp_path, "/models/a b").parent == tmp_path / "forests"
-    assert forest_path(tmp_path, "/models/a b").name == "a_b.forest"

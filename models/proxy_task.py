@@ -1,0 +1,124 @@
+"""What SSJF's proxy can be taught: the tasks of its Table 2, their targets, losses, and what an output means in tokens.
+
+It knows neither texts nor encoders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+CLASSES = 5
+"""Quantile classes of all tasks but the binary one (SSJF, section 3.1)."""
+
+
+class Task(StrEnum):
+    """What the head's output stands for, and the loss that teaches it (SSJF, section 3.1)."""
+
+    REGRESSION_L1 = "regression-l1"
+    """The length; absolute error. The paper's choice."""
+    REGRESSION_MSE = "regression-mse"
+    """The length; squared error."""
+    CLASSIFICATION = "classification"
+    """A score for each class; cross-entropy."""
+    ORDINAL_L1 = "ordinal-l1"
+    """The number of the class as a real value; absolute error."""
+    ORDINAL_MSE = "ordinal-mse"
+    """The same; squared error."""
+    BINARY = "binary"
+    """A score for each side of the median; cross-entropy."""
+
+    @property
+    def classes(self) -> int:
+        return 2 if self is Task.BINARY else CLASSES
+
+    @property
+    def scores_classes(self) -> bool:
+        """Whether there is an output for each class, else there is one in all."""
+        return self in (Task.CLASSIFICATION, Task.BINARY)
+
+    @property
+    def is_regression(self) -> bool:
+        return self in (Task.REGRESSION_L1, Task.REGRESSION_MSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What connects lengths and outputs, learnt from the lengths of a training set."""
+
+    centre: float
+    """Tokens for which a regression's output is 0: the median for L1, the mean for MSE, as these losses have it."""
+    spread: float
+    """Tokens between outputs that differ by 1. Makes a loss of about 1 of any lengths; its minimum stays the same."""
+    edges: tuple[float, ...]
+    """Least lengths of all classes but the first, ascending."""
+    typical: tuple[float, ...]
+    """Of each class, the median length."""
+
+    @classmethod
+    def of(cls, task: Task, lengths: NDArray[np.float32]) -> Scale:
+        """Of lengths in tokens (n,). Raises ValueError where they are too much alike to make the task's classes."""
+        edges = quantile_edges(lengths, task.classes)
+        classes = class_of(lengths, edges)
+        if task.scores_classes or not task.is_regression:
+            _require_all(classes, task.classes)
+        typical = tuple(float(np.median(lengths[classes == one])) for one in np.unique(classes))
+        centre = float(np.mean(lengths) if task is Task.REGRESSION_MSE else np.median(lengths))
+        return cls(centre, float(np.std(lengths)) or 1.0, edges, typical)
+
+
+def quantile_edges(lengths: NDArray[np.float32], classes: int = CLASSES) -> tuple[float, ...]:
+    """Lengths (n,) -> the least lengths of all of so many quantile classes but the first."""
+    return tuple(float(edge) for edge in np.quantile(lengths, np.arange(1, classes) / classes))
+
+
+def class_of(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np.intp]:
+    """Lengths (n,) -> numbers of their classes (n,); a length that is an edge belongs to the upper class."""
+    return np.searchsorted(np.asarray(edges, dtype=np.float32), lengths, side="right").astype(np.intp)
+
+
+def _require_all(classes: NDArray[np.intp], count: int) -> None:
+    found = len(np.unique(classes))
+    if found < count:
+        raise ValueError(
+            f"the lengths are too much alike: only {found} of {count} quantile classes have any; "
+            "train with more varied rows, or choose a regression task"
+        )
+
+
+def targets(task: Task, scale: Scale, lengths: NDArray[np.float32]) -> Tensor:
+    """Lengths (n,) in tokens -> what the outputs shall be: numbers of classes (n,), or values (n,)."""
+    if task.is_regression:
+        return torch.as_tensor((lengths - scale.centre) / scale.spread, dtype=torch.float32)
+    numbers = torch.as_tensor(class_of(lengths, scale.edges))
+    return numbers if task.scores_classes else numbers.float()
+
+
+def loss(task: Task, outputs: Tensor, wanted: Tensor) -> Tensor:
+    """Mean loss of outputs (n, outputs) against targets (n,)."""
+    if task.scores_classes:
+        return functional.cross_entropy(outputs, wanted)
+    values = outputs.squeeze(1)
+    if task in (Task.REGRESSION_L1, Task.ORDINAL_L1):
+        return functional.l1_loss(values, wanted)
+    return functional.mse_loss(values, wanted)
+
+
+def lengths_of(task: Task, scale: Scale, outputs: Tensor) -> NDArray[np.float32]:
+    """Outputs (n, outputs) -> predicted lengths in tokens (n,), at least 1. A class stands for its median length."""
+    if task.is_regression:
+        values = outputs.squeeze(1).double().numpy() * scale.spread + scale.centre
+        return np.maximum(values, 1.0).astype(np.float32)
+    if task.scores_classes:
+        numbers = outputs.argmax(1).numpy()
+    else:  # a real value, rounded to the nearest class
+        numbers = outputs.squeeze(1).round().clamp(0, task.classes - 1).long().numpy()
+    found: NDArray[np.float32] = np.asarray(scale.typical, dtype=np.float32)[numbers]
+    return found

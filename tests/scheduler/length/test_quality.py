@@ -1,0 +1,34 @@
+"""The figures of SSJF's Table 2, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from scheduler.length.quality import Bin, quality
+
+EDGES = (10.0, 20.0)
+
+
+def array(*values: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.array(values, dtype=np.float32)
+
+
+def test_accuracy_and_f1_count_classes() -> None:
+    """Classes 0 0 1 2, of which the last is taken for 1: F1 is 1, 2/3 and 0."""
+    one = quality(array(1, 9, 10, 19), array(2, 3, 12, 30), EDGES)
+    assert one.accuracy == 0.75 and one.f1 == pytest.approx(5 / 9)
+    assert one.mae == pytest.approx((1 + 6 + 2 + 11) / 4) and one.tau == 1.0
+
+
+def test_a_reliable_predictors_bins_agree() -> None:
+    predicted = np.repeat(np.arange(1, 11), 4).astype(np.float32)
+    actual = predicted + np.tile([-1, 1], 20).astype(np.float32)
+    assert quality(predicted, actual, EDGES).reliability == tuple(Bin(4, value, value) for value in range(1, 11))
+
+
+def test_equal_predictions_are_one_bin_and_have_no_order() -> None:
+    one = quality(array(5, 5, 5), array(1, 5, 9), EDGES)
+    assert one.reliability == (Bin(3, 5.0, 5.0),) and math.isnan(one.tau)
