@@ -77,10 +77,10 @@ def test_a_closed_batch_may_be_read_in_groups_of_similar_length_but_starts_as_on
     finish(pipeline)
 
 
-def test_groups_of_similar_length_have_at_most_so_many_cells(tiny_text: Text) -> None:
+def test_groups_of_similar_length_have_few_cells_and_little_padding(tiny_text: Text) -> None:
     rows = [row_of(tiny_text, tuple(range(3, 3 + length))) for length in (2, 50, 9, 10, 3, 10)]
     lengths = [[len(row.prompt) for row in group] for group in similar_lengths(rows, 20)]
-    assert lengths == [[50], [10, 10], [9, 3], [2]]
+    assert lengths == [[50], [10, 10], [9], [3, 2]]
 
 
 def test_a_row_that_fails_does_not_keep_its_batch_from_ending(tiny_model: LoadedModel, tiny_text: Text) -> None:
