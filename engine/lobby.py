@@ -14,7 +14,6 @@ from engine.messages import RowId
 from engine.prefill import Prefill
 from engine.row import Rank, Row
 
-
 MOST_PADDING = 0.25
 """Part of a prefill group's cells that may be padding."""
 

@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 DEFAULT_STRATEGIES = ("vs", "baton-pd")
+VALIDATED_STRATEGIES = ("baton-pd", "vs", "scls")
 DEFAULT_COST = "a100-llama2-13b-hf"
 
+Validate = Callable[[argparse.Namespace], int]
 
-def add_parser(subparsers: Subparsers, cache: Callable[[], Path]) -> None:
-    """Add the command and its flags to the program's own; `cache` is the folder where this machine's profiles are."""
+
+def add_parser(subparsers: Subparsers, cache: Callable[[], Path], validate: Validate | None = None) -> None:
+    """Add the command and its flags to the program's own; `cache` is the folder where this machine's profiles are.
+
+    `validate` holds a simulation against the real engine; without it there is no flag for that.
+    """
     parser = subparsers.add_parser(
         "simulate",
         help="compare strategies on simulated executors",
@@ -34,7 +40,22 @@ def add_parser(subparsers: Subparsers, cache: Callable[[], Path]) -> None:
     _add_load(parser.add_argument_group("load"))
     workload_flags.add_flags(parser)
     parser.add_argument("--save-result", type=Path, metavar="FILE", help="write figures and all requests as JSON")
-    parser.set_defaults(run=run, cache=cache)
+    if validate is not None:
+        _add_validation(parser.add_argument_group("validation"))
+    parser.set_defaults(run=run, cache=cache, validator=validate, validate=None)
+
+
+def _add_validation(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--validate",
+        nargs="?",
+        const="",
+        metavar="MODEL",
+        help="play one trace on the real engine and in the simulator with this machine's profile, and tell how far "
+        "apart they are; the exit code is 1 when that is more than 15 %%. The engine's settings come from the "
+        "environment, as for `lengthwise serve`, and from the flags above that mean the same; not --cost",
+    )
+    group.add_argument("--quick", action="store_true", help="with --validate: a shorter trace")
 
 
 def _add_machine(group: argparse._ArgumentGroup) -> None:
@@ -56,9 +77,9 @@ def _add_scheduling(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--strategies",
         type=_names,
-        default=DEFAULT_STRATEGIES,
         metavar="A,B,...",
-        help=f"strategies of `lengthwise serve` (default: {','.join(DEFAULT_STRATEGIES)})",
+        help=f"strategies of `lengthwise serve` (default: {','.join(DEFAULT_STRATEGIES)}; with --validate "
+        f"{','.join(VALIDATED_STRATEGIES)})",
     )
     _add(group, "--slice-length", "iterations of a slice, for strategies that slice (default: 128)", default=128)
     _add(group, "--max-batch-size", "rows of a batch that nobody joins (default: as many as there is room for)")
@@ -93,7 +114,11 @@ def run(args: argparse.Namespace) -> int:
     """Simulate; returns the exit code: 1 when it cannot be done."""
     from loadgen.simulate import SimulateError, run_simulate  # numpy and the scheduler, which --help can do without
 
+    if args.strategies is None:
+        args.strategies = DEFAULT_STRATEGIES if args.validate is None else VALIDATED_STRATEGIES
     try:
+        if args.validate is not None:
+            return int(args.validator(args))
         return run_simulate(args)
     except SimulateError as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)

@@ -14,10 +14,12 @@ from engine.messages import ExecutorInfo, Report, RowUpdate, SamplingParams, Ste
 from engine.simulated.cost import Cost
 from engine.simulated.executor import SimulatedExecutor, Usage
 from engine.simulated.store import SimulatedStore
+from loadgen.simulated_prediction import Predict
 from loadgen.virtual_clock import VirtualClock
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts
 from scheduler.dispatcher import Dispatcher
+from scheduler.length.distribution import LengthDistribution
 from scheduler.request import Request, State
 from scheduler.stream import TokenStream
 
@@ -92,9 +94,6 @@ class Simulation:
 
 Watch = Callable[[int], None]
 """Told how many requests have ended so far."""
-
-Predict = Callable[[SamplingParams], float | None]
-"""What a request asks for -> the predicted tokens of its answer."""
 
 
 def simulate(
@@ -210,8 +209,10 @@ class _Simulator:
             one = self._trace[len(self._requests)]
             prompt = self._prompts.setdefault(one.input_length, (0,) * one.input_length)
             sampling = SamplingParams(self._max_tokens, replay_tokens=one.output_length)
-            predicted = None if self._predict is None else self._predict(sampling)
-            request = self._dispatcher.submit(prompt, sampling, predicted_length=predicted)
+            forecast = None if self._predict is None else self._predict(sampling)
+            known = forecast if isinstance(forecast, LengthDistribution) else None
+            predicted = forecast.mean if isinstance(forecast, LengthDistribution) else forecast
+            request = self._dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known)
             request.stream = _Sink(self._note_end)
             self._requests.append(request)
             self._stirred = True

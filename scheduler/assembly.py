@@ -14,18 +14,27 @@ from scheduler.batching import Batcher, BatcherFactory, Kit, Limits
 from scheduler.bilinear import Bilinear
 from scheduler.dealt import DealtBatcher
 from scheduler.fixed import FixedBatcher
-from scheduler.join import JoinBatcher
+from scheduler.join import JoinBatcher, Line
 from scheduler.memory import MEMORIES
 from scheduler.nearest import Nearest
 from scheduler.order import ORDERS, Aging
 from scheduler.placement import PLACEMENTS, Placement
+from scheduler.preemption import PREEMPTIONS, Preemption
 from scheduler.serving_time import SERVING_TIMES, ServingTime
 from scheduler.sliced import SlicedBatcher
 from scheduler.strategy import Strategy
+from scheduler.turns import Turns
+from scheduler.work import work_of
+
+
+def _turns(kit: Kit) -> Line:
+    return Turns(kit.work, kit.limits.patience)
+
 
 BATCHERS = MappingProxyType[str, BatcherFactory](
     {
         "join": JoinBatcher,
+        "join-cheapest": partial(JoinBatcher, line=_turns),
         "fixed": FixedBatcher,
         "one": partial(FixedBatcher, rows=1),
         "wma": AdaptiveBatcher,
@@ -51,6 +60,8 @@ class Parts:
     placement: Placement
     observer: Observer | None = None
     """Who learns from how plans went."""
+    preemption: Preemption | None = None
+    """None where no row is ever asked to make way for what waits."""
 
 
 def assemble(
@@ -72,11 +83,13 @@ def assemble(
         serving_time=serving_time,
         estimator=estimator,
         batch_order=BATCH_ORDERS[strategy.batch_order],
+        work=work_of(serving_time, limits.slots, limits.capacity_tokens, limits.context_length),
     )
     observer = None
     if serving_time is not None and isinstance(estimator, Nearest):
         observer = BatchLearning(estimator, submit, basis=profile_lessons(serving_time, limits))
-    return Parts(BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement], observer)
+    preemption = PREEMPTIONS[strategy.preemption](kit)
+    return Parts(BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement], observer, preemption)
 
 
 def _aging(limits: Limits, profile: Bilinear | None) -> Aging:

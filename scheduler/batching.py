@@ -7,7 +7,7 @@ at intervals (SCLS), or when a slot frees (Baton). This file says what all batch
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from engine.messages import Cause, Terms
@@ -15,9 +15,11 @@ from scheduler.batch_order import BatchOrder, fcfs
 from scheduler.bilinear import Bilinear
 from scheduler.memory import Memory
 from scheduler.order import Aging, Order
+from scheduler.patience import Patience
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request
 from scheduler.serving_time import ServingTime
+from scheduler.work import Work, work_of
 from scheduler.worker import Worker
 
 
@@ -45,6 +47,10 @@ class Limits:
     """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory."""
     aging: Aging = Aging()
     """When requests that wait are promoted, for orders that promote."""
+    patience: Patience = Patience()
+    """How far a request may be overtaken by cheaper ones, for lines that let them."""
+    preemption_factor: float = 2.0
+    """A running row makes way for a request only when it has this many times as much left to do, the swap included."""
     wma_threshold: int = 50_000
     """Φ: a request joins a waiting batch only when that one's wasted memory accesses stay below it."""
     capacity_tokens: int | None = None
@@ -106,6 +112,8 @@ class Kit:
     """What a batch takes on this machine, as far as it was profiled."""
     estimator: ServingTime | None = None
     """The same as the strategy wants it estimated; it may learn."""
+    work: Work = field(default_factory=work_of)
+    """What rows cost their device."""
     batch_order: BatchOrder = fcfs
     """Which waiting batch goes first, where batches are arranged before they are taken."""
 

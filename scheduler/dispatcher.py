@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from engine.messages import (
     Cancel,
@@ -15,6 +16,7 @@ from engine.messages import (
     ExecutorDied,
     FinishReason,
     HandedBack,
+    Pause,
     Report,
     RowId,
     RowUpdate,
@@ -24,8 +26,13 @@ from engine.messages import (
 from scheduler.assembly import Parts
 from scheduler.assignment import Assignment
 from scheduler.clock import Clock
+from scheduler.ledger import Ledger
+from scheduler.preemption import Preemption
 from scheduler.request import Request, State, Times
 from scheduler.worker import Port, Worker
+
+if TYPE_CHECKING:
+    from scheduler.length.distribution import LengthDistribution
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +44,10 @@ class Refused(Exception):
 class Dispatcher:
     """All methods belong to the event loop's thread."""
 
-    def __init__(self, parts: Parts, ports: Sequence[Port], clock: Clock) -> None:
+    def __init__(self, parts: Parts, ports: Sequence[Port], clock: Clock, ledger: Ledger | None = None) -> None:
         self._parts = parts
         self._clock = clock
+        self._ledger = ledger
         self._workers = {port.info.index: Worker(port) for port in ports}
         self._row_ids = itertools.count()
         self._wake = asyncio.Event()
@@ -62,6 +70,10 @@ class Dispatcher:
         """Whether requests can still be served."""
         return not self._broken and any(worker.port.alive for worker in self._live())
 
+    def now(self) -> float:
+        """Seconds of the clock that arrivals and deadlines are told in."""
+        return self._clock.now()
+
     def submit(
         self,
         prompt: Sequence[int],
@@ -70,15 +82,21 @@ class Dispatcher:
         priority: int = 0,
         deadline: float | None = None,
         predicted_length: float | None = None,
+        distribution: LengthDistribution | None = None,
+        arrival: float | None = None,
     ) -> Request:
-        """Take a request in; its answer comes through `request.stream`. Raises Refused."""
+        """Take a request in; its answer comes through `request.stream`. Raises Refused.
+
+        `arrival` is when it came, in seconds of the clock; now where nobody says.
+        """
         if not self.alive:
             raise Refused("the scheduler failed" if self._broken else "no executor is alive")
         if self._draining:
             raise Refused("the server is shutting down")
-        times = Times(arrival=self._clock.now())
+        times = Times(arrival=self._clock.now() if arrival is None else arrival)
         request = Request(next(self._row_ids), tuple(prompt), sampling, times, priority, deadline)
         request.predicted_length = predicted_length
+        request.distribution = distribution
         self._empty.clear()
         self._queue(request)
         return request
@@ -87,7 +105,7 @@ class Dispatcher:
         """End a request whose answer nobody wants any more. Safe at any time, also after its end."""
         if not request.state.is_final:
             self._withdraw(request)
-            self._end(request, State.CANCELLED)
+            self._end(request, State.CANCELLED, None)
 
     def receive(self, report: Report) -> None:
         """Book an executor's report."""
@@ -113,6 +131,8 @@ class Dispatcher:
         """Hand out plans until no executor can be given more."""
         while any(self._assign(worker) for worker in self._parts.placement(self._live())):
             pass
+        if self._parts.preemption is not None and self._parts.batcher.waiting:
+            self._preempt(self._parts.preemption)
 
     async def drain(self) -> None:
         """Refuse new requests, and return when the last one has ended."""
@@ -154,6 +174,13 @@ class Dispatcher:
         worker.port.post(plan.order)
         return True
 
+    def _preempt(self, preemption: Preemption) -> None:
+        """Ask executors for the rows whose slots what waits shall have; they come back through `hand_back`."""
+        pauses = preemption(self._live(), self._parts.batcher.waiting, self._clock.now())
+        for index, row_ids in pauses.items():
+            self._workers[index].pausing.update(row_ids)
+            self._workers[index].port.post(Pause(row_ids))
+
     def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:
         request.move(State.ASSIGNED)
         request.executor = worker.info.index
@@ -166,6 +193,7 @@ class Dispatcher:
     def _leave(self, worker: Worker, request: Request) -> None:
         """A request's row is no longer on its executor; the last row of a batch to go ends the batch."""
         request.executor = None
+        worker.pausing.discard(request.row_id)
         del worker.requests[request.row_id]
         assignment = worker.assignments.pop(request.row_id)
         assignment.open.discard(request)
@@ -246,7 +274,7 @@ class Dispatcher:
         """The last that a request's reader gets to see."""
         request.tell(update, self._clock.now())
         self._leave(worker, request)
-        self._end(request, _outcome(update))
+        self._end(request, _outcome(update), update.finish_reason)
 
     def _take_back(self, worker: Worker, handed_back: HandedBack, now: float) -> None:
         """Rows that an executor let go wait again; what they have generated stays theirs."""
@@ -272,6 +300,7 @@ class Dispatcher:
         orphans = list(worker.requests.values())
         lost = dict.fromkeys(worker.assignments.values())
         worker.requests.clear()
+        worker.pausing.clear()
         worker.assignments.clear()
         stranded = [request for request in orphans if request.generated and request.row_id not in salvaged]
         for request in orphans:
@@ -303,12 +332,14 @@ class Dispatcher:
 
     def _fail(self, request: Request, message: str) -> None:
         request.tell(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message), self._clock.now())
-        self._end(request, State.FAILED)
+        self._end(request, State.FAILED, FinishReason.ERROR)
 
-    def _end(self, request: Request, state: State) -> None:
+    def _end(self, request: Request, state: State, reason: FinishReason | None) -> None:
         request.move(state)
         request.executor = None
-        request.times.end = self._clock.now()
+        request.times.end = now = self._clock.now()
+        if self._ledger is not None:
+            self._ledger.ended(request, reason, now)
         self._wake.set()
         if self.requests_waiting == 0 and self.requests_running == 0:
             self._empty.set()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Protocol
 
 from engine.messages import Cause, Entry
 from scheduler.batching import Kit, Limits
@@ -14,11 +15,52 @@ from scheduler.waiting import WaitingQueue
 from scheduler.worker import Worker
 
 
+class Line(Collection[Request], Protocol):
+    """What a batcher takes requests from; it says whose turn it is."""
+
+    def best_class(self, now: float) -> int:
+        """The best `priority` that waits; only asked while anything does."""
+        ...
+
+    def add(self, request: Request) -> None: ...
+
+    def discard(self, request: Request) -> bool:
+        """Forget a request; False when it was not here."""
+        ...
+
+    def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
+        """The best `count` for this executor, best first; only asked while anything waits."""
+        ...
+
+    def serve(self, request: Request) -> None:
+        """A request leaves since its turn has come."""
+        ...
+
+
+class OrderedLine(WaitingQueue):
+    """All in one order, whichever executor asks."""
+
+    def best_class(self, now: float) -> int:
+        self.rank(now)
+        return next(iter(self)).priority
+
+    def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
+        self.rank(now)
+        return list(islice(self, count))
+
+    def serve(self, request: Request) -> None:
+        self.discard(request)
+
+
+def _ordered(kit: Kit) -> Line:
+    return OrderedLine(kit.order)
+
+
 class JoinBatcher:
     """Fills slots as they free, with groups of similar length where prompts are prefilled apart."""
 
-    def __init__(self, kit: Kit) -> None:
-        self.waiting = WaitingQueue(kit.order)
+    def __init__(self, kit: Kit, *, line: Callable[[Kit], Line] = _ordered) -> None:
+        self.waiting = line(kit)
         self._kit = _without_waiting_rooms(kit) if kit.terms.entry is Entry.SHAPE else kit
 
     def add(self, request: Request, now: float) -> None:
@@ -37,12 +79,13 @@ class JoinBatcher:
     def take(self, worker: Worker, now: float) -> Plan | None:
         if not self.waiting:
             return None
-        self.waiting.rank(now)
-        seen = _as_seen_by(next(iter(self.waiting)), worker)
+        seen = _as_seen_by(self.waiting.best_class(now), worker)
         slots = worker.info.max_rows + self._kit.limits.prefill_ahead - seen.rows
-        group = similar_group(islice(self.waiting, max(0, slots)), seen, self._kit)
+        if slots <= 0 or not self._kit.memory(seen, 1, 1):  # nobody could join, so nobody need be ranked
+            return None
+        group = similar_group(self.waiting.first(worker, now, slots), seen, self._kit)
         for request in group:
-            self.waiting.discard(request)
+            self.waiting.serve(request)
         return Plan(group, self._kit.terms, self._kit.returns) if group else None
 
 
@@ -51,9 +94,9 @@ def _without_waiting_rooms(kit: Kit) -> Kit:
     return replace(kit, limits=replace(kit.limits, prefill_ahead=0, max_padding=1.0))
 
 
-def _as_seen_by(request: Request, worker: Worker) -> Worker:
-    """The executor without the rows whose priority is worse: they will make room for this request."""
-    rivals = {row_id: held for row_id, held in worker.requests.items() if held.priority <= request.priority}
+def _as_seen_by(priority: int, worker: Worker) -> Worker:
+    """The executor without the rows whose priority is worse: they will make room for such a request."""
+    rivals = {row_id: held for row_id, held in worker.requests.items() if held.priority <= priority}
     return worker if len(rivals) == worker.rows else replace(worker, requests=rivals)
 
 

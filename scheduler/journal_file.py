@@ -152,8 +152,10 @@ def read(path: Path, kind: type[E], *, since: float = 0.0, last: int | None = No
 class Reader:
     """Finds what a running server has written since the last look."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, model: str | None = None) -> None:
+        """With a model, only its requests count: another's answers have other lengths."""
         self._path = path
+        self._model = model
         self._seen = 0
 
     def skip(self) -> None:
@@ -162,11 +164,23 @@ class Reader:
 
     def served(self) -> list[ServedRow]:
         """What can be learned from: answers that were not broken off, and whose features are known."""
-        if not self._path.exists():
+        if not _begun(self._path):
             return []
         found = list(_rows(self._path, RequestEntry, "id > ?", self._seen, None))
         self._seen = max((number for number, _ in found), default=self._seen)
-        return [row for _, entry in found if (row := served(entry)) is not None]
+        own = (entry for _, entry in found if self._model in (None, entry.model))
+        return [row for entry in own if (row := served(entry)) is not None]
+
+
+def _begun(path: Path) -> bool:
+    """Whether a writer has made the tables, and the version last of all. A damaged file counts as begun."""
+    if not path.is_file():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY)) as connection:
+            return bool(connection.execute("PRAGMA user_version").fetchone()[0])
+    except sqlite3.Error:
+        return True
 
 
 def served(entry: RequestEntry) -> ServedRow | None:

@@ -47,13 +47,14 @@ def sjf(request: Request, now: float) -> Key:
     return (request.priority, remaining_tokens(request), request.times.arrival, request.row_id)
 
 
-def sjf_aged(aging: Aging) -> Order:
+@dataclass(frozen=True, slots=True)
+class AgedSjf:
     """Shortest predicted job first, but promoted requests before all others, by arrival among themselves.
 
-    A request is promoted from the moment at which it has waited for aging.factor x its predicted time, or would, by its
+    A request is promoted from the moment at which it has waited for `factor` times its predicted time, or would, by its
     predicted time, just meet its deadline if it were served at once. The predicted time is the predicted tokens still
-    to come x aging.seconds_per_token. Classes of `priority` come before all this, so aging protects a request from
-    those of its own class only. Where all that waits has waited that long, this is FCFS.
+    to come x `seconds_per_token`. Classes of `priority` come before all this, so aging protects a request from those of
+    its own class only. Where all that waits has waited that long, this is FCFS.
 
     The bound. Let a request with predicted time P arrive at time t on an executor that serves one request at a time,
     let V be the seconds that those take which wait at t, R the rest of the one under way at t + factor·P, and s the
@@ -65,19 +66,22 @@ def sjf_aged(aging: Aging) -> Order:
     V, R and s are true times; the decision knows none of them.
     """
 
-    def order(request: Request, now: float) -> Key:
+    aging: Aging
+
+    def __call__(self, request: Request, now: float) -> Key:
         arrival, remaining = request.times.arrival, remaining_tokens(request)
-        if now < _promoted_at(request, remaining * aging.seconds_per_token, aging.factor):
+        if now < self._promoted_at(request, remaining):
             return (request.priority, 1, remaining, arrival, request.row_id)
         return (request.priority, 0, arrival, request.row_id)
 
-    return order
+    def turns_at(self, request: Request) -> float:
+        """When a waiting request is promoted; before and after that its key stays the same."""
+        return self._promoted_at(request, remaining_tokens(request))
 
-
-def _promoted_at(request: Request, seconds: float, factor: float) -> float:
-    """From when on a request of such a predicted time is promoted."""
-    aged = request.times.arrival + factor * seconds
-    return aged if request.deadline is None else min(aged, request.deadline - seconds)
+    def _promoted_at(self, request: Request, remaining: int) -> float:
+        seconds = remaining * self.aging.seconds_per_token
+        aged = request.times.arrival + self.aging.factor * seconds
+        return aged if request.deadline is None else min(aged, request.deadline - seconds)
 
 
 def remaining_tokens(request: Request) -> int:
@@ -90,7 +94,7 @@ def _whatever_waits(order: Order) -> OrderFactory:
 
 
 ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
-    {"fcfs": _whatever_waits(fcfs), "sjf": _whatever_waits(sjf), "sjf-aged": sjf_aged}
+    {"fcfs": _whatever_waits(fcfs), "sjf": _whatever_waits(sjf), "sjf-aged": AgedSjf}
 )
 
 STEADY: frozenset[Order] = frozenset({fcfs, sjf})

@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from engine.messages import RowId, RowSpec, RowUpdate, SamplingParams
 from scheduler.stream import TokenStream
+
+if TYPE_CHECKING:  # it needs numpy, which takes its time to load
+    from scheduler.length.distribution import LengthDistribution
 
 
 class State(StrEnum):
@@ -73,6 +77,8 @@ class Request:
     times: Times
     priority: int = 0
     """Lower is earlier, as in vLLM."""
+    deadline: float | None = None
+    """When the answer is wanted, in seconds of the dispatcher's clock; None where nobody said."""
     state: State = State.WAITING
     generated: int = 0
     """Tokens made so far, the end token included."""
@@ -82,6 +88,8 @@ class Request:
     """How often it was given to an executor: 1, and once more for each time that it was handed back."""
     predicted_length: float | None = None
     """G'(p): predicted tokens of the answer, the end token included; None where nobody predicts."""
+    distribution: LengthDistribution | None = None
+    """How likely each length is; None where nobody can say."""
     stream: TokenStream = field(default_factory=TokenStream)
 
     @property

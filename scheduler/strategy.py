@@ -36,6 +36,8 @@ class Strategy:
     memory: str = "scale"
     batch_order: str = "fcfs"
     """Which batch goes first, where batches are arranged before an executor is idle."""
+    preemption: str = "none"
+    """Whether running rows make way for what waits."""
     serving_time: str | None = None
     """Who estimates what a batch takes; None where nobody asks."""
 
@@ -53,7 +55,6 @@ _SLS = Strategy(
     memory="fixed",
 )
 _SLICED = Strategy("", refill=CLOSED, slices=True, placement="round-robin", memory="slice", serving_time="bilinear")
-
 
 
 def _modes(whose: Strategy) -> tuple[Strategy, ...]:
@@ -90,6 +91,8 @@ _TABLE = (
     Strategy("pd", batching="fixed", refill=replace(CLOSED, prefill_together=False), memory="fixed"),
     Strategy("baton", refill=SHAPE),
     Strategy("baton-pd"),
+    # Ours: the cheapest first by predictions, without letting anybody wait much longer than in line
+    Strategy("lengthwise", length="forest", batching="join-cheapest", placement="idle-least", preemption="swap"),
 )
 
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({strategy.name: strategy for strategy in _TABLE})

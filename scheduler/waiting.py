@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Collection, Iterator
+from math import inf
 
-from scheduler.order import STEADY, Order
+from engine.messages import RowId
+from scheduler.order import STEADY, AgedSjf, Order
 from scheduler.request import Request
 
 
 class WaitingQueue(Collection[Request]):
-    """Requests that wait. Iterating gives them best first, as ranked by the latest `rank`."""
+    """Requests that wait. Iterating gives them best first, as ranked by the latest `rank`.
+
+    A queue of thousands is not sorted anew each time where the order tells when keys change: such a queue is sorted
+    at all times, as of the latest rank, and only requests whose turn has come are put elsewhere.
+    """
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._steady = order in STEADY
+        self._steady = order in STEADY or isinstance(order, AgedSjf)  # whether it is sorted at all times
         self._requests: list[Request] = []
-        self._ranked: float | None = None  # the time of the latest rank; None: requests have come since
+        self._ranked = -inf  # the time of the latest rank
+        self._stale = False  # whether requests have come since, in a queue that is not sorted at all times
+        self._turns: list[tuple[float, RowId]] = []  # a heap; those of requests that have left are still there
+        self._turning: dict[RowId, tuple[float, Request]] = {}
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -29,11 +39,15 @@ class WaitingQueue(Collection[Request]):
 
     def add(self, request: Request) -> None:
         """Put a request in; the next `rank` finds its place at the latest."""
-        if self._steady:  # a queue of thousands is not sorted anew for each that comes
-            bisect.insort(self._requests, request, key=lambda other: self._order(other, 0.0))
-        else:
+        if not self._steady:
             self._requests.append(request)
-            self._ranked = None
+            self._stale = True
+            return
+        self._insert(request)
+        if isinstance(self._order, AgedSjf):
+            turn = self._order.turns_at(request)
+            self._turning[request.row_id] = (turn, request)
+            heapq.heappush(self._turns, (turn, request.row_id))
 
     def discard(self, request: Request) -> bool:
         """Take a request out; False when it was not here."""
@@ -41,14 +55,32 @@ class WaitingQueue(Collection[Request]):
             self._requests.remove(request)
         except ValueError:
             return False
+        self._turning.pop(request.row_id, None)
         return True
 
     def rank(self, now: float) -> None:
-        """Sort by the order's keys at time `now`. Cheap when little changed, since the sort is adaptive."""
-        if not self._steady and self._ranked != now:
-            self._requests.sort(key=lambda request: self._order(request, now))
+        """Sort by the order's keys at time `now`, which never goes back. Cheap when little changed."""
+        if self._steady:
+            turned = list(self._pop_turned(now))
+            for request in turned:
+                self._requests.remove(request)
             self._ranked = now
+            for request in turned:
+                self._insert(request)
+        elif self._stale or self._ranked != now:
+            self._requests.sort(key=lambda request: self._order(request, now))
+            self._ranked, self._stale = now, False
 
     def position(self, request: Request) -> int | None:
         """How many requests are ahead; None when it is not waiting."""
         return self._requests.index(request) if request in self._requests else None
+
+    def _insert(self, request: Request) -> None:
+        bisect.insort(self._requests, request, key=lambda other: self._order(other, self._ranked))
+
+    def _pop_turned(self, now: float) -> Iterator[Request]:
+        while self._turns and self._turns[0][0] <= now:
+            turn, row_id = heapq.heappop(self._turns)
+            waiting = self._turning.get(row_id)
+            if waiting is not None and waiting[0] == turn:  # else it has left, or left and come back
+                yield self._turning.pop(row_id)[1]

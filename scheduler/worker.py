@@ -34,6 +34,8 @@ class Worker:
     """How many plans it was given since the start."""
     shape: BatchShape = field(default_factory=BatchShape)
     """As of the last report."""
+    pausing: set[RowId] = field(default_factory=set)
+    """Rows that it was asked to let go and has not."""
     lost: bool = False
     """Whether it died, so that what was meant for it must go elsewhere."""
 

@@ -44,10 +44,13 @@ class Form(Protocol):
 
 
 async def respond(
-    request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], form: Form
+    request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], form: Form, arrival: float
 ) -> web.StreamResponse:
-    """Generate what the body asks for and answer the client; raises ApiError until the answer begins."""
-    with opened(body, prompts, request.app[SERVICE]) as call:
+    """Generate what the body asks for and answer the client; raises ApiError until the answer begins.
+
+    `arrival` is when the body was there, in seconds of the dispatcher's clock.
+    """
+    async with opened(body, prompts, request.app[SERVICE], arrival) as call:
         if body.stream:
             return await _streamed(request, call, form, body.stream_options or StreamOptions())
         return await _whole(call, form)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,14 +21,20 @@ from engine.probe import probe
 from models.catalog import Catalog, default_cache
 from models.loader import LoadedModel, LoadError, load
 from models.text import Text
+from scheduler.assembly import Parts
 from scheduler.bilinear import Bilinear
 from scheduler.clock import MonotonicClock
 from scheduler.dispatcher import Dispatcher
+from scheduler.ledger import Ledgers, Observers
 from scheduler.profile_store import load_profile
 from server.conditions import conditions_of
 from server.config import ServeConfig
 from server.devices import cuda_devices, hush_transformers, threads
 from server.executors import build_executor
+from server.instruction import InstructionSplit
+from server.lengths import Lengths
+from server.metrics import Metrics
+from server.predictors import fetch_predictor, opened_lengths, opened_predictor
 from server.scheduling import parts_for
 from server.service import Limits, Service, seed_source
 
@@ -38,29 +44,39 @@ STOP_TIMEOUT = 10.0
 
 @asynccontextmanager
 async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
-    """Load the model, start the executors and the dispatcher; on leaving, stop and join them.
+    """Load the model, start what predicts, the executors and the dispatcher; on leaving, stop and join them.
 
     Raises CatalogError, LoadError, TextError, ProfileError and StrategyError with the remedy.
     """
-    loop = asyncio.get_running_loop()
+    loop, clock = asyncio.get_running_loop(), MonotonicClock()
 
     def deliver(report: Report) -> None:
         # An executor that outlasts STOP_TIMEOUT has nobody left to report to.
         if not loop.is_closed():
-            loop.call_soon_threadsafe(dispatcher.receive, report)
+            loop.call_soon_threadsafe(receive, report)
+
+    def receive(report: Report) -> None:
+        metrics.reported(report)
+        dispatcher.receive(report)
+
+    metrics = Metrics(_model_names(config)[0])
 
     # Whatever computes must do so in a thread that is gone when the executors start: OpenMP counts the helpers of
     # each thread that ever computed, and when they outnumber the cores it puts waiting ones to sleep at once. That
     # made a decode step half as long again.
-    with ThreadPoolExecutor(1, "loader") as loader:
-        loaded = await loop.run_in_executor(loader, _load, config, deliver)
-    with ThreadPoolExecutor(1, "tokenizer") as pool, ThreadPoolExecutor(1, "learner") as learner:
-        infos = [executor.info for executor in loaded.executors]
-        parts = parts_for(config, infos, loaded.serving_time, learner.submit)
-        dispatcher = Dispatcher(parts, loaded.executors, MonotonicClock())
-        with _running(loaded.executors):
-            async with _dispatching(dispatcher):
-                yield _service(config, loaded, dispatcher, pool)
+    async with opened_predictor(config) as predictor:
+        with ThreadPoolExecutor(1, "loader") as loader:
+            loaded = await loop.run_in_executor(loader, _load, config, deliver)
+        async with opened_lengths(config, predictor, clock) as lengths:
+            with ThreadPoolExecutor(1, "tokenizer") as pool, ThreadPoolExecutor(1, "learner") as learner:
+                infos = [executor.info for executor in loaded.executors]
+                parts = _observed(parts_for(config, infos, loaded.serving_time, learner.submit), lengths)
+                dispatcher = Dispatcher(parts, loaded.executors, clock, Ledgers((metrics, lengths)))
+                metrics.watch(dispatcher)
+                with _running(loaded.executors):
+                    async with _dispatching(dispatcher):
+                        service = _service(config, loaded, dispatcher, pool, lengths)
+                        yield replace(service, metrics=metrics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +89,14 @@ class _Loaded:
 
 
 def fetch(config: ServeConfig) -> None:
-    """Bring the model into the cache, if it is not there. In the main thread, where a signal can stop it cleanly."""
+    """Bring what is not there into the cache. In the main thread, where a signal can stop it cleanly."""
     Catalog().resolve(config.model)
+    fetch_predictor(config)
+
+
+def _observed(parts: Parts, lengths: Lengths) -> Parts:
+    """Besides who learns from batches, somebody records them."""
+    return replace(parts, observer=Observers((lengths,) if parts.observer is None else (parts.observer, lengths)))
 
 
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
@@ -132,11 +154,13 @@ async def _dispatching(dispatcher: Dispatcher) -> AsyncIterator[None]:
             await task
 
 
-def _service(config: ServeConfig, loaded: _Loaded, dispatcher: Dispatcher, pool: ThreadPoolExecutor) -> Service:
+def _service(
+    config: ServeConfig, loaded: _Loaded, dispatcher: Dispatcher, pool: ThreadPoolExecutor, lengths: Lengths
+) -> Service:
     return Service(
         dispatcher=dispatcher,
         text=loaded.text,
-        model_names=config.served_model_name or (_model_name(config.model),),
+        model_names=_model_names(config),
         model_root=config.model,
         context_length=min(executor.info.context_length for executor in loaded.executors),
         vocab_size=min(loaded.text.vocab_size, loaded.model.vocab_size),
@@ -146,6 +170,8 @@ def _service(config: ServeConfig, loaded: _Loaded, dispatcher: Dispatcher, pool:
         next_seed=seed_source(config.seed),
         limits=_limits(config),
         allow_replay=config.allow_replay,
+        foresight=lengths,
+        instruction_split=InstructionSplit(config.instruction_split),
     )
 
 
@@ -157,7 +183,8 @@ def _limits(config: ServeConfig) -> Limits:
     )
 
 
-def _model_name(model: str) -> str:
-    """The name the API knows a model by: as given, or a path's last part."""
-    path = Path(model).expanduser()
-    return path.resolve().name.removesuffix(".gguf") if path.exists() else model
+def _model_names(config: ServeConfig) -> tuple[str, ...]:
+    """The names the API knows the model by: as given, or a path's last part."""
+    path = Path(config.model).expanduser()
+    own = path.resolve().name.removesuffix(".gguf") if path.exists() else config.model
+    return config.served_model_name or (own,)

@@ -6,12 +6,16 @@ stays behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from engine.messages import FinishReason, RowUpdate, SamplingParams
 from scheduler.dispatcher import Refused
+from scheduler.length.features import LengthQuery
+from scheduler.length.front import Prediction
+from scheduler.length.oracle import NoReplay
 from scheduler.request import Request
 from server.errors import ApiError, bad_request
 from server.prompts import Prompt
@@ -27,6 +31,13 @@ class Order:
 
     prompt: Prompt
     sampling: SamplingParams
+
+    @property
+    def query(self) -> LengthQuery:
+        """What the length of the answer is predicted from."""
+        split = self.prompt.split
+        length, most = self.prompt.user_input_length, self.sampling.max_tokens
+        return LengthQuery(split.instruction, split.user_input, length, most)
 
 
 @dataclass(slots=True)
@@ -75,7 +86,14 @@ class Call:
         started = min((each.started for each in times if each.started is not None), default=None)
         first = min((each.first_token for each in times if each.first_token is not None), default=None)
         end = max((each.end for each in times if each.end is not None), default=None)
-        return Metrics(_milliseconds(arrival, started), _milliseconds(arrival, first), _milliseconds(first, end))
+        times_ms = _milliseconds(arrival, started), _milliseconds(arrival, first), _milliseconds(first, end)
+        return Metrics(*times_ms, self._predicted_tokens())
+
+    def _predicted_tokens(self) -> float | None:
+        """Of all answers together, as usage counts them."""
+        lengths = [request.predicted_length for request in self.requests]
+        known = [length for length in lengths if length is not None]
+        return round(sum(known), 1) if len(known) == len(lengths) else None
 
 
 def _scored(update: RowUpdate) -> FinishReason | None:
@@ -101,13 +119,17 @@ def orders(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: 
     ]
 
 
-@contextmanager
-def opened(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: Service) -> Iterator[Call]:
+@asynccontextmanager
+async def opened(
+    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: Service, arrival: float
+) -> AsyncIterator[Call]:
     """Submit every answer of a call; on leaving, cancel what has not ended. Raises ApiError 400 or 503."""
+    wanted = orders(body, prompts, service)
+    predictions = await _predictions(wanted, service)  # a client that leaves meanwhile has cost nothing
     answers: list[Answer] = []
     try:
-        for order in orders(body, prompts, service):
-            request = service.dispatcher.submit(order.prompt.ids, order.sampling, priority=body.priority or 0)
+        for order in wanted:
+            request = _submit(order, predictions[id(order.prompt)], body.priority or 0, arrival, service)
             answers.append(Answer(len(answers), order.prompt, request))
         yield Call(tuple(answers), is_scoring(body))
     except Refused as error:
@@ -115,3 +137,26 @@ def opened(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: 
     finally:
         for answer in answers:
             service.dispatcher.cancel(answer.request)
+
+
+async def _predictions(wanted: Sequence[Order], service: Service) -> Mapping[int, Prediction | None]:
+    """One for each distinct prompt, by its id."""
+    distinct = {id(order.prompt): order for order in wanted}
+    asked = (service.foresight.predict(order.query, order.sampling) for order in distinct.values())
+    try:
+        return dict(zip(distinct, await asyncio.gather(*asked), strict=True))
+    except NoReplay as error:
+        raise bad_request(f"replay_tokens: {error}", "replay_tokens") from None
+
+
+def _submit(order: Order, prediction: Prediction | None, priority: int, arrival: float, service: Service) -> Request:
+    request = service.dispatcher.submit(
+        order.prompt.ids,
+        order.sampling,
+        priority=priority,
+        arrival=arrival,
+        predicted_length=None if prediction is None else prediction.length,
+        distribution=None if prediction is None else prediction.distribution,
+    )
+    service.foresight.note(request, order.query, prediction)
+    return request

@@ -37,10 +37,11 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Handle one chat completion."""
     service = request.app[SERVICE]
     body = await read_body(request, ChatBody)
+    arrival = service.dispatcher.now()
     head = Head(f"chatcmpl-{secrets.token_hex(16)}", model_name(body.model, service))
     refuse_unsupported(body)
-    prompt = await chat_prompt(body.messages, service)
-    return await respond(request, body, [prompt], ChatForm(head, service.text, body))
+    prompt = await chat_prompt(body, service)
+    return await respond(request, body, [prompt], ChatForm(head, service.text, body), arrival)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     journal_command.add_parser(subparsers)
     bench_command.add_parser(subparsers, (engine_command.add_parser, baton_command.add_parser))
     compare_command.add_parser(subparsers)
-    simulate_command.add_parser(subparsers, default_cache)
+    simulate_command.add_parser(subparsers, default_cache, _validate)
     paper_command.add_parser(subparsers)
     return parser
 
@@ -77,6 +77,13 @@ def _add_serve(subparsers: Subparsers) -> None:
     )
     add_settings(parser, settings(ServeConfig))
     parser.set_defaults(run=_serve)
+
+
+def _validate(args: argparse.Namespace) -> int:
+    spin_briefly(os.environ)
+    from server.validation import validate  # torch, as above
+
+    return validate(args)
 
 
 def _serve(args: argparse.Namespace) -> int:

@@ -25,10 +25,11 @@ async def completions(request: web.Request) -> web.StreamResponse:
     """Handle one completion."""
     service = request.app[SERVICE]
     body = await read_body(request, CompletionBody)
+    arrival = service.dispatcher.now()
     head = Head(f"cmpl-{secrets.token_hex(16)}", model_name(body.model, service))
     refuse_unsupported(body)
-    prompts = await completion_prompts(body.prompt, service)
-    return await respond(request, body, prompts, CompletionForm(head, service.text, body))
+    prompts = await completion_prompts(body, service)
+    return await respond(request, body, prompts, CompletionForm(head, service.text, body), arrival)
 
 
 @dataclass(frozen=True, slots=True)

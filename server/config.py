@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.catalog import DEFAULT_MODEL
+from models.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL
 from server.settings import ConfigError, gather, option, settings
 
 __all__ = ["ConfigError", "ServeConfig", "load_config"]
@@ -17,6 +17,18 @@ def _strategies() -> Iterable[str]:
     from scheduler.strategy import STRATEGIES
 
     return STRATEGIES
+
+
+def _lengths() -> Iterable[str]:
+    from scheduler.length.table import Length
+
+    return tuple(Length)
+
+
+def _instruction_splits() -> Iterable[str]:
+    from server.instruction import InstructionSplit
+
+    return tuple(InstructionSplit)
 
 
 def _dtypes() -> Iterable[str]:
@@ -76,6 +88,24 @@ class ServeConfig:
     recompute: bool = option(
         False, "read prompts again after each slice or pause, instead of keeping keys and values in host memory"
     )
+    length_predictor: str | None = option(
+        None, "who predicts how long answers become; default: as the strategy has it", choices=_lengths
+    )
+    embedder: str = option(DEFAULT_EMBEDDER, "sentence embedder of the forest and of the length cache")
+    embedder_max_tokens: int = option(64, "tokens of a text that it reads", low=1)
+    instruction_split: str = option(
+        "system", "where the instruction of a prompt without system message is", choices=_instruction_splits
+    )
+    prediction_timeout: float = option(
+        0.25, "how long a request may wait for its predicted length before it goes on with a guess", low=0
+    )
+    length_cache_size: int | None = option(
+        None, "prompts whose near-duplicates need no predictor; 0: none; default: 4096 with the proxy, else none", low=0
+    )
+    learning_interval: float = option(180.0, "how often the forest learns from what was served; 0: never", low=0)
+    journal: Path | None = option(None, "where to record what has ended; default: in the cache folder")
+    no_journal: bool = option(False, "record nothing, and learn nothing")
+    journal_prompts: bool = option(False, "record prompts as well, not only the numbers that were made of them")
     chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
     seed: int | None = option(
         None,

@@ -57,5 +57,12 @@ def split_text(text: str, how: InstructionSplit) -> SplitPrompt:
     return SplitPrompt("\n".join(lines[:end]).strip(), "\n".join(lines[end:]).strip())
 
 
+def split_by(instruction: str, contents: Sequence[str]) -> SplitPrompt:
+    """The client says what its instruction is: the user input is all else, wherever in the prompt that stood."""
+    told, whole = instruction.strip(), "\n".join(contents)
+    before, _, after = whole.partition(told) if told else (whole, "", "")
+    return SplitPrompt(told, f"{before}{after}".strip())
+
+
 def _first_blank(lines: Sequence[str]) -> int:
     return next((place for place, line in enumerate(lines) if not line.strip()), len(lines))

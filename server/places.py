@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 
 def journal_path(cache: Path) -> Path:
     """The journal, unless the user names another."""
     return cache / "journal" / "journal.sqlite3"
+
+
+def model_key(model: str) -> str:
+    """What the journal calls a served model, whatever the API calls it."""
+    return Path(model).name
+
+
+def proxy_path(cache: Path, model: str) -> Path:
+    """Where the proxy of a served model is, or would be: another model's answers have other lengths."""
+    return cache / "proxies" / re.sub(r"[^\w.-]", "_", Path(model).name)
+
+
+def forest_path(cache: Path, model: str) -> Path:
+    """The same for its forest."""
+    return cache / "forests" / (re.sub(r"[^\w.-]", "_", Path(model).name) + ".forest")

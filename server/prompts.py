@@ -1,4 +1,5 @@
-"""Messages or prompts of a request -> token ids that fit the model, made off the event loop.
+"""Messages or prompts of a request -> token ids that fit the model, and what lengths are predicted from, made off the
+event loop.
 
 It refuses what cannot be read (other media, NUL, unknown tokens) and what cannot fit, before any memory is taken.
 """
@@ -6,13 +7,14 @@ It refuses what cannot be read (other media, NUL, unknown tokens) and what canno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from models.text import TextError
 from server.errors import ApiError, bad_request
-from server.schema import MAX_CHOICES, ContentPart, Message
+from server.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
+from server.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
 from server.service import Codec, Service
 
 WrittenPrompt: TypeAlias = str | list[int]
@@ -24,21 +26,37 @@ class Prompt:
 
     ids: tuple[int, ...]
     text: str = ""
+    split: SplitPrompt = SplitPrompt("", "")
+    """What of it is the application's instruction, and what the user's own input."""
+    user_input_length: int = 0
+    """UIL: tokens of the user input."""
 
 
-async def chat_prompt(messages: Sequence[Message], service: Service) -> Prompt:
+async def chat_prompt(body: ChatBody, service: Service) -> Prompt:
     """The conversation through the model's chat template; raises ApiError 400."""
-    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, _converse, messages, service)
+    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, _converse, body, service)
 
 
-def _converse(messages: Sequence[Message], service: Service) -> Prompt:
-    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+def _converse(body: ChatBody, service: Service) -> Prompt:
+    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
     _check_characters(sum(len(turn["content"]) for turn in turns), "messages", service)
     try:
         ids = service.text.encode_chat(turns)
     except TextError as error:
         raise bad_request(f"messages: {error}", "messages") from None
-    return _fitting(Prompt(tuple(ids)), "messages", service)
+    split = _split_turns(turns, body, service)
+    user_input_length = len(service.text.encode(split.user_input))
+    return _fitting(Prompt(tuple(ids), "", split, user_input_length), "messages", service)
+
+
+def _split_turns(turns: Sequence[Mapping[str, str]], body: GenerationBody, service: Service) -> SplitPrompt:
+    if body.instruction is not None:
+        return split_by(body.instruction, [turn["content"] for turn in turns])
+    return split_messages(turns, _how(body, service))
+
+
+def _how(body: GenerationBody, service: Service) -> InstructionSplit:
+    return InstructionSplit(body.instruction_split or service.instruction_split)
 
 
 def _turn(message: Message, path: str) -> dict[str, str]:
@@ -67,17 +85,26 @@ def _part(part: ContentPart, path: str) -> str:
     return part.text
 
 
-async def completion_prompts(prompt: str | list[str | int | list[int]], service: Service) -> list[Prompt]:
+async def completion_prompts(body: CompletionBody, service: Service) -> list[Prompt]:
     """The prompts of a completion, each by itself; raises ApiError 400."""
-    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, _complete, prompt, service)
+    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, _complete, body, service)
 
 
-def _complete(prompt: str | list[str | int | list[int]], service: Service) -> list[Prompt]:
-    written = _separate(prompt)
+def _complete(body: CompletionBody, service: Service) -> list[Prompt]:
+    written = _separate(body.prompt)
     # All are checked before the first is encoded: the last may be the one that is refused.
     for place, one in enumerate(written):
         _check_written(one, "prompt" if len(written) == 1 else f"prompt[{place}]", service)
-    return [_fitting(_encode(one, service.text), "prompt", service) for one in written]
+    return [_fitting(_split(_encode(one, service.text), body, service), "prompt", service) for one in written]
+
+
+def _split(prompt: Prompt, body: CompletionBody, service: Service) -> Prompt:
+    if body.instruction is not None:
+        split = split_by(body.instruction, [prompt.text])
+    else:
+        split = split_text(prompt.text, _how(body, service))
+    length = len(service.text.encode(split.user_input)) if split.instruction else len(prompt.ids)
+    return replace(prompt, split=split, user_input_length=length)
 
 
 def _separate(prompt: str | list[str | int | list[int]]) -> Sequence[WrittenPrompt]:

@@ -32,11 +32,13 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Where the time of a call went, in milliseconds; null where it never came so far."""
+    """Where the time of a call went, in milliseconds, null where it never came so far; and what was foreseen."""
 
     queue_time_ms: float | None
     time_to_first_token_ms: float | None
     generation_time_ms: float | None
+    predicted_tokens: float | None = None
+    """What `completion_tokens` of the call was foreseen to be; null where nobody predicts."""
 
 
 class Alternative(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from server.completions import completions
 from server.errors import errors_as_json
 from server.health import LIFE, Life, live, ready
 from server.listing import list_models, remember_start, show_model
+from server.metrics import metrics
 from server.request_id import HEADER, request_id
 from server.service import SERVICE, Service
 from server.version import VERSION
@@ -54,6 +55,7 @@ ROUTES = (
     web.post("/v1/completions", completions),
     web.get("/v1/models", list_models),
     web.get("/v1/models/{model:.+}", show_model),
+    web.get("/metrics", metrics),
     web.get("/health", ready),
     web.get("/health/live", live),
     web.get("/health/ready", ready),

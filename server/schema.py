@@ -63,6 +63,8 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     replay_tokens: TokenCount | None = None
     response_format: ResponseFormat | None = None
+    instruction: Annotated[str, Meta(max_length=65536)] | None = None
+    instruction_split: Literal["system", "first-line", "blank-line"] | None = None
 
 
 class ContentPart(msgspec.Struct, frozen=True):

@@ -11,13 +11,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
 from engine.messages import SamplingParams
 from models.loader import SamplingDefaults
+from scheduler.length.distribution import LengthDistribution
+from scheduler.length.features import LengthQuery
+from scheduler.length.front import Prediction
 from scheduler.request import Request
+from server.instruction import InstructionSplit
+
+if TYPE_CHECKING:
+    from server.metrics import Metrics
 
 
 class Generator(Protocol):
@@ -29,7 +36,17 @@ class Generator(Protocol):
     def requests_waiting(self) -> int: ...
     @property
     def requests_running(self) -> int: ...
-    def submit(self, prompt: Sequence[int], sampling: SamplingParams, *, priority: int = 0) -> Request: ...
+    def now(self) -> float: ...
+    def submit(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        priority: int = 0,
+        predicted_length: float | None = None,
+        distribution: LengthDistribution | None = None,
+        arrival: float | None = None,
+    ) -> Request: ...
     def cancel(self, request: Request) -> None: ...
     def drain(self) -> Awaitable[None]: ...
     def abort_all(self, message: str) -> None: ...
@@ -45,6 +62,28 @@ class Codec(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
     def token_text(self, token_id: int) -> str: ...
     def token_bytes(self, token_id: int) -> bytes: ...
+
+
+class Foresight(Protocol):
+    """What the handlers need of server.lengths.Lengths. Event loop only."""
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        """How long an answer will be, None where nobody predicts; raises NoReplay where the client should have said."""
+        ...
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None) -> None:
+        """A request was submitted, with what was known of it."""
+        ...
+
+
+class Blind:
+    """The Foresight of a server where nobody predicts and nothing is recorded."""
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        return None
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +132,11 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     allow_replay: bool = False
     """Whether a request may bring the length of its answer (design 7.3)."""
+    foresight: Foresight = field(default_factory=Blind)
+    metrics: Metrics | None = None
+    """What is counted, for /metrics."""
+    instruction_split: InstructionSplit = InstructionSplit.SYSTEM
+    """Where an instruction is looked for when a request does not say."""
 
     @property
     def model_id(self) -> str:

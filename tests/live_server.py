@@ -16,6 +16,8 @@ COMMAND = Path(sys.executable).with_name("lengthwise")
 def serve(folder: Path, *flags: str) -> Iterator[str]:
     """Yields the server's URL once its ready line is out; ends it with SIGTERM and checks that it ends well."""
     command = [str(COMMAND), "serve", str(folder), "--port", "0", "--log-level", "warning", *flags]
+    if "--journal" not in flags:
+        command.append("--no-journal")  # the default place is the user's
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loadgen.arrivals import Arrivals
-
 LEAST_ROUNDS = 3
 """Fewer show no spread worth the name."""
 
@@ -29,10 +27,6 @@ class Point:
     rate: float | None = None
     """Requests per second, infinity: all at once; None: as the workload has it."""
     burstiness: float = 1.0
-
-    @property
-    def arrivals(self) -> Arrivals | None:
-        return None if self.rate is None else Arrivals(self.rate, self.burstiness)
 
     @property
     def label(self) -> str:

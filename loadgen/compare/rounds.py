@@ -14,6 +14,7 @@ from typing import Protocol
 
 import uvloop
 
+from loadgen.arrivals import Arrivals
 from loadgen.bench import Benchmark, BenchOptions, bench
 from loadgen.client import ServerError, Target
 from loadgen.compare.own_server import OwnServer, ServerFailure, own_server
@@ -170,7 +171,7 @@ def _options(plan: Plan, contestant: Contestant, target: Target, point: Point) -
         target=target,
         model=plan.model if contestant.url else None,
         fields=plan.fields,
-        arrivals=point.arrivals,
+        arrivals=None if point.rate is None else Arrivals(point.rate, point.burstiness),
         seed=plan.seed,
         max_concurrency=plan.max_concurrency,
         num_warmups=0,

@@ -28,8 +28,8 @@ class Stage:
         limits = limits or Limits(group_tokens=100, prefill_ahead=0)
         self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), self.ports, self.clock)
 
-    def submit(self, length: int = 4, **others: int) -> Request:
-        return self.dispatcher.submit(range(length), PARAMS, **others)
+    def submit(self, length: int = 4, *, priority: int = 0) -> Request:
+        return self.dispatcher.submit(range(length), PARAMS, priority=priority)
 
     def dispatch(self) -> list[list[int]]:
         """The groups that the first executor is sent now."""

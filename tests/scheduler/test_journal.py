@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,20 @@ def test_a_reader_finds_what_is_new_and_can_be_learned_from(path: Path) -> None:
     assert reader.served() == []
     written(path, request_entry(generated=5))
     assert [row.generated for row in reader.served()] == [5]
+
+
+def test_a_reader_finds_nothing_in_a_journal_that_is_being_made(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    assert Reader(path).served() == []
+    path.write_text("hello" * 1000)
+    with pytest.raises(JournalError, match="no journal"):
+        Reader(path).served()
+
+
+def test_a_reader_of_one_model_passes_over_the_others(path: Path) -> None:
+    written(path, request_entry(generated=5), replace(request_entry(), model="another"))
+    assert [row.generated for row in Reader(path, "tiny").served()] == [5]
 
 
 def test_a_reader_can_pass_over_what_is_there(path: Path) -> None:

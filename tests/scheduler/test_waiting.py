@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.order import fcfs
+from scheduler.order import AgedSjf, Aging, fcfs
 from scheduler.request import Request
 from scheduler.waiting import WaitingQueue
 from tests.scheduler.fakes import request
@@ -63,3 +63,25 @@ def test_ranking_sorts_what_is_left(keys: list[tuple[int, int]], data: st.DataOb
     queue.rank(now=0.0)
     assert list(queue) == sorted(left, key=lambda one: (one.priority, one.times.arrival, one.row_id))
     assert [queue.position(one) for one in queue] == list(range(len(left)))
+
+
+@given(data=st.data())
+def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> None:
+    """Requests come, go and come back with other predictions; the queue is held against a plain sort."""
+    order = AgedSjf(Aging(factor=2.0, seconds_per_token=1.0))
+    queue, now, gone = WaitingQueue(order), 0.0, list[Request]()
+    for row_id in range(data.draw(st.integers(1, 25))):
+        now += data.draw(st.integers(0, 3))
+        one = request(row_id, arrival=now, priority=data.draw(st.integers(0, 1)))
+        one.predicted_length = data.draw(st.integers(1, 8))
+        one.deadline = data.draw(st.one_of(st.none(), st.floats(0, 30)))
+        queue.add(one)
+        if data.draw(st.booleans()):
+            gone.append(list(queue)[data.draw(st.integers(0, len(queue) - 1))])
+            assert queue.discard(gone[-1])
+        if data.draw(st.booleans()) and gone:
+            back = gone.pop()
+            back.generated += data.draw(st.integers(0, 3))
+            queue.add(back)
+        queue.rank(now)
+        assert list(queue) == sorted(queue, key=lambda other: order(other, now))

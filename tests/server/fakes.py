@@ -15,6 +15,7 @@ from models.catalog import CatalogError
 from models.loader import SamplingDefaults
 from models.text import TextError
 from scheduler.dispatcher import Refused
+from scheduler.length.distribution import LengthDistribution
 from scheduler.request import Request, State, Times
 from server.config import ServeConfig
 from server.service import Limits, Service
@@ -108,10 +109,24 @@ class FakeDispatcher:
     def requests_running(self) -> int:
         return len(self._tasks)
 
-    def submit(self, prompt: Sequence[int], sampling: SamplingParams, *, priority: int = 0) -> Request:
+    def now(self) -> float:
+        return time.monotonic()
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        priority: int = 0,
+        predicted_length: float | None = None,
+        distribution: LengthDistribution | None = None,
+        arrival: float | None = None,
+    ) -> Request:
         if self.draining:
             raise Refused("the server is shutting down")
-        request = Request(next(self._ids), tuple(prompt), sampling, Times(time.monotonic()), priority)
+        times = Times(self.now() if arrival is None else arrival)
+        request = Request(next(self._ids), tuple(prompt), sampling, times, priority)
+        request.predicted_length, request.distribution = predicted_length, distribution
         self.submitted.append(request)
         self._tasks[request] = asyncio.create_task(self._play(request))
         self._note()

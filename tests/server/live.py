@@ -73,10 +73,10 @@ class Live:
 
 
 @asynccontextmanager
-async def live_server(pool: ThreadPoolExecutor, limits: Limits, *, allow_replay: bool = False) -> AsyncIterator[Live]:
+async def live_server(pool: ThreadPoolExecutor, limits: Limits, **service_fields: Any) -> AsyncIterator[Live]:
     """A server on a free port, with the process's own settings for connections."""
     dispatcher = FakeDispatcher()
-    service = replace(fake_service(pool, dispatcher, limits), allow_replay=allow_replay)
+    service = replace(fake_service(pool, dispatcher, limits), **service_fields)
     port = socket.create_server(("127.0.0.1", 0))
     async with listening(service, port), aiohttp.ClientSession() as session:
         yield Live(port.getsockname()[1], service, dispatcher, session)

@@ -22,6 +22,8 @@ def write(folder: Path, text: str) -> Path:
 def toml_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Path):
+        return repr(str(value))
     return repr(list(value) if isinstance(value, tuple) else value)
 
 
@@ -58,8 +60,19 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "min_interval": 0.75,
         "interval_factor": 0.125,
         "recompute": True,
+        "length_predictor": "forest",
+        "embedder": "e",
+        "embedder_max_tokens": 9,
+        "instruction_split": "first-line",
+        "prediction_timeout": 0.125,
+        "length_cache_size": 10,
+        "learning_interval": 4.5,
+        "journal": Path("j.sqlite3"),
+        "no_journal": True,
+        "journal_prompts": True,
         "chat_template": Path("t.jinja"),
         "seed": 6,
+        "enforce_eager": True,
         "allow_replay": True,
         "max_body_bytes": 2048,
         "body_timeout": 1.5,
@@ -70,7 +83,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
     assert set(values) == {field.name for field in fields(ServeConfig)}
     texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in values.items()}
     environ = {f"LENGTHWISE_{name.upper()}": text for name, text in texts.items()}
-    toml = "\n".join(f"{name} = {toml_value(value)}" for name, value in (values | {"chat_template": "t.jinja"}).items())
+    toml = "\n".join(f"{name} = {toml_value(value)}" for name, value in values.items())
     for config in (load_config({}, environ, None), load_config({}, {}, write(tmp_path, toml))):
         assert asdict(config) == values
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.instruction import InstructionSplit, SplitPrompt, split_messages, split_text
+from server.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
 
 SYSTEM, FIRST_LINE, BLANK_LINE = InstructionSplit
 
@@ -57,3 +57,20 @@ def test_only_the_first_user_message_is_split_and_the_others_follow() -> None:
 def test_a_conversation_without_users_is_user_input() -> None:
     assert split_messages([message("assistant", "Hi")], FIRST_LINE) == SplitPrompt("", "Hi")
     assert split_messages([], FIRST_LINE) == SplitPrompt("", "")
+
+
+@pytest.mark.parametrize(
+    ("instruction", "contents", "user_input"),
+    [
+        ("Translate:", ["Translate: Hello"], "Hello"),
+        (" Be kind. ", ["Be kind. Today is Monday.", "Hello"], "Today is Monday.\nHello"),
+        ("a\nb", ["x a", "b y"], "x  y"),  # across messages
+        ("Hello", ["Hello Hello"], "Hello"),  # once
+        ("Somewhere else", ["Hello", "there"], "Hello\nthere"),
+        ("  ", ["Hello"], "Hello"),
+    ],
+)
+def test_what_a_client_calls_its_instruction_is_left_out_of_the_user_input(
+    instruction: str, contents: list[str], user_input: str
+) -> None:
+    assert split_by(instruction, contents) == SplitPrompt(instruction.strip(), user_input)

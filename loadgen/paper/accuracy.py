@@ -1,0 +1,61 @@
+"""How wrong a simulated predictor must be to be as good as a paper's: sigma of its log-normal error.
+
+A prediction is the true length times exp(sigma·z + sigma²/2), as loadgen.simulated_prediction has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORST = 4.0
+"""A sigma that no predictor worth simulating has."""
+STEPS = 40
+"""Halvings of the range of sigma."""
+
+Floats = NDArray[np.float64]
+
+
+def sigma_for_rmse(lengths: Sequence[int], rmse: float) -> float:
+    """The sigma at which predictions are `rmse` tokens off, as a root mean square, before they are clipped."""
+    true = np.asarray(lengths, dtype=np.float64)
+
+    def error(sigma: float) -> float:
+        return float(np.sqrt(np.mean((_predicted(true, sigma) - true) ** 2)))
+
+    return _bisect(lambda sigma: error(sigma) < rmse)
+
+
+def sigma_for_accuracy(lengths: Sequence[int], classes: int, accuracy: float) -> float:
+    """The sigma at which this share of predictions falls into the class of the true length.
+
+    Classes are the quantiles of the lengths, so that each has as many requests.
+    """
+    true = np.asarray(lengths, dtype=np.float64)
+    bounds = np.quantile(true, np.arange(1, classes) / classes)
+    actual = np.searchsorted(bounds, true, side="right")
+
+    def right(sigma: float) -> float:
+        return float(np.mean(np.searchsorted(bounds, _predicted(true, sigma), side="right") == actual))
+
+    return _bisect(lambda sigma: right(sigma) > accuracy)
+
+
+def _predicted(true: Floats, sigma: float) -> Floats:
+    """With evenly spread errors, shuffled so that they have nothing to do with the lengths."""
+    normal = NormalDist()
+    errors = np.array([normal.inv_cdf((place + 0.5) / len(true)) for place in range(len(true))])
+    np.random.default_rng(0).shuffle(errors)
+    predicted: Floats = true * np.exp(sigma * errors + sigma**2 / 2)
+    return predicted
+
+
+def _bisect(too_good: Callable[[float], bool]) -> float:
+    low, high = 0.0, WORST
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_good(middle) else (low, middle)
+    return high

@@ -1,0 +1,132 @@
+"""A trace played on the real engine, in process: what became of it, as the dispatcher saw it. Starts no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.messages import RowUpdate, SamplingParams
+from loadgen.workload.lengths import Lengths
+from scheduler.clock import Clock
+from scheduler.dispatcher import Dispatcher, Refused
+from scheduler.length.oracle import true_length
+from scheduler.request import Request, State
+from scheduler.stream import TokenStream
+
+Watch = Callable[[int], None]
+"""Told how many requests have ended so far."""
+
+
+class PlayError(Exception):
+    """The engine did not serve the trace; the message says what happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Seconds of each request in order of arrival: when it came, after the first one, and its completion time."""
+
+    arrivals: tuple[float, ...]
+    jct: tuple[float, ...]
+
+    @property
+    def mean_jct(self) -> float:
+        return sum(self.jct) / len(self.jct)
+
+    @property
+    def duration(self) -> float:
+        """From the first arrival to the last answer."""
+        ends = [arrival + seconds for arrival, seconds in zip(self.arrivals, self.jct, strict=True)]
+        return max(ends) - self.arrivals[0]
+
+    @property
+    def throughput(self) -> float:
+        """Requests a second."""
+        return len(self.jct) / self.duration
+
+
+def random_prompts(trace: Sequence[Lengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
+    """Prompts of the trace's lengths; which tokens they are does not bear on how long they take."""
+    rng = random.Random(f"{seed}, prompts")
+    return [tuple(rng.choices(range(vocabulary), k=one.input_length)) for one in trace]
+
+
+async def play(
+    dispatcher: Dispatcher,
+    clock: Clock,
+    trace: Sequence[Lengths],
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    max_tokens: int,
+    oracle: bool = False,
+    watch: Watch = lambda ended: None,
+) -> Played:
+    """Submit every request at its time and wait for the last; `oracle` tells the dispatcher how long answers become.
+
+    Requests are counted from when they were due, though the event loop be late. Raises PlayError when one fails.
+    """
+    begin, counter, requests = clock.now(), _Counter(watch), []
+    for one, prompt in zip(trace, prompts, strict=True):
+        due = begin + one.arrival
+        if due > clock.now():
+            await clock.wait(asyncio.Event(), due)
+        sampling = SamplingParams(max_tokens, temperature=0.0, replay_tokens=one.output_length)
+        predicted = true_length(sampling) if oracle else None
+        try:
+            request = dispatcher.submit(prompt, sampling, predicted_length=predicted, arrival=due)
+        except Refused as error:
+            raise PlayError(f"the engine gave up: {error}") from error
+        request.stream = _Sink(counter)
+        requests.append(request)
+    await counter.reach(len(requests))
+    return Played(
+        tuple(request.times.arrival - requests[0].times.arrival for request in requests),
+        tuple(_jct(request) for request in requests),
+    )
+
+
+class _Counter:
+    """Counts answers that have ended, and tells whoever waits for a number of them."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._ended = 0
+        self._wanted: int | None = None
+        self._reached = asyncio.Event()
+
+    def add(self) -> None:
+        self._ended += 1
+        self._watch(self._ended)
+        if self._ended == self._wanted:
+            self._reached.set()
+
+    async def reach(self, wanted: int) -> None:
+        self._wanted = wanted
+        if self._ended < wanted:
+            await self._reached.wait()
+
+
+class _Sink(TokenStream):
+    """Nobody reads the answers; it is only noticed when they end."""
+
+    def __init__(self, counter: _Counter) -> None:
+        self._counter = counter
+        self._error: str | None = None
+
+    @property
+    def error(self) -> str | None:
+        return self._error
+
+    def put(self, update: RowUpdate) -> None:
+        if update.finish_reason is not None:
+            self._error = update.error
+            asyncio.get_running_loop().call_soon(self._counter.add)  # once the request has its end
+
+
+def _jct(request: Request) -> float:
+    if request.state is not State.FINISHED or request.times.end is None:
+        stream = request.stream
+        said = stream.error if isinstance(stream, _Sink) else None
+        raise PlayError(f"a request of {request.input_length} tokens failed on the engine: {said or request.state}")
+    return request.times.end - request.times.arrival

@@ -1,0 +1,83 @@
+"""When a waiting request takes the slot of a running row: pure rules over what executors hold and what waits.
+
+Whoever asks pauses the rows; they come back into the waiting line with what they have generated, and their K and V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from types import MappingProxyType
+from typing import TypeAlias
+
+from engine.messages import RowId
+from scheduler.batching import Kit
+from scheduler.remaining import expected_remaining
+from scheduler.request import Request
+from scheduler.work import Work
+from scheduler.worker import Worker
+
+Pauses: TypeAlias = Mapping[int, tuple[RowId, ...]]
+"""Index of an executor -> the rows that it shall let go."""
+
+Preemption: TypeAlias = Callable[[Sequence[Worker], Collection[Request], float], Pauses]
+"""(executors, what waits, best first, now in seconds) -> the rows to pause. Asked when nobody can be given more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """A request takes a running row's slot where it would wait for one much longer than it needs one.
+
+    Let f be the iterations until a row of the executor is expected to end, so that a slot is free anyway, g those that
+    the request needs, and c those that could be done in the time that it takes to copy a row's K and V out and in. With
+    the row's slot the request ends f earlier, and the row g + c later. So they swap when f > factor·(g + c); the row is
+    the one that has most left to do, of the request's class. `factor` is the hysteresis.
+
+    None thrashes: a row has its slot for a slice at least, so one of G tokens is paused ⌊G / slice_length⌋ times at
+    most; and it cannot take the slot back from the request, which ends before anything it would have to wait for.
+    """
+
+    work: Work
+    slice_length: int
+    factor: float
+
+    def __call__(self, workers: Sequence[Worker], waiting: Collection[Request], now: float) -> Pauses:
+        able = [worker for worker in workers if not worker.pausing and any(self._served(worker))]
+        pauses: dict[int, tuple[RowId, ...]] = {}
+        for request in islice(waiting, len(able)):
+            for worker in able:
+                if worker.info.index not in pauses:
+                    row = self._row_for(request, worker)
+                    if row is not None:
+                        pauses[worker.info.index] = (row.row_id,)
+                        break
+        return pauses
+
+    def _row_for(self, request: Request, worker: Worker) -> Request | None:
+        """The row of this executor whose slot it shall have."""
+        rows = [row for row in self._served(worker) if row.priority == request.priority]
+        if not rows:
+            return None
+        row = max(rows, key=lambda row: (expected_remaining(row), row.row_id))
+        until_free = min(expected_remaining(row) for row in worker.requests.values())
+        cost = expected_remaining(request) + self.work.swap(row)
+        return row if until_free > self.factor * cost else None
+
+    def _served(self, worker: Worker) -> list[Request]:
+        """Rows that have had their slot for a slice."""
+        before = {row_id: one.before for row_id, one in worker.assignments.items()}
+        return [
+            row for row_id, row in worker.requests.items() if row.generated - before[row_id][row] >= self.slice_length
+        ]
+
+
+def _none(kit: Kit) -> None:
+    return None
+
+
+def _swap(kit: Kit) -> Preemption:
+    return Swap(kit.work, kit.limits.slice_length, kit.limits.preemption_factor)
+
+
+PREEMPTIONS: Mapping[str, Callable[[Kit], Preemption | None]] = MappingProxyType({"none": _none, "swap": _swap})

@@ -1,0 +1,84 @@
+"""What a row costs its device: the time that it takes away from all others. Knows no queue and no clock.
+
+A row is charged for its prompt, for its part of every iteration, and for the cells of K and V that these read. What an
+iteration costs whatever runs (d4) is shared out to the rows: evenly where slots are what there is too little of, by cells
+where memory is. So over all rows it sums up to about the time that the device takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.bilinear import Bilinear
+from scheduler.remaining import expected_remaining
+from scheduler.request import Request
+from scheduler.wma import Lengths, wma_gen
+from scheduler.worker import Worker
+
+UNMEASURED = Bilinear(p1=0.125, p2=0.0, p3=0.0, p4=0.0, d1=0.001, d2=0.25, d3=0.0, d4=12.0)
+"""A machine that nobody has profiled, in units of one token of one of 16 rows without context: a token of a prompt costs
+an eighth of that, and reading a thousand cells as much again. LLaMA2-13B on an A100 and SmolLM2-135M on two CPU cores are
+both of about this shape, and nothing that is decided depends on the unit."""
+
+COPY_SHARE = 0.4
+"""Moving a token's K and V to host memory and back, as a share of reading the token anew: twice 0.8 MB at 25 GB/s against
+2.6e10 operations at 1.6e14 a second, for LLaMA2-13B on an A100. No profile tells it; on a CPU it is far less."""
+
+SLOTS = 16
+"""Rows at a time where nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Prices: in seconds where the device was profiled, else in units of `UNMEASURED`."""
+
+    prompt: float
+    """Of a token of a prompt."""
+    entry: float
+    """Of a prompt, whatever its length."""
+    token: float
+    """Of a generated token, whatever its context."""
+    cell: float
+    """Of a cell of K and V that an iteration reads."""
+
+    def of(self, request: Request) -> float:
+        """All that a request has still to do, in a batch no longer than itself. Rows that were handed back have their
+        K and V; should they not, reading them again is not charged."""
+        left = expected_remaining(request)
+        read = 0.0 if request.generated else self.entry + self.prompt * request.input_length
+        return read + left * (self.token + self.cell * (request.kv_length + left / 2))
+
+    def beside(self, request: Request, worker: Worker) -> float:
+        """The same beside the rows of an executor: with the padding that it will read, or that they will because of it.
+
+        All rows of a batch grow by a column an iteration, so while they run their lengths differ by what they do now.
+        """
+        left = max(1, round(expected_remaining(request)))
+        row, window = Lengths(request.kv_length, left), Lengths(worker.columns, left)
+        pads = wma_gen(row, window) if row.input <= window.input else worker.rows * wma_gen(window, row)
+        return self.of(request) + self.cell * pads
+
+    def swap(self, row: Request) -> float:
+        """Iterations that could be done in the time that it takes to copy a row's K and V out and in again."""
+        return COPY_SHARE * self.prompt * row.kv_length / (self.token + self.cell * row.kv_length)
+
+
+def work_of(
+    profile: Bilinear | None = None,
+    slots: int | None = None,
+    capacity_tokens: int | None = None,
+    context_length: int | None = None,
+) -> Work:
+    """The prices of a device of such a profile and size, as far as they are known; rows are taken to be half as long as
+    they may become."""
+    model = UNMEASURED if profile is None else profile
+    slots = slots or SLOTS
+    usual = (context_length or 0) / 2
+    rows = float(slots) if capacity_tokens is None or not usual else min(slots, max(1.0, capacity_tokens / usual))
+    by_cells = capacity_tokens is not None and slots * usual > capacity_tokens
+    return Work(
+        prompt=model.p1 + model.p3,
+        entry=model.p2 + model.p4,
+        token=model.d2 + (0.0 if by_cells else model.d4 / rows),
+        cell=model.d1 + model.d3 / rows + (model.d4 / capacity_tokens if by_cells and capacity_tokens else 0.0),
+    )

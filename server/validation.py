@@ -1,0 +1,162 @@
+"""`lengthwise simulate --validate`: one trace on the real engine and in the simulator, with this machine's profile.
+
+The composition root of that: model, executors, strategy, simulated twin. Playing and judging are loadgen.validation's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from engine.messages import ExecutorInfo
+from loadgen import result
+from loadgen.result import ResultError
+from loadgen.simulate import SimulateError
+from loadgen.simulation import Machine, Simulation, SimulationError, simulate
+from loadgen.validation.load import lengths, paced
+from loadgen.validation.real import Played, PlayError, random_prompts
+from loadgen.validation.verdict import BOUND, Quantity, Verdict, table, verdict_json
+from loadgen.workload.errors import WorkloadError
+from loadgen.workload.lengths import Lengths
+from models.catalog import CatalogError
+from models.loader import LoadError
+from models.text import TextError
+from scheduler.assembly import StrategyError
+from scheduler.batch_learning import inline
+from scheduler.length.oracle import true_length
+from scheduler.profile_store import ProfileError
+from scheduler.strategy import STRATEGIES
+from server.config import ServeConfig, load_config
+from server.measured_engine import Engine, load_engine, most_tokens, new_executors, play_trace, predicts
+from server.scheduling import parts_for
+
+
+def validate(args: argparse.Namespace) -> int:
+    """Play, simulate, print and save; returns the exit code: 1 when they are too far apart. Raises SimulateError."""
+    try:
+        _refuse_unknown(args.strategies)
+        if args.save_result is not None:
+            result.prepare(args.save_result.parent)
+        config = _config(args)
+        with ThreadPoolExecutor(1, "loader") as loader:  # see server.app: what computes here must be gone later
+            engine = loader.submit(load_engine, config).result()
+        verdicts = _verdicts(args, engine)
+        Console().print(table(verdicts))
+        if args.save_result is not None:
+            result.save(args.save_result, {"bound": BOUND, "strategies": [verdict_json(one) for one in verdicts]})
+    except (
+        CatalogError, LoadError, TextError, ProfileError, StrategyError, SimulationError, WorkloadError, PlayError,
+        ResultError,
+    ) as error:  # fmt: skip
+        raise SimulateError(str(error)) from error
+    return 0 if all(one.holds for one in verdicts) else 1
+
+
+def _refuse_unknown(names: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in STRATEGIES]
+    if unknown:
+        raise SimulateError(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
+
+
+def _config(args: argparse.Namespace) -> ServeConfig:
+    """Of the server whose engine this is; flags of the simulation that mean the same win over the environment."""
+    given = {
+        "model": args.validate or None,
+        "executors": args.workers,
+        "max_num_seqs": args.max_num_seqs,
+        "max_model_len": args.max_model_len,
+        "max_num_batched_tokens": args.max_num_batched_tokens,
+        "prefill_ahead": args.prefill_ahead,
+        "max_batch_size": args.max_batch_size,
+        "slice_length": args.slice_length,
+        "min_interval": args.min_interval,
+        "recompute": args.recompute or None,
+    }
+    return load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
+
+
+def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
+    trace: list[Lengths] = []
+    found = []
+    with _bars() as begin:
+        for name in args.strategies:
+            config = replace(engine.config, strategy=name)
+            with new_executors(engine) as (executors, connect):
+                twin = _twin(engine, [one.info for one in executors])
+                trace = trace or _trace(args, engine, twin)
+                prompts = random_prompts(trace, engine.vocabulary, args.seed)
+                real = play_trace(config, engine, executors, connect, trace, prompts, begin(name, len(trace)))
+            found.append(_verdict(name, real, _simulate(config, engine, twin, trace)))
+    return found
+
+
+def _verdict(name: str, real: Played, simulated: Simulation) -> Verdict:
+    jct = [one.end - one.arrival for one in simulated.requests]
+    return Verdict(
+        name,
+        Quantity(real.mean_jct, sum(jct) / len(jct)),
+        Quantity(real.throughput, len(jct) / simulated.duration),
+    )
+
+
+def _trace(args: argparse.Namespace, engine: Engine, twin: Machine) -> list[Lengths]:
+    """The same for all strategies: at --rate, else at a share of what the slowest of them can serve."""
+    wanted = lengths(args, twin.context_length)
+    if args.rate is not None:
+        return wanted
+    served = []
+    for name in args.strategies:
+        done = _simulate(replace(engine.config, strategy=name), engine, twin, wanted)
+        served.append(len(wanted) / done.duration)
+    return paced(args, wanted, min(served))
+
+
+# The simulated twin
+
+
+def _twin(engine: Engine, infos: Sequence[ExecutorInfo]) -> Machine:
+    """The executors as a simulation has them: all like the smallest."""
+    return Machine(
+        cost=engine.profile,
+        capacity_tokens=min(info.capacity_tokens for info in infos),
+        max_num_seqs=min(info.max_rows for info in infos),
+        context_length=min(info.context_length for info in infos),
+        workers=len(infos),
+        max_prefill_tokens=engine.config.max_num_batched_tokens,
+    )
+
+
+def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths]) -> Simulation:
+    infos = [
+        ExecutorInfo(index, "simulated", twin.capacity_tokens, twin.max_num_seqs, twin.context_length)
+        for index in range(twin.workers)
+    ]
+    parts = parts_for(config, infos, engine.profile, inline)
+    predict = true_length if predicts(config) else None
+    done = simulate(parts, twin, trace, most_tokens(trace), predict=predict)
+    if failed := sum(not one.completed for one in done.requests):
+        raise SimulationError(f"{failed} requests failed in the simulation of {config.strategy}")
+    return done
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
+    """A bar a strategy on a terminal, else a line as each begins."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=1) as bar:
+
+        def begin(name: str, total: int) -> Callable[[int], None]:
+            if not console.is_terminal:
+                console.print(f"{name} on the engine: {total} requests", markup=False, highlight=False)
+            task = bar.add_task(f"{name} on the engine", total=total)
+            return lambda ended: bar.update(task, completed=ended)
+
+        yield begin

@@ -1,0 +1,54 @@
+"""A server that predicts lengths, started as a user would start it: its predictor may die, and never outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from scheduler.journal_file import BatchEntry, RequestEntry, read
+from tests.live_server import serve
+from tests.models import tiny_embedder
+
+
+def chat(url: str) -> Any:
+    body = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 6, "ignore_eos": True}
+    with urlopen(Request(f"{url}/v1/chat/completions", json.dumps(body).encode()), timeout=60) as response:
+        return json.load(response)
+
+
+def children(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        yield from map(int, (task / "children").read_text().split())
+
+
+def predictors() -> list[int]:
+    """The processes that a server of ours has started to predict."""
+    grandchildren = [one for child in children(os.getpid()) for one in children(child)]
+    return [one for one in grandchildren if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+def test_the_predictor_may_die_and_never_outlives_the_server(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
+    embedder, journal = tiny_embedder.build(tmp_path / "embedder"), tmp_path / "journal.sqlite3"
+    flags = ("--strategy", "abp", "--embedder", str(embedder), "--embedder-max-tokens", "32")
+    with serve(tiny_folder, *flags, "--journal", str(journal), "--prediction-timeout", "60") as url:
+        assert chat(url)["metrics"]["predicted_tokens"] == 6
+        (first,) = predictors()
+        os.kill(first, signal.SIGKILL)
+        assert chat(url)["usage"]["completion_tokens"] == 6
+        chat(url)
+        (second,) = set(predictors()) - {first}
+    with pytest.raises(ProcessLookupError):
+        os.kill(second, 0)
+    rows = [(one.strategy, one.source, one.generated, len(one.features) > 0) for one in read(journal, RequestEntry)]
+    assert rows == [("abp", "max_tokens", 6, True), ("abp", "history", 6, False), ("abp", "history", 6, True)]
+    assert [one.rows for one in read(journal, BatchEntry)] == [1, 1, 1]

@@ -1,0 +1,46 @@
+"""Thousands of requests, every tenth of them cancelled: the server's memory does not grow with what it has served."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.live_server import COMMAND, serve
+
+GROWTH = 12 * 2**20
+"""Bytes that may come of allocators' habits, 6 KB a request: less than a request's K and V, or than a row's state."""
+
+
+def load(url: str, requests: int, seed: int, folder: Path) -> dict[str, float]:
+    result = folder / f"{seed}.json"
+    command = [COMMAND, "bench", "--base-url", url, "--num-prompts", requests, "--seed", seed, "--max-concurrency", 48]
+    command += ["--dataset-name", "random", "--random-input-len", 24, "--random-output-len", 16, "--ignore-eos"]
+    command += ["--random-vocab-size", 300, "--random-range-ratio", 0.9, "--cancel-rate", 0.1, "--cancel-delay", 0.05]
+    command += ["--save-result", "--result-filename", result]
+    subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=100)
+    figures: dict[str, float] = json.loads(result.read_text())
+    return figures
+
+
+@pytest.mark.timeout(300)
+def test_memory_stays_flat_over_2000_requests_with_every_tenth_cancelled(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch keeps compiled linear layers for the 1,024 latest shapes, some 50 MB, which take long to fill up; here it
+    keeps few.
+    """
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "16")
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
+    with serve(tiny_folder, "--kv-cache-memory", "0.01", "--max-num-seqs", "8") as url:
+        (server,) = [child for child in psutil.Process().children() if "serve" in child.cmdline()]
+        load(url, 500, 0, tmp_path)  # pools, caches and the arena's pages reach their size
+        before = server.memory_info().rss
+        figures = load(url, 2000, 1, tmp_path)
+        grown = server.memory_info().rss - before
+    assert figures["cancelled"] > 100 and figures["failed"] == 0
+    assert figures["completed"] + figures["cancelled"] == 2000
+    assert grown < GROWTH, f"{grown / 2**20:.1f} MB"
