@@ -16,6 +16,7 @@ from loadgen.presets import PRESETS
 from loadgen.result import ResultError
 from loadgen.simulated_figures import SimulatedFigures, figures
 from loadgen.simulated_load import simulated_load
+from loadgen.simulated_prediction import Predict, Prediction
 from loadgen.simulated_report import details_json, figures_json, table
 from loadgen.simulation import Machine, Simulation, SimulationError, simulate
 from loadgen.workload.errors import WorkloadError
@@ -26,7 +27,7 @@ from scheduler.bilinear import Bilinear
 from scheduler.length.oracle import true_length
 from scheduler.length.table import Length
 from scheduler.profile_store import FOLDER, ProfileError, read_profile
-from scheduler.strategy import STRATEGIES
+from scheduler.strategy import STRATEGIES, Strategy
 
 GROUP_TOKENS = 8192
 """Cells of a prefill group when nothing else is said."""
@@ -127,10 +128,17 @@ def _simulate_all(
             task = bar.add_task(name, total=len(trace))
             strategy = STRATEGIES[name]
             parts = assemble(strategy, limits, cost)
-            predict = true_length if strategy.length == Length.ORACLE else None
+            predict = _predict(strategy, args.prediction, args.seed)
             done[name] = simulate(parts, machine, trace, longest, partial(_show, bar, task), predict)
             bar.update(task, completed=len(trace))
     return done
+
+
+def _predict(strategy: Strategy, prediction: Prediction, seed: int) -> Predict | None:
+    """Who tells a strategy how long answers become: nobody, when it does not ask."""
+    if strategy.length == Length.NONE:
+        return None
+    return true_length if strategy.length == Length.ORACLE else prediction.source(seed)
 
 
 def _show(bar: Progress, task: object, ended: int) -> None:
@@ -161,6 +169,7 @@ def _document(
         "duration": args.duration,
         "seed": args.seed,
         "slice_length": args.slice_length,
+        "prediction": str(args.prediction),
         "recompute": args.recompute,
         "strategies": {name: figures_json(told[name]) | details_json(done[name]) for name in done},
     }

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 from loadgen.workload import flags as workload_flags
 
 if TYPE_CHECKING:
+    from loadgen.simulated_prediction import Prediction
+
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 DEFAULT_STRATEGIES = ("vs", "baton-pd")
 VALIDATED_STRATEGIES = ("baton-pd", "vs", "scls")
+DEFAULT_PREDICTION = "noisy:0.3"
 DEFAULT_COST = "a100-llama2-13b-hf"
 
 Validate = Callable[[argparse.Namespace], int]
@@ -91,6 +94,14 @@ def _add_scheduling(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help="seconds to wait for a batch to fill up (default: 0)",
     )
+    group.add_argument(
+        "--prediction",
+        type=_prediction,
+        default=DEFAULT_PREDICTION,
+        metavar="HOW",
+        help="what strategies that ask for predicted lengths are told: none; oracle, the true ones; or noisy:SIGMA, "
+        "with log-normal errors of that standard deviation (default: %(default)s)",
+    )
     group.add_argument("--min-interval", type=_seconds, metavar="S", help="Γ of SCLS: seconds between two arrangements")
     group.add_argument(
         "--recompute", action="store_true", help="rows lose their K and V between slices, as SCLS has it"
@@ -112,13 +123,13 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate; returns the exit code: 1 when it cannot be done."""
-    from loadgen.simulate import SimulateError, run_simulate  # numpy and the scheduler, which --help can do without
-
     if args.strategies is None:
         args.strategies = DEFAULT_STRATEGIES if args.validate is None else VALIDATED_STRATEGIES
+    if args.validate is not None:
+        return int(args.validator(args))
+    from loadgen.simulate import SimulateError, run_simulate  # numpy and the scheduler, which --help can do without
+
     try:
-        if args.validate is not None:
-            return int(args.validator(args))
         return run_simulate(args)
     except SimulateError as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)
@@ -127,6 +138,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _add(group: argparse._ArgumentGroup, flag: str, help: str, default: int | None = None) -> None:
     group.add_argument(flag, type=_whole, default=default, metavar="N", help=help)
+
+
+def _prediction(text: str) -> Prediction:
+    from loadgen.simulated_prediction import read_prediction  # numpy, which --help can do without
+
+    try:
+        return read_prediction(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -36,6 +36,11 @@ class Prediction:
     sigma: float | None = None
     """None: nothing is predicted."""
 
+    def __str__(self) -> str:
+        if self.sigma is None:
+            return "none"
+        return f"noisy:{self.sigma:g}" if self.sigma else "oracle"
+
     def source(self, seed: int) -> Predict | None:
         """Who predicts in one simulation."""
         if self.sigma is None:

@@ -12,9 +12,10 @@ from scheduler.batch_learning import BatchLearning, Submit, inline, profile_less
 from scheduler.batch_order import BATCH_ORDERS
 from scheduler.batching import Batcher, BatcherFactory, Kit, Limits
 from scheduler.bilinear import Bilinear
+from scheduler.cheapest import join_cheapest
 from scheduler.dealt import DealtBatcher
 from scheduler.fixed import FixedBatcher
-from scheduler.join import JoinBatcher, Line
+from scheduler.join import JoinBatcher
 from scheduler.memory import MEMORIES
 from scheduler.nearest import Nearest
 from scheduler.order import ORDERS, Aging
@@ -23,18 +24,12 @@ from scheduler.preemption import PREEMPTIONS, Preemption
 from scheduler.serving_time import SERVING_TIMES, ServingTime
 from scheduler.sliced import SlicedBatcher
 from scheduler.strategy import Strategy
-from scheduler.turns import Turns
 from scheduler.work import work_of
-
-
-def _turns(kit: Kit) -> Line:
-    return Turns(kit.work, kit.limits.patience)
-
 
 BATCHERS = MappingProxyType[str, BatcherFactory](
     {
         "join": JoinBatcher,
-        "join-cheapest": partial(JoinBatcher, line=_turns),
+        "join-cheapest": join_cheapest,
         "fixed": FixedBatcher,
         "one": partial(FixedBatcher, rows=1),
         "wma": AdaptiveBatcher,

@@ -56,11 +56,26 @@ def _ordered(kit: Kit) -> Line:
     return OrderedLine(kit.order)
 
 
-class JoinBatcher:
-    """Fills slots as they free, with groups of similar length where prompts are prefilled apart."""
+def all_slots(worker: Worker, limits: Limits) -> int:
+    """Rows that an executor may hold: one for each slot, and some that wait prefilled."""
+    return worker.info.max_rows + limits.prefill_ahead
 
-    def __init__(self, kit: Kit, *, line: Callable[[Kit], Line] = _ordered) -> None:
+
+class JoinBatcher:
+    """Fills slots as they free, with groups of similar length where prompts are prefilled apart.
+
+    `line` says whose turn it is, `most_rows` how many rows an executor may hold.
+    """
+
+    def __init__(
+        self,
+        kit: Kit,
+        *,
+        line: Callable[[Kit], Line] = _ordered,
+        most_rows: Callable[[Worker, Limits], int] = all_slots,
+    ) -> None:
         self.waiting = line(kit)
+        self._most_rows = most_rows
         self._kit = _without_waiting_rooms(kit) if kit.terms.entry is Entry.SHAPE else kit
 
     def add(self, request: Request, now: float) -> None:
@@ -80,7 +95,7 @@ class JoinBatcher:
         if not self.waiting:
             return None
         seen = _as_seen_by(self.waiting.best_class(now), worker)
-        slots = worker.info.max_rows + self._kit.limits.prefill_ahead - seen.rows
+        slots = self._most_rows(worker, self._kit.limits) - seen.rows
         if slots <= 0 or not self._kit.memory(seen, 1, 1):  # nobody could join, so nobody need be ranked
             return None
         group = similar_group(self.waiting.first(worker, now, slots), seen, self._kit)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -32,7 +31,8 @@ class Swap:
     Let f be the iterations until a row of the executor is expected to end, so that a slot is free anyway, g those that
     the request needs, and c those that could be done in the time that it takes to copy a row's K and V out and in. With
     the row's slot the request ends f earlier, and the row g + c later. So they swap when f > factor·(g + c); the row is
-    the one that has most left to do, of the request's class. `factor` is the hysteresis.
+    the one that has most left to do, of the class of the request. Only the best request that waits is weighed, one row
+    at a time. `factor` is the hysteresis.
 
     None thrashes: a row has its slot for a slice at least, so one of G tokens is paused ⌊G / slice_length⌋ times at
     most; and it cannot take the slot back from the request, which ends before anything it would have to wait for.
@@ -43,32 +43,33 @@ class Swap:
     factor: float
 
     def __call__(self, workers: Sequence[Worker], waiting: Collection[Request], now: float) -> Pauses:
-        able = [worker for worker in workers if not worker.pausing and any(self._served(worker))]
-        pauses: dict[int, tuple[RowId, ...]] = {}
-        for request in islice(waiting, len(able)):
-            for worker in able:
-                if worker.info.index not in pauses:
-                    row = self._row_for(request, worker)
-                    if row is not None:
-                        pauses[worker.info.index] = (row.row_id,)
-                        break
-        return pauses
+        first = next(iter(waiting), None)
+        if first is None:
+            return {}
+        for worker in workers:
+            row = None if worker.pausing else self._row_for(first, worker)
+            if row is not None:
+                return {worker.info.index: (row.row_id,)}
+        return {}
 
     def _row_for(self, request: Request, worker: Worker) -> Request | None:
         """The row of this executor whose slot it shall have."""
+        needed = self.factor * expected_remaining(request)
+        if any(expected_remaining(row) <= needed for row in worker.requests.values()):
+            return None  # a slot is free soon enough whatever copying costs
         rows = [row for row in self._served(worker) if row.priority == request.priority]
         if not rows:
             return None
         row = max(rows, key=lambda row: (expected_remaining(row), row.row_id))
         until_free = min(expected_remaining(row) for row in worker.requests.values())
-        cost = expected_remaining(request) + self.work.swap(row)
-        return row if until_free > self.factor * cost else None
+        return row if until_free > needed + self.factor * self.work.swap(row) else None
 
     def _served(self, worker: Worker) -> list[Request]:
         """Rows that have had their slot for a slice."""
-        before = {row_id: one.before for row_id, one in worker.assignments.items()}
         return [
-            row for row_id, row in worker.requests.items() if row.generated - before[row_id][row] >= self.slice_length
+            row
+            for row_id, row in worker.requests.items()
+            if row.generated - worker.assignments[row_id].before[row] >= self.slice_length
         ]
 
 

@@ -6,20 +6,21 @@ request of work w that came at S = s, when N rows ran, is promoted once
 
     S - s  >=  β·B + κ·(N'·w' - N·w)
 
-B is the work that waits now, which is how long one that comes now would wait in a line without overtaking; N'·w' is about
-what the device does while a long request runs, with N' the rows that run now and w' the 95th percentile of recent work.
-So all are promised to end about as soon as a long request would that came now, first come, first served: when more waits,
-all may wait longer. Promoted requests go first, in the order of s - κ·N·w; among the others the cheapest does.
+B is the work that waits now, which is how long one that comes now would wait in a line without overtaking; N'·w' is
+about what the device does while a long request runs, with N' the rows that run now and w' the 95th percentile of recent
+work. So all are promised to end about as soon as a long request would that came now, first come, first served: when
+more waits, all may wait longer. Promoted requests go first, in the order of s - κ·N·w; of the others the cheapest does.
 
-The bound. Let B* be the most work that waits at a time while a request does, of its class of `priority`, N* the most rows
-and w* the largest work of a request. Once (β·B* + κ·N*·w*) has been taken since it came, it is promoted for good. From
-then on only promoted ones are taken; those that come now have a later place than it; those that waited are B* at most; and
-rows that make way for others come back to the place they had, N* of them at most. So before it no more is taken than
+The bound. Let B* be the most work of its class of `priority` that waits at a time while a request does, N* the most
+rows and w* the largest work of a request. Once β·B* + κ·N*·w* has been taken since it came, it is promoted for good.
+From then on only promoted ones are taken, those that come now have a later place than it, and those that waited are B*
+at most. So before it no more is taken than
 
-    (1 + β)·B* + (1 + (1 + κ)·N*)·w*
+    (1 + β)·B* + (1 + κ·N*)·w*
 
-unless of better classes, however many cheaper requests come. With a profile work is seconds of a device. Predicted work
-is what is meant here; where all predictions are wrong by the same factor, so is the bound.
+unless of better classes, however many cheaper requests come. With a profile, work is seconds of a device; without one
+it is in units of scheduler.work. It is predicted work: the bound is as good as the predictions' sum. A row that was
+handed back begins to wait anew, its place being S alone.
 """
 
 from __future__ import annotations
@@ -99,7 +100,6 @@ class Turns(Collection[Request]):
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._long = 0.0  # w'
         self._workers: dict[int, Worker] = {}  # executors that have asked
-        self._places: dict[Request, float] = {}  # of those taken, since they may come back
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -119,9 +119,9 @@ class Turns(Collection[Request]):
 
     def add(self, request: Request) -> None:
         work = self._work.of(request)
-        place = self._places.pop(request, None)
-        if place is None:
-            place = self._taken - self._patience.own * self._rows * work
+        place = self._taken
+        if not request.runs:  # else it made way for one that must not find it first in line again
+            place -= self._patience.own * self._rows * work
             self._recent.append(work)
             self._long = sorted(self._recent)[int(0.95 * (len(self._recent) - 1))]
         turn = self._turns[request] = Turn(request, work, place)
@@ -138,15 +138,11 @@ class Turns(Collection[Request]):
         return True
 
     def serve(self, request: Request) -> None:
-        turn = self._turns[request]
-        self._taken += turn.work
-        self._places[request] = turn.place
+        self._taken += self._turns[request].work
         self.discard(request)
-        if len(self._places) > 2 * self._rows + RECENT:
-            self._places = {one: place for one, place in self._places.items() if not one.state.is_final}
 
     def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
-        """Promoted ones, if there are any, else the cheapest, of equals those that need least padding beside its rows."""
+        """Promoted ones, if any; else the cheapest, of equals those that need least padding beside its rows."""
         self._workers[worker.info.index] = worker
         turns = self._classes[self.best_class(now)]
         promoted = turns.promoted(self._limit(turns))

@@ -1,13 +1,14 @@
 """What a row costs its device: the time that it takes away from all others. Knows no queue and no clock.
 
-A row is charged for its prompt, for its part of every iteration, and for the cells of K and V that these read. What an
-iteration costs whatever runs (d4) is shared out to the rows: evenly where slots are what there is too little of, by cells
-where memory is. So over all rows it sums up to about the time that the device takes.
+A row is charged for its prompt, for its part of every iteration, and for the cells of K and V that these read. What
+an iteration costs whatever runs (d4) is shared out to the rows: evenly where slots are what there is too little of, by
+cells where memory is. So over all rows it sums up to about the time that the device takes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from scheduler.bilinear import Bilinear
 from scheduler.remaining import expected_remaining
@@ -16,13 +17,16 @@ from scheduler.wma import Lengths, wma_gen
 from scheduler.worker import Worker
 
 UNMEASURED = Bilinear(p1=0.125, p2=0.0, p3=0.0, p4=0.0, d1=0.001, d2=0.25, d3=0.0, d4=12.0)
-"""A machine that nobody has profiled, in units of one token of one of 16 rows without context: a token of a prompt costs
-an eighth of that, and reading a thousand cells as much again. LLaMA2-13B on an A100 and SmolLM2-135M on two CPU cores are
-both of about this shape, and nothing that is decided depends on the unit."""
+"""A machine that nobody has profiled, in units of one token of one of 16 rows without context: a token of a prompt
+costs an eighth of that, and reading a thousand cells as much again. LLaMA2-13B on an A100 and SmolLM2-135M on two CPU
+cores are both of about this shape, and nothing that is decided depends on the unit."""
 
 COPY_SHARE = 0.4
-"""Moving a token's K and V to host memory and back, as a share of reading the token anew: twice 0.8 MB at 25 GB/s against
-2.6e10 operations at 1.6e14 a second, for LLaMA2-13B on an A100. No profile tells it; on a CPU it is far less."""
+"""Moving a token's K and V to host memory and back, as a share of reading the token anew: twice 0.8 MB at 25 GB/s
+against 2.6e10 operations at 1.6e14 a second, for LLaMA2-13B on an A100. No profile tells it; on a CPU it is less."""
+
+ENOUGH = 0.98
+"""Of the tokens a second that a device makes with all slots taken."""
 
 SLOTS = 16
 """Rows at a time where nobody says."""
@@ -82,3 +86,15 @@ def work_of(
         token=model.d2 + (0.0 if by_cells else model.d4 / rows),
         cell=model.d1 + model.d3 / rows + (model.d4 / capacity_tokens if by_cells and capacity_tokens else 0.0),
     )
+
+
+def enough_rows(profile: Bilinear, columns: float, slots: int) -> int:
+    """The fewest rows of so many columns with which a device makes `ENOUGH` of the tokens that it makes with all slots.
+
+    Where iterations take longer with every row, the last rows make each other slow and hardly add anything: with an
+    iteration of a + b·N seconds, N rows make N / (a + b·N) tokens a second.
+    """
+    fixed, each = profile.d4 + profile.d3 * columns, profile.d2 + profile.d1 * columns
+    if fixed + each == 0:
+        return slots
+    return max(1, min(slots, ceil(ENOUGH * slots * fixed / (fixed + (1 - ENOUGH) * slots * each))))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +19,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from engine.messages import ExecutorInfo
 from loadgen import result
 from loadgen.result import ResultError
-from loadgen.simulate import SimulateError
 from loadgen.simulation import Machine, Simulation, SimulationError, simulate
 from loadgen.validation.load import lengths, paced
 from loadgen.validation.real import Played, PlayError, random_prompts
@@ -38,31 +38,45 @@ from server.measured_engine import Engine, load_engine, most_tokens, new_executo
 from server.scheduling import parts_for
 
 
+class UnknownStrategy(Exception):
+    """A strategy is not in the table; the message is for the user."""
+
+
+FAILURES = (
+    CatalogError, LoadError, TextError, ProfileError, StrategyError, SimulationError, WorkloadError, PlayError,
+    ResultError, UnknownStrategy,
+)  # fmt: skip
+"""What has an explanation that the user can act on."""
+
+
 def validate(args: argparse.Namespace) -> int:
-    """Play, simulate, print and save; returns the exit code: 1 when they are too far apart. Raises SimulateError."""
+    """Play, simulate, print and save; returns the exit code: 1 when they are too far apart, or it cannot be done."""
     try:
-        _refuse_unknown(args.strategies)
-        if args.save_result is not None:
-            result.prepare(args.save_result.parent)
-        config = _config(args)
-        with ThreadPoolExecutor(1, "loader") as loader:  # see server.app: what computes here must be gone later
-            engine = loader.submit(load_engine, config).result()
-        verdicts = _verdicts(args, engine)
-        Console().print(table(verdicts))
-        if args.save_result is not None:
-            result.save(args.save_result, {"bound": BOUND, "strategies": [verdict_json(one) for one in verdicts]})
-    except (
-        CatalogError, LoadError, TextError, ProfileError, StrategyError, SimulationError, WorkloadError, PlayError,
-        ResultError,
-    ) as error:  # fmt: skip
-        raise SimulateError(str(error)) from error
+        verdicts = _validate(args)
+    except FAILURES as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1
     return 0 if all(one.holds for one in verdicts) else 1
+
+
+def _validate(args: argparse.Namespace) -> list[Verdict]:
+    _refuse_unknown(args.strategies)
+    if args.save_result is not None:
+        result.prepare(args.save_result.parent)
+    config = _config(args)
+    with ThreadPoolExecutor(1, "loader") as loader:  # see server.app: what computes here must be gone later
+        engine = loader.submit(load_engine, config).result()
+    verdicts = _verdicts(args, engine)
+    Console().print(table(verdicts))
+    if args.save_result is not None:
+        result.save(args.save_result, {"bound": BOUND, "strategies": [verdict_json(one) for one in verdicts]})
+    return verdicts
 
 
 def _refuse_unknown(names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in STRATEGIES]
     if unknown:
-        raise SimulateError(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
+        raise UnknownStrategy(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
 
 
 def _config(args: argparse.Namespace) -> ServeConfig:

@@ -36,7 +36,7 @@ def test_memory_stays_flat_over_2000_requests_with_every_tenth_cancelled(
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "16")
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
     with serve(tiny_folder, "--kv-cache-memory", "0.01", "--max-num-seqs", "8") as url:
-        (server,) = [child for child in psutil.Process().children() if "serve" in child.cmdline()]
+        (server,) = [child for child in psutil.Process().children() if "0.01" in child.cmdline()]
         load(url, 500, 0, tmp_path)  # pools, caches and the arena's pages reach their size
         before = server.memory_info().rss
         figures = load(url, 2000, 1, tmp_path)

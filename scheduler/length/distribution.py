@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,15 +36,17 @@ class LengthDistribution:
 
     def remaining(self, generated: float) -> float | None:
         """E[G | G > generated] - generated, in tokens; None when no answer is known that became so long."""
-        first = int(np.searchsorted(self.lengths, generated, side="right"))
-        if first == len(self.lengths):
+        lengths, mass, expected = self._tails
+        first = bisect.bisect_right(lengths, generated)
+        if first == len(lengths):
             return None
-        mass, expected = self._tails
-        return float(expected[first] / mass[first]) - generated
+        return expected[first] / mass[first] - generated
 
     @cached_property
-    def _tails(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of every length and all longer ones: their probability, and the sum of length times probability."""
+    def _tails(self) -> tuple[list[float], list[float], list[float]]:
+        """The lengths, and of every length and all longer ones: their probability, and the sum of length times
+        probability. As lists, since one row asks for one number at a time and schedulers ask often."""
         weights = self.weights.astype(np.float64)
         tail = np.s_[::-1]
-        return np.cumsum(weights[tail])[tail], np.cumsum((weights * self.lengths)[tail])[tail]
+        mass, expected = np.cumsum(weights[tail])[tail], np.cumsum((weights * self.lengths)[tail])[tail]
+        return self.lengths.tolist(), mass.tolist(), expected.tolist()

@@ -239,6 +239,8 @@ class ArenaMachine(RuleBasedStateMachine):
         self.arena.remove(place)
         row = self.forget(place)
         assert marks(kv) == row
+        if not self.rows:  # an empty arena has its first proportions again
+            self.arena.reshape(1, kv.length)
         self.arena.insert(kv)
         self.rows.append(row)
 

@@ -16,6 +16,7 @@ from scheduler.length.table import Length
 from scheduler.memory import MEMORIES
 from scheduler.order import ORDERS
 from scheduler.placement import PLACEMENTS
+from scheduler.preemption import PREEMPTIONS
 from scheduler.serving_time import SERVING_TIMES
 from scheduler.strategy import STRATEGIES, Strategy
 from tests.scheduler.fakes import request, worker
@@ -30,6 +31,7 @@ PARTS: dict[str, Mapping[Any, object]] = {
     "memory": MEMORIES,
     "batch_order": BATCH_ORDERS,
     "serving_time": {None: None, **SERVING_TIMES},
+    "preemption": PREEMPTIONS,
 }
 
 

@@ -109,6 +109,7 @@ async def test_a_real_embedder_works_in_the_process(setup: Setup, tmp_path_facto
     assert np.array(features) == pytest.approx(embed(Embedder.load(folder, max_tokens=32), QUERIES), abs=1e-5)
 
 
+@pytest.mark.timeout(400)
 async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup) -> None:
     process = PredictorProcess(setup, light_predictor.predict)
     try:

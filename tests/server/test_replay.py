@@ -82,4 +82,4 @@ async def test_a_length_beyond_max_tokens_is_taken_and_cut_there(replaying: Live
 def test_no_decision_of_the_scheduler_can_see_a_length_but_an_oracles() -> None:
     files = [file for file in (ROOT / "scheduler").rglob("*.py") if "oracle" not in file.name]
     assert len(files) > 5
-    assert [file.name for file in files if "replay" in file.read_text(encoding="utf-8")] == []
+    assert [file.name for file in files if "replay_tokens" in file.read_text(encoding="utf-8")] == []
