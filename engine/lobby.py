@@ -14,9 +14,6 @@ from engine.messages import RowId
 from engine.prefill import Prefill
 from engine.row import Rank, Row
 
-MOST_PADDING = 0.25
-"""Part of a prefill group's cells that may be padding."""
-
 
 @dataclass(order=True, slots=True)
 class Staged:
@@ -77,21 +74,3 @@ class Lobby:
             self.prefill.drop(row_id)
             if not self.prefill.rows:
                 self.prefill = None
-
-
-def similar_lengths(rows: list[Row], max_tokens: int) -> list[list[Row]]:
-    """Rows to prefill together, longest first: no group has more than `max_tokens` cells, unless it is a single row,
-    nor more padding than MOST_PADDING.
-    """
-    groups: list[list[Row]] = []
-    for row in sorted(rows, key=lambda row: -len(row.context)):
-        if groups and _similar([len(other.context) for other in (*groups[-1], row)], max_tokens):
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return groups
-
-
-def _similar(lengths: list[int], max_tokens: int) -> bool:
-    cells = len(lengths) * max(lengths)
-    return cells <= max_tokens and cells - sum(lengths) <= MOST_PADDING * cells

@@ -19,7 +19,7 @@ from engine.batch import RunningBatch
 from engine.group import Group
 from engine.kv import RowKv
 from engine.lane import Lane
-from engine.lobby import Lobby, Staged, similar_lengths
+from engine.lobby import Lobby, Staged
 from engine.messages import (
     BatchShape,
     Cause,
@@ -36,6 +36,7 @@ from engine.messages import (
 from engine.offload import HostStore
 from engine.prefill import Prefill
 from engine.row import Choice, Rank, Row
+from engine.similar import similar_lengths
 from models.loader import LoadedModel
 from models.text import Text
 
@@ -96,7 +97,7 @@ class Pipeline:
                 unread.append(row)
         group.unread.update(row.row_id for row in unread)
         together = terms.prefill_together or not terms.closed
-        for part in [unread] if together else similar_lengths(unread, self._max_prefill_tokens):
+        for part in [unread] if together else similar_lengths(unread, _length, self._max_prefill_tokens):
             self._lobby.read(part)
 
     def cancel(self, row_ids: Iterable[RowId]) -> None:
@@ -474,6 +475,10 @@ class Pipeline:
         places = [row.row_id for row in (*self.batch.rows, *self._lobby)]
         assert sorted(places) == sorted(self._rows)
         assert self._closed is None or self._closed.open
+
+
+def _length(row: Row) -> int:
+    return len(row.context)
 
 
 def _set_back(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:

@@ -57,16 +57,5 @@ class SimulatedLobby:
                 self.prefill = None
 
 
-def similar_lengths(rows: list[SimulatedRow], max_tokens: int) -> list[list[SimulatedRow]]:
-    """Rows to prefill together, longest first: no group has more than `max_tokens` cells unless it is a single row."""
-    groups: list[list[SimulatedRow]] = []
-    for row in sorted(rows, key=lambda row: -row.context):
-        if groups and (len(groups[-1]) + 1) * groups[-1][0].context <= max_tokens:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return groups
-
-
 def _rank(row: SimulatedRow) -> Rank:
     return row.rank

@@ -22,9 +22,10 @@ from engine.messages import (
     RowUpdate,
     Terms,
 )
+from engine.similar import similar_lengths
 from engine.simulated.batch import SimulatedBatch
 from engine.simulated.cost import Cost
-from engine.simulated.lobby import SimulatedLobby, similar_lengths
+from engine.simulated.lobby import SimulatedLobby
 from engine.simulated.outbox import Outbox
 from engine.simulated.prefill import SimulatedPrefill
 from engine.simulated.row import Rank, SimulatedRow
@@ -85,7 +86,9 @@ class SimulatedPipeline:
                 unread.append(row)
         group.unread.update(row.row_id for row in unread)
         together = terms.prefill_together or not terms.closed
-        for part in [unread] if together else similar_lengths(unread, self._max_prefill_tokens):
+        for part in (
+            [unread] if together else similar_lengths(unread, lambda row: row.context, self._max_prefill_tokens)
+        ):
             self._lobby.read(part)
 
     def cancel(self, row_ids: Iterable[RowId]) -> None:
