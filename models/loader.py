@@ -22,7 +22,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from models import attention
 from models.cache import KvShape, KvStore, StoreCache
-from models.packing import PackedLinear, computes_bfloat16, pack, packs
+from models.linear import InferenceLinear
+from models.packing import Quantization, UnsupportedQuantization, computes_bfloat16, halves, pack, packs, require
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,8 @@ class LoadedModel:
     context_length: int
     end_token_ids: frozenset[int]
     sampling_defaults: SamplingDefaults
+    quantization: Quantization = Quantization.NONE
+    """How the weights of its linear layers are kept."""
     _head: _HeadInput = field(default_factory=_HeadInput)
 
     @property
@@ -122,14 +125,15 @@ class LoadedModel:
         return _gathering(replace(self, network=copy.deepcopy(self.network, weights), _head=_HeadInput()))
 
 
-def load(folder: Path, *, dtype: str = "auto", device: str = "cpu") -> LoadedModel:
+def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization: str = "auto") -> LoadedModel:
     """Read a checkpoint; raises LoadError with the remedy when it cannot or must not be served."""
     where = torch.device(device)
     chosen = _choose_dtype(dtype, where)
     config = _read_config(folder)
+    kept = _choose_quantization(quantization, config, chosen, where, narrows=dtype == "auto")
     defaults = _sampling_defaults(folder)
     context = _context_length(config)
-    network = _read_network(folder, chosen, where)
+    network = _read_network(folder, chosen, where, kept)
     model = LoadedModel(
         folder=folder,
         network=network,
@@ -138,6 +142,7 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu") -> LoadedMod
         context_length=context,
         end_token_ids=_end_token_ids(network),
         sampling_defaults=defaults,
+        quantization=kept,
     )
     return _gathering(model)
 
@@ -148,6 +153,24 @@ def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in DTYPES:
         raise LoadError(f"unknown dtype '{name}': choose auto, {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def _choose_quantization(
+    name: str, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, *, narrows: bool
+) -> Quantization:
+    """`auto` keeps weights of 16 bits in 16 bits where the CPU would have them widened, and rounds nothing else."""
+    if name == "auto":
+        stored = str(getattr(config, "dtype", None)).removeprefix("torch.")
+        fits = narrows and stored in ("bfloat16", "float16") and halves(dtype, device)
+        return Quantization.FLOAT16 if fits else Quantization.NONE
+    try:
+        chosen = Quantization(name)
+        require(chosen, dtype, device)
+    except UnsupportedQuantization as error:
+        raise LoadError(str(error)) from error
+    except ValueError:
+        raise LoadError(f"unknown quantization '{name}': choose auto, {', '.join(Quantization)}") from None
+    return chosen
 
 
 def _read_config(folder: Path) -> PreTrainedConfig:
@@ -164,7 +187,9 @@ def _read_config(folder: Path) -> PreTrainedConfig:
     return config.get_text_config(decoder=True)
 
 
-def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+def _read_network(
+    folder: Path, dtype: torch.dtype, device: torch.device, quantization: Quantization
+) -> PreTrainedModel:
     try:
         loaded: tuple[PreTrainedModel, _Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
             folder,
@@ -181,8 +206,8 @@ def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> Pre
     _require_all_weights(folder, report)
     nn.Module.to(network, device)
     nn.Module.eval(network).requires_grad_(False)
-    if packs(dtype, device):
-        pack(network)
+    if quantization is not Quantization.NONE or packs(dtype, device):
+        pack(network, quantization)
     return network
 
 
@@ -254,9 +279,9 @@ def _sampling_defaults(folder: Path) -> SamplingDefaults:
         raise LoadError(f"{folder.name}: generation_config.json is not usable: {error}; mend or delete it") from error
 
 
-def _head(network: PreTrainedModel) -> nn.Linear | PackedLinear:
+def _head(network: PreTrainedModel) -> nn.Linear | InferenceLinear:
     head: object = network.get_output_embeddings()  # type: ignore[no-untyped-call]
-    if not isinstance(head, nn.Linear | PackedLinear):
+    if not isinstance(head, nn.Linear | InferenceLinear):
         raise LoadError("this network has no linear head over a vocabulary: it is not a causal language model")
     return head
 

@@ -1,30 +1,36 @@
-"""Linear layers whose weights are laid out once the way the CPU's matrix kernels read them.
+"""Which kind of linear layer a network's plain ones become on this device, and the replacing.
 
-A plain layer's weights are re-ordered, or read badly, at every call; with few rows that is a good part of the call.
 It knows no network beyond its linear layers, and of the CPU only what decides about them.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+from models.linear import GROUP, HalfLinear, InferenceLinear, Int4Linear, Int8Linear, PackedLinear
+
+ALIGNMENT = 16
+"""Outputs of a layer that the kernels for integer weights go through at a time."""
+
+OPEN_ENDS = 4
+"""How many times as many outputs as inputs make a layer a head, which four bits would harm."""
 
 
-class PackedLinear(nn.Module):
-    """A linear layer for inference whose weight is packed by oneDNN. Same results up to rounding."""
+class Quantization(StrEnum):
+    """How the weights of linear layers are kept; values as the flag has them."""
 
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.register_buffer(
-            "packed", torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach()), persistent=False
-        )
-        self.bias = linear.bias
+    NONE = "none"
+    """As the dtype says."""
+    FLOAT16 = "float16"
+    INT8 = "int8"
+    INT4 = "int4"
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """(..., in_features) -> (..., out_features)."""
-        output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
-        return output
+
+class UnsupportedQuantization(ValueError):
+    """This device has no kernels for it; the message says what to do."""
 
 
 def computes_bfloat16() -> bool:
@@ -40,9 +46,41 @@ def packs(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype is torch.float32 or (dtype is torch.bfloat16 and computes_bfloat16())
 
 
-def pack(network: nn.Module) -> None:
+def halves(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether float32 layers can keep their weights in float16 here."""
+    return dtype is torch.float32 and device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines
+
+
+def require(quantization: Quantization, dtype: torch.dtype, device: torch.device) -> None:
+    """Raises UnsupportedQuantization where there are no kernels for it."""
+    if quantization is Quantization.NONE:
+        return
+    if device.type != "cpu":
+        raise UnsupportedQuantization(f"--quantization {quantization} is for CPUs: leave it away on {device.type}")
+    if quantization is Quantization.FLOAT16 and not halves(dtype, device):
+        raise UnsupportedQuantization(
+            "--quantization float16 keeps the weights of float32 layers, on x86: give --dtype float32, or leave it away"
+        )
+
+
+def pack(network: nn.Module, quantization: Quantization = Quantization.NONE) -> None:
     """Replace every plain linear layer of a network on a CPU; frees the weights that nothing else uses."""
     for module in list(network.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
-                setattr(module, name, PackedLinear(child))
+                setattr(module, name, _packed(child, quantization))
+
+
+def _packed(linear: nn.Linear, quantization: Quantization) -> nn.Module:
+    """The closest kind that this layer can have."""
+    even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
+    is_head = linear.out_features > OPEN_ENDS * linear.in_features
+    kind: type[InferenceLinear] | None = PackedLinear if packs(linear.weight.dtype, linear.weight.device) else None
+    match quantization:
+        case Quantization.FLOAT16 if linear.weight.abs().max() <= torch.finfo(torch.float16).max:
+            kind = HalfLinear
+        case Quantization.INT4 if even and not is_head:
+            kind = Int4Linear
+        case Quantization.INT4 | Quantization.INT8 if even:
+            kind = Int8Linear
+    return linear if kind is None else kind(linear)

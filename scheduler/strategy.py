@@ -40,6 +40,8 @@ class Strategy:
     """Whether running rows make way for what waits."""
     serving_time: str | None = None
     """Who estimates what a batch takes; None where nobody asks."""
+    quantization: str | None = None
+    """How the model's weights are kept, where that is part of what is compared."""
 
 
 _MAGNUS = Strategy(
@@ -69,6 +71,7 @@ def _modes(whose: Strategy) -> tuple[Strategy, ...]:
 _TABLE = (
     # Magnus's baselines
     Strategy("vs", batching="fixed", refill=CLOSED, returns=Returns.BATCH_END, memory="fixed"),
+    Strategy("vsq", batching="fixed", refill=CLOSED, returns=Returns.BATCH_END, memory="fixed", quantization="int4"),
     Strategy("ccb", refill=SHAPE, memory="fixed"),
     # Magnus, and what is left of it without its serving times, and without its batch sizes
     replace(_MAGNUS, name="glp", batching="wma-fixed", refill=CLOSED, memory="fixed"),

@@ -19,7 +19,7 @@ def conditions_of(config: ServeConfig, model: LoadedModel) -> Conditions:
     return Conditions(
         model=str(path.resolve()) if path.exists() else config.model,
         dtype=str(model.kv.dtype).removeprefix("torch."),
-        quantization="none",
+        quantization=str(model.quantization),
         device=device_name(model.device),
         threads=threads(config) if model.device.type == "cpu" else 0,
         max_num_batched_tokens=config.max_num_batched_tokens,

@@ -22,7 +22,7 @@ def run_bench(args: argparse.Namespace, clock: Clock = time.perf_counter) -> tup
     """Raises BenchError, CatalogError, LoadError and TextError with the remedy."""
     with Bars() as bars:
         bars.begin(f"loading {args.model}")
-        subject = load_subject(args.model, dtype=args.dtype, device=args.device)
+        subject = load_subject(args.model, dtype=args.dtype, device=args.device, quantization=args.quantization)
         bench = Bench(args, subject, bars, clock)
         tables = [bench.target_1] if 1 in args.target else []
         tables += [bench.target_2] if 2 in args.target else []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import random
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from transformers import PreTrainedModel
 
@@ -18,7 +20,7 @@ from loadgen.engine.job import Job, even_jobs, longest, ragged_jobs
 from loadgen.engine.overhead import measure_overhead
 from loadgen.engine.report import GridResult, Results
 from loadgen.engine.runners import Generate, GenerateBatch, Lengthwise, Runner
-from loadgen.engine.setup import Subject, load_plain, load_subject, machine
+from loadgen.engine.setup import Subject, load_beside, load_plain, load_subject, machine
 
 OVERHEAD_ROWS = 32
 
@@ -29,16 +31,31 @@ def run_bench(args: argparse.Namespace, clock: Clock = time.perf_counter) -> Res
     """Raises BenchError, CatalogError, LoadError and TextError with the remedy."""
     with Bars() as bars:
         bars.begin(f"loading {args.model}")
-        subject = apart(lambda _: load_subject(args.model, dtype=args.dtype, device=args.device))
-        return Bench(args, subject, bars, clock).run()
+        subject = apart(
+            lambda _: load_subject(args.model, dtype=args.dtype, device=args.device, quantization=args.quantization)
+        )
+        beside = {kind: apart(partial(_load_beside, subject, kind)) for kind in args.beside}
+        return Bench(args, subject, bars, clock, beside).run()
+
+
+def _load_beside(subject: Subject, kind: str, _: threading.Event) -> Subject:
+    return load_beside(subject, kind)
 
 
 class Bench:
     """The parts of one run, on one model."""
 
-    def __init__(self, args: argparse.Namespace, subject: Subject, bars: Bars, clock: Clock) -> None:
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        subject: Subject,
+        bars: Bars,
+        clock: Clock,
+        beside: Mapping[str, Subject],
+    ) -> None:
         self._args = args
         self._subject = subject
+        self._beside = beside
         self._bars = bars
         self._clock = clock
 
@@ -47,7 +64,7 @@ class Bench:
         rows: Sequence[int] = args.rows or (() if args.ragged or args.overhead else ROWS)
         self._refuse_long(rows)
         plain = apart(lambda _: load_plain(self._subject)) if rows or args.ragged else None
-        floor = self._floor(plain) if plain is not None and rows else None
+        floor = self._floor() if rows else None
         return Results(
             setting=self._setting(),
             floor=floor,
@@ -65,10 +82,10 @@ class Bench:
         if self._args.ragged:
             self._subject.require_context(longest(self._uneven(0)))
 
-    def _floor(self, plain: PreTrainedModel) -> Floor:
+    def _floor(self) -> Floor:
         self._bars.begin("memory bandwidth")
         bandwidth = measure_bandwidth(self._subject.device, self._clock)
-        return Floor(bandwidth, weight_bytes(plain), self._subject.model.kv.bytes_per_token)
+        return Floor(bandwidth, weight_bytes(self._subject.model.network), self._subject.model.kv.bytes_per_token)
 
     def _grid(self, plain: PreTrainedModel, floor: Floor, rows: int) -> GridResult:
         standings = self._contest(f"{rows} rows", self._runners(plain, rows), lambda number: self._even(rows, number))
@@ -85,6 +102,7 @@ class Bench:
     def _runners(self, plain: PreTrainedModel, slots: int) -> tuple[Runner, ...]:
         return (
             Lengthwise(self._subject, slots, self._clock),
+            *(Lengthwise(one, slots, self._clock, name=f"lengthwise {kind}") for kind, one in self._beside.items()),
             Generate(plain, slots, self._clock),
             GenerateBatch(plain, slots, self._clock),
         )
@@ -104,5 +122,5 @@ class Bench:
     def _setting(self) -> dict[str, object]:
         names = ("input_len", "output_len", "rounds", "seed", "num_requests", "min_len", "max_len", "slots")
         found: dict[str, object] = {name: getattr(self._args, name) for name in names}
-        found |= {"model": self._args.model, "dtype": self._subject.dtype}
+        found |= {"model": self._args.model, "dtype": self._subject.weights}
         return found | machine(self._subject.device)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MODEL = "smollm2-135m-instruct"
 ROWS = (1, 8, 32, 64)
+KINDS = ("none", "float16", "int8", "int4")
+"""How weights can be kept."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -31,6 +33,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--input-len", type=positive, default=64, metavar="N", help="prompt tokens of a row")
     parser.add_argument("--output-len", type=several, default=64, metavar="N", help="tokens to generate for a row")
     parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="rounds that count, after one more")
+    parser.add_argument(
+        "--beside", nargs="+", choices=KINDS, default=(), metavar="KIND",
+        help=f"also this engine with its weights kept so: {', '.join(KINDS)}",
+    )  # fmt: skip
     parser.add_argument("--ragged", action="store_true", help="compare with requests of different lengths")
     parser.add_argument("--num-requests", type=positive, default=128, metavar="N", help="of --ragged")
     parser.add_argument("--min-len", type=several, default=16, metavar="N", help="shortest prompt and output of it")
@@ -46,6 +52,9 @@ def add_model_flags(parser: argparse.ArgumentParser, *, dtype: str) -> None:
     parser.add_argument("model", nargs="?", default=MODEL, metavar="MODEL", help="as for serve (default: %(default)s)")
     dtypes = ("auto", "float32", "bfloat16", "float16")
     parser.add_argument("--dtype", default=dtype, choices=dtypes, help="as for serve (default: %(default)s)")
+    parser.add_argument(
+        "--quantization", default="auto", choices=("auto", *KINDS), help="as for serve (default: %(default)s)"
+    )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="as for serve")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts")
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from loadgen.engine.apart import Interrupted, apart
+from models.linear import InferenceLinear
 
 BUFFER_BYTES = 2**30
 """Read at once; far more than a cache holds."""
@@ -44,7 +45,8 @@ def weight_bytes(network: PreTrainedModel) -> int:
     if head is not None:
         tables -= {id(weight) for weight in head.parameters()}
     weights = {id(weight): weight.nbytes for weight in network.parameters()}
-    return sum(size for key, size in weights.items() if key not in tables)
+    kept = sum(layer.weight_bytes for layer in network.modules() if isinstance(layer, InferenceLinear))
+    return kept + sum(size for key, size in weights.items() if key not in tables)
 
 
 def measure_bandwidth(

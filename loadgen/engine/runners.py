@@ -47,9 +47,10 @@ class Runner(Protocol):
 class Lengthwise:
     """This engine: a pipeline in process, fed by the default strategy's batcher."""
 
-    name = "lengthwise"
-
-    def __init__(self, subject: Subject, slots: int, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self, subject: Subject, slots: int, clock: Clock = time.perf_counter, *, name: str = "lengthwise"
+    ) -> None:
+        self.name = name
         self._subject = subject
         self._slots = slots
         self._clock = clock

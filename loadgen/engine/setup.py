@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import transformers
@@ -17,6 +17,7 @@ from engine.pipeline import Pipeline
 from loadgen.engine.job import BenchError
 from models.catalog import Catalog
 from models.loader import LoadedModel, load
+from models.packing import Quantization
 from models.text import Text
 
 CHUNK_TOKENS = 512
@@ -44,6 +45,12 @@ class Subject:
     def dtype(self) -> str:
         return str(self.model.kv.dtype).removeprefix("torch.")
 
+    @property
+    def weights(self) -> str:
+        """How they are kept, as the tables say it."""
+        kept = self.model.quantization
+        return self.dtype if kept is Quantization.NONE else f"{self.dtype}, weights in {kept}"
+
     def pipeline(self, slots: int, columns: int, model: LoadedModel | None = None) -> Pipeline:
         """A pipeline whose K and V hold `slots` rows of `columns` tokens, and the headroom that joining wants."""
         chosen = self.model if model is None else model
@@ -58,11 +65,19 @@ class Subject:
             )
 
 
-def load_subject(name: str, *, dtype: str, device: str) -> Subject:
+def load_subject(name: str, *, dtype: str, device: str, quantization: str = "auto") -> Subject:
     """Raises CatalogError, LoadError and TextError with the remedy."""
     _hush()
     folder = Catalog().resolve(name)
-    return Subject(name, load(folder, dtype=dtype, device=_device(device)), Text.load(folder))
+    return Subject(
+        name, load(folder, dtype=dtype, device=_device(device), quantization=quantization), Text.load(folder)
+    )
+
+
+def load_beside(subject: Subject, quantization: str) -> Subject:
+    """The same with its weights kept otherwise; raises LoadError."""
+    kept = load(subject.model.folder, dtype=subject.dtype, device=str(subject.device), quantization=quantization)
+    return replace(subject, model=kept)
 
 
 def load_plain(subject: Subject) -> PreTrainedModel:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from models import loader
 from models.cache import KvShape
+from models.linear import HalfLinear, PackedLinear
 from models.loader import LoadedModel, LoadError, SamplingDefaults, load
+from models.packing import halves
 from tests import tiny
 from tests.architectures import GROUPED, build
 
@@ -104,6 +106,45 @@ def test_auto_is_bfloat16_where_the_cpu_computes_with_it(
     model = load(folder)
     assert model.kv.dtype is expected
     assert {parameter.dtype for parameter in model.network.parameters()} == {expected}
+
+
+@pytest.mark.skipif(not halves(torch.float32, torch.device("cpu")), reason="this build of torch lacks the kernels")
+@pytest.mark.parametrize(
+    ("stored", "asked", "expected"),
+    [("bfloat16", "auto", "float16"), ("float16", "auto", "float16"), ("float32", "auto", "none"),
+     ("bfloat16", "float32", "none")],
+)  # fmt: skip
+def test_auto_keeps_weights_of_16_bits_in_16_bits_unless_told_otherwise(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stored: str, asked: str, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    edit(folder / "config.json", dtype=stored)
+    model = load(folder, dtype=asked)
+    assert model.kv.dtype is torch.float32
+    assert model.quantization == expected
+    assert isinstance(model.network.get_output_embeddings(), HalfLinear if expected == "float16" else PackedLinear)
+
+
+@pytest.mark.parametrize(("quantization", "likeness"), [("float16", 0.99999), ("int8", 0.999), ("int4", 0.9)])
+def test_a_network_of_fewer_bits_and_its_twin_say_nearly_the_same_as_in_float32(
+    folder: Path, quantization: str, likeness: float
+) -> None:
+    plain = load(folder, dtype="float32", quantization="none")
+    if not halves(torch.float32, plain.device):
+        pytest.skip("this build of torch lacks the kernels")
+    model = load(folder, dtype="float32", quantization=quantization)
+    tokens = torch.tensor([[5, 6, 7, 8]])
+    expected, found = forward(plain, tokens), forward(model, tokens)
+    assert torch.nn.functional.cosine_similarity(found.flatten(), expected.flatten(), dim=0) > likeness
+    rows = (torch.tensor([0]), torch.tensor([3]))
+    assert torch.equal(forward(model.twin(), tokens, rows), forward(model, tokens, rows))
+
+
+def test_a_quantization_that_cannot_be_had_is_refused_with_the_remedy(folder: Path) -> None:
+    with pytest.raises(LoadError, match="'int3': choose auto, none, float16, int8, int4"):
+        load(folder, quantization="int3")
+    with pytest.raises(LoadError, match="--dtype float32"):
+        load(folder, dtype="bfloat16", quantization="float16")
 
 
 def test_auto_is_bfloat16_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from models.packing import Quantization
 from scheduler.assembly import BATCHERS, assemble
 from scheduler.batch_order import BATCH_ORDERS
 from scheduler.batching import Limits
@@ -32,7 +33,10 @@ PARTS: dict[str, Mapping[Any, object]] = {
     "batch_order": BATCH_ORDERS,
     "serving_time": {None: None, **SERVING_TIMES},
     "preemption": PREEMPTIONS,
+    "quantization": {None: None, **{str(one): one for one in Quantization}},
 }
+ELSEWHERE = {"length", "quantization"}
+"""Put together by the server."""
 
 
 def test_every_column_has_a_table() -> None:
@@ -57,7 +61,7 @@ def test_an_assembled_strategy_serves_a_request(name: str) -> None:
     assert len(parts.batcher.waiting) == 0
 
 
-@pytest.mark.parametrize("column", sorted(PARTS.keys() - {"length"}))  # predictors are put together by the server
+@pytest.mark.parametrize("column", sorted(PARTS.keys() - ELSEWHERE))
 def test_a_part_that_does_not_exist_is_refused(column: str) -> None:
     changes: dict[str, Any] = {column: "nonsense"}
     with pytest.raises(KeyError, match="nonsense"):

@@ -48,6 +48,13 @@ def test_every_contestant_has_a_line_for_every_number_of_rows(
     assert saved["floor"]["bandwidth"] > 0 and saved["ragged"] == [] and saved["overhead"] is None
 
 
+def test_other_ways_to_keep_weights_stand_beside_it(quick: None, tiny_folder: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "found.json"
+    assert bench(tiny_folder, *SHORT, "--rows", "2", "--beside", "int8", "none", "--save-result", str(saved)) == 0
+    names = [one["name"] for one in read(saved)["grid"][0]["standings"]]
+    assert names == ["lengthwise", "lengthwise int8", "lengthwise none", "generate", "generate_batch"]
+
+
 def test_ragged_and_overhead_stand_alone_unless_rows_are_named(
     tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

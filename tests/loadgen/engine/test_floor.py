@@ -8,6 +8,7 @@ from loadgen.engine.floor import Floor, measure_bandwidth, weight_bytes
 from loadgen.engine.job import Job
 from loadgen.engine.overhead import measure_overhead
 from models.loader import LoadedModel
+from models.packing import Quantization, pack
 from models.text import Text
 from tests.loadgen.engine.parts import subject_of, ticking
 
@@ -28,6 +29,17 @@ def test_a_table_that_is_only_looked_up_is_not_read() -> None:
     tied, untied = network(tied=True), network(tied=False)
     assert sum(weight.nbytes for weight in untied.parameters()) == weight_bytes(untied) + table
     assert weight_bytes(tied) == weight_bytes(untied) == sum(weight.nbytes for weight in tied.parameters())
+
+
+@pytest.mark.parametrize(("quantization", "size"), [("none", 4.0), ("float16", 2.0), ("int8", 1.0 + 2 / 32)])
+def test_weights_count_as_they_are_kept(quantization: str, size: float) -> None:
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    network = LlamaForCausalLM(config).requires_grad_(False)
+    norms = 3 * 32 * 4
+    pack(network, Quantization(quantization))
+    assert weight_bytes(network) == (7 * 32 * 32 + 64 * 32) * size + norms
 
 
 def test_bandwidth_is_the_best_of_what_was_timed() -> None:
