@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench test check clean
+.PHONY: help install serve chat bench test check openapi clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(PACKAGES) tests
 	$(BIN)/python -m pytest -q $(ARGS)
+
+openapi: $(RUNTIME) ## write docs/openapi.json anew
+	@$(BIN)/lengthwise openapi > docs/openapi.json
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

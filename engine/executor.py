@@ -40,6 +40,8 @@ class Executor:
         self._torch_threads = threads
         self._inbox: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._turns = 0
+        self.beat = 0
+        """Changes before and after every turn: while rows are here and it does not, the thread stands still."""
         self._running = True
         self._thread = threading.Thread(target=self._run, name=f"executor-{info.index}", daemon=True)
 
@@ -73,6 +75,7 @@ class Executor:
 
     def _loop_once(self) -> None:
         self._take_orders()
+        self.beat += 1
         if self._running and not self._pipeline.idle:
             self._turn()
 
@@ -100,6 +103,7 @@ class Executor:
         begin = time.perf_counter()
         updates = self._pipeline.turn()
         self._turns += 1
+        self.beat += 1
         self._report(updates, time.perf_counter() - begin)
 
     def _report(self, updates: list[RowUpdate], seconds: float) -> None:
@@ -113,5 +117,6 @@ class Executor:
             begun=pipeline.begun,
             handed_back=pipeline.take_handed_back(),
             tally=pipeline.tally,
+            extracted=pipeline.extracted,
         )
         self._deliver(report)

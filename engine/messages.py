@@ -23,6 +23,24 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class GrammarKind(StrEnum):
+    """In which language a grammar is written."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the whole text of an answer must match. What it compiles to is the business of engine.grammar."""
+
+    kind: GrammarKind
+    text: str
+    lenient: bool = False
+    """Whether keywords of a JSON schema that cannot be enforced are passed over, else they are an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the tokens of one row are chosen and when the row ends.
@@ -52,6 +70,8 @@ class SamplingParams:
     """The same for the prompt's own tokens."""
     replay_tokens: int | None = None
     """Length to generate whatever the model says (design 7.3): for the row alone, no scheduling decision sees it."""
+    grammar: Grammar | None = None
+    """What the text must match. When nothing may follow it the row ends, whatever `min_tokens` and `ignore_eos` say."""
 
     @property
     def penalizes(self) -> bool:
@@ -228,6 +248,8 @@ class StepReport:
     """Rows whose prefill began in this turn: until then they waited."""
     handed_back: tuple[HandedBack, ...] = ()
     tally: Tally = Tally()
+    extracted: tuple[RowId, ...] = ()
+    """Rows that were taken out of the batch to host memory in this turn; they wait for a slot."""
 
 
 @dataclass(frozen=True, slots=True)

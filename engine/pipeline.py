@@ -16,6 +16,7 @@ from torch import Tensor
 from engine import sampling
 from engine.arena import ArenaFull
 from engine.batch import RunningBatch
+from engine.grammar import GrammarFault, Grammars, Matcher
 from engine.group import Group
 from engine.kv import RowKv
 from engine.lane import Lane
@@ -60,11 +61,13 @@ class Pipeline:
         *,
         max_prefill_tokens: int,
         store: HostStore | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self._model = model
         self._text = text
         self._max_prefill_tokens = max_prefill_tokens
         self._store = HostStore() if store is None else store
+        self._grammars = Grammars(text, model.vocab_size, model.end_token_ids) if grammars is None else grammars
         self._rows: dict[RowId, Row] = {}
         self._lobby = Lobby()
         self._lane = Lane(model.device)
@@ -76,6 +79,8 @@ class Pipeline:
         self.batch = batch
         self.begun: tuple[RowId, ...] = ()
         """Rows whose prompt began to be read in the latest turn."""
+        self.extracted: tuple[RowId, ...] = ()
+        """Rows that the latest turn took out of the batch to host memory."""
         self.tally = Tally()
         """What the latest turn computed."""
 
@@ -114,7 +119,7 @@ class Pipeline:
 
     def turn(self) -> list[RowUpdate]:
         """One step; returns what it brought to each row, so that no token waits for another step to end."""
-        self.begun, self.tally = (), Tally()
+        self.begun, self.extracted, self.tally = (), (), Tally()
         updates = self._read()
         if updates is not None:
             return updates
@@ -139,12 +144,17 @@ class Pipeline:
 
     def _admitted_row(self, spec: RowSpec, group: Group) -> tuple[Row, RowKv | None]:
         kept = self._store.take(spec.row_id)
-        row = Row(spec, self._text, self._model.end_token_ids) if kept is None else kept.row
+        row = self._new_row(spec) if kept is None else kept.row
         row.rank, row.group = (spec.priority, self._admitted), group
         group.open.add(row.row_id)
         self._admitted += 1
         self._rows[row.row_id] = row
         return row, None if kept is None else kept.kv
+
+    def _new_row(self, spec: RowSpec) -> Row:
+        grammar = spec.sampling.grammar
+        matcher = None if grammar is None else Matcher(self._grammars, grammar)
+        return Row(spec, self._text, self._model.end_token_ids, matcher)
 
     # Prefill
 
@@ -381,6 +391,7 @@ class Pipeline:
             self._forget(worst)
         else:
             self._lobby.stage(worst, self.batch.extract(worst))
+            self.extracted += (worst.row_id,)
 
     def _relieve(self, error: torch.OutOfMemoryError) -> None:
         """Take every running row out to host memory and go on with a smaller budget; the rows come back as they fit."""
@@ -405,9 +416,9 @@ class Pipeline:
             return self._fail(rows, error)
         return [self._accept(row, choice) for row, choice in zip(rows, choices, strict=True)]
 
-    def _accept(self, row: Row, choice: Choice | sampling.NonFiniteLogits) -> RowUpdate:
-        if isinstance(choice, sampling.NonFiniteLogits):
-            return self._fail([row], choice, wipe=True)[0]
+    def _accept(self, row: Row, choice: Choice | sampling.Unchosen) -> RowUpdate:
+        if not isinstance(choice, Choice):
+            return self._fail([row], choice, wipe=isinstance(choice, sampling.NonFiniteLogits))[0]
         try:
             update = row.accept(choice)
         except Exception as error:
@@ -496,4 +507,6 @@ def _describe(error: Exception) -> str:
     """What a client may know of a fault: its kind, not its details, which are in the log."""
     if isinstance(error, sampling.NonFiniteLogits):
         return "the model computed a value that is not a finite number"
+    if isinstance(error, GrammarFault):
+        return str(error)
     return f"the engine failed on this request ({type(error).__name__})"

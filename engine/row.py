@@ -10,6 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.grammar import Matcher
 from engine.group import Group
 from engine.messages import FinishReason, RowSpec, RowUpdate, Terms, TokenLogprob
 from models.text import StopMatcher, Text, TextStream
@@ -29,7 +33,9 @@ class Choice:
 class Row:
     """A prompt and what has been generated after it."""
 
-    def __init__(self, spec: RowSpec, text: Text, end_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, spec: RowSpec, text: Text, end_token_ids: frozenset[int], matcher: Matcher | None = None
+    ) -> None:
         self.row_id = spec.row_id
         self.prompt = spec.prompt
         self.sampling = spec.sampling
@@ -42,6 +48,9 @@ class Row:
         """Set anew whenever the row is admitted, as is its group."""
         self.group = Group(Terms())
         replayed = spec.sampling.replay_tokens is not None
+        self.matcher = None if replayed else matcher
+        """Where the row is in its grammar; None when it has none."""
+        self._ignored = end_token_ids if spec.sampling.ignore_eos else frozenset()
         self._ends = frozenset() if spec.sampling.ignore_eos or replayed else end_token_ids
         self._stop_ids = frozenset(() if replayed else spec.sampling.stop_token_ids)
         self._stream = TextStream(text)
@@ -80,9 +89,23 @@ class Row:
         """Tokens that would end the row before its `min_tokens`."""
         return self._ends | self._stop_ids if self.step < self.sampling.min_tokens else frozenset()
 
+    @property
+    def complete(self) -> bool:
+        """Whether its grammar lets nothing follow."""
+        return self.matcher is not None and self.matcher.complete
+
+    def allowed(self) -> NDArray[np.uint8] | None:
+        """The tokens that its grammar lets follow, a bit each from the least on; None when it has none.
+
+        Raises GrammarFault. What would end the row too early is left out, unless nothing else may follow.
+        """
+        return None if self.matcher is None else self.matcher.allowed(self.generated, self.barred | self._ignored)
+
     def accept(self, choice: Choice) -> RowUpdate:
-        """Take the next token; says what it adds to the answer and whether it ends it."""
+        """Take the next token; says what it adds to the answer and whether it ends it. Raises GrammarFault."""
         self.generated.append(choice.token_id)
+        if self.matcher is not None:
+            self.matcher.follow(self.generated)
         if self._counts is not None:
             self._counts[choice.token_id] += 1
         text, reason, stop_reason = self._read(choice.token_id)
@@ -102,13 +125,13 @@ class Row:
         may_stop = self.step > self.sampling.min_tokens
         if may_stop and token_id in self._stop_ids:
             return self._rest(), FinishReason.STOP, token_id
-        if may_stop and token_id in self._ends:
+        if token_id in self._ends and (may_stop or self.complete):
             return self._rest(), FinishReason.STOP, None
         piece = self._stream.push(token_id)
         text, stop = self._stops.push(piece) if may_stop else (piece, None)
         if stop is not None:
             return text, FinishReason.STOP, stop
-        if self.step == self.sampling.replay_tokens:
+        if self.step == self.sampling.replay_tokens or self.complete:
             return text + self._rest(), FinishReason.STOP, None
         if self.step >= self.sampling.max_tokens:
             return text + self._rest(), FinishReason.LENGTH, None

@@ -26,6 +26,7 @@ from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
 from scheduler.length.oracle import true_length
 from scheduler.length.table import Length
+from scheduler.order import Aging
 from scheduler.profile_store import FOLDER, ProfileError, read_profile
 from scheduler.strategy import STRATEGIES, Strategy
 
@@ -87,6 +88,7 @@ def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
         prefill_ahead=ahead,
         max_batch_size=args.max_batch_size,
         batch_wait_timeout=args.batch_wait_timeout,
+        aging=Aging(args.aging_factor),
         slice_length=args.slice_length,
         min_interval=args.min_interval,
         recompute=args.recompute,
@@ -98,6 +100,9 @@ def _refuse_unknown(names: tuple[str, ...]) -> None:
     unknown = [name for name in names if name not in STRATEGIES]
     if unknown:
         raise SimulateError(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
+    for name in names:
+        if (kept := STRATEGIES[name].quantization) is not None:
+            raise SimulateError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
 
 
 def _profile_path(args: argparse.Namespace) -> Path:
@@ -169,6 +174,8 @@ def _document(
         "duration": args.duration,
         "seed": args.seed,
         "slice_length": args.slice_length,
+        "batch_wait_timeout": args.batch_wait_timeout,
+        "aging_factor": args.aging_factor,
         "prediction": str(args.prediction),
         "recompute": args.recompute,
         "strategies": {name: figures_json(told[name]) | details_json(done[name]) for name in done},

@@ -95,6 +95,14 @@ def _add_scheduling(group: argparse._ArgumentGroup) -> None:
         help="seconds to wait for a batch to fill up (default: 0)",
     )
     group.add_argument(
+        "--aging-factor",
+        type=_seconds,
+        default=10.0,
+        metavar="N",
+        help="times its predicted time after which a request is no longer passed, where the shortest goes first "
+        "(default: %(default)g)",
+    )
+    group.add_argument(
         "--prediction",
         type=_prediction,
         default=DEFAULT_PREDICTION,

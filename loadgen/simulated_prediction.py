@@ -29,6 +29,11 @@ STEPS = 32
 """Lengths of a distribution."""
 
 
+def told(forecast: Forecast) -> tuple[float | None, LengthDistribution | None]:
+    """A forecast as a dispatcher wants it: the predicted length, and how likely each is, as far as that is known."""
+    return (forecast.mean, forecast) if isinstance(forecast, LengthDistribution) else (forecast, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """How much is known: `sigma` is the standard deviation of the error's logarithm, 0 for an oracle."""

@@ -14,12 +14,11 @@ from engine.messages import ExecutorInfo, Report, RowUpdate, SamplingParams, Ste
 from engine.simulated.cost import Cost
 from engine.simulated.executor import SimulatedExecutor, Usage
 from engine.simulated.store import SimulatedStore
-from loadgen.simulated_prediction import Predict
+from loadgen.simulated_prediction import Predict, told
 from loadgen.virtual_clock import VirtualClock
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.distribution import LengthDistribution
 from scheduler.request import Request, State
 from scheduler.stream import TokenStream
 
@@ -46,7 +45,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What became of one request; times in seconds after the start of the simulation."""
+    """What became of one request; times in seconds after the start of its run."""
 
     arrival: float
     started: float
@@ -175,7 +174,7 @@ class _Simulator:
                 self._decide()
         workers = zip(self._executors, self._tallies, strict=True)
         return Simulation(
-            tuple(_served(request) for request in self._requests),
+            tuple(served(request) for request in self._requests),
             tuple(_worker_record(executor.usage, tally) for executor, tally in workers),
         )
 
@@ -209,9 +208,7 @@ class _Simulator:
             one = self._trace[len(self._requests)]
             prompt = self._prompts.setdefault(one.input_length, (0,) * one.input_length)
             sampling = SamplingParams(self._max_tokens, replay_tokens=one.output_length)
-            forecast = None if self._predict is None else self._predict(sampling)
-            known = forecast if isinstance(forecast, LengthDistribution) else None
-            predicted = forecast.mean if isinstance(forecast, LengthDistribution) else forecast
+            predicted, known = told(None if self._predict is None else self._predict(sampling))
             request = self._dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known)
             request.stream = _Sink(self._note_end)
             self._requests.append(request)
@@ -219,7 +216,7 @@ class _Simulator:
 
     def _receive(self, report: Report) -> None:
         if isinstance(report, StepReport):
-            self._tallies[report.executor] = _sum(self._tallies[report.executor], report.tally)
+            self._tallies[report.executor] = added(self._tallies[report.executor], report.tally)
         self._dispatcher.receive(report)
         self._stirred = True
 
@@ -235,14 +232,15 @@ class _Simulator:
         self._wake = math.inf if wake is None or wake <= now else wake
 
 
-def _served(request: Request) -> Served:
+def served(request: Request, origin: float = 0.0) -> Served:
+    """The record of a request that has ended; `origin` is when its run began, in seconds of the dispatcher's clock."""
     times = request.times
     end = math.nan if times.end is None else times.end
     return Served(
-        arrival=times.arrival,
-        started=end if times.started is None else times.started,
-        first_token=end if times.first_token is None else times.first_token,
-        end=end,
+        arrival=times.arrival - origin,
+        started=(end if times.started is None else times.started) - origin,
+        first_token=(end if times.first_token is None else times.first_token) - origin,
+        end=end - origin,
         input_length=request.input_length,
         output_length=request.generated,
         runs=request.runs,
@@ -255,7 +253,8 @@ def _worker_record(usage: Usage, tally: Tally) -> WorkerRecord:
     return WorkerRecord(usage.last, usage.prefill, usage.decode, usage.row_decode, tally)
 
 
-def _sum(one: Tally, other: Tally) -> Tally:
+def added(one: Tally, other: Tally) -> Tally:
+    """Both together."""
     return Tally(
         one.prompt + other.prompt,
         one.pad + other.pad,

@@ -16,7 +16,7 @@ GROUP = 32
 """Weights of a row that share a scale and a zero in `Int4Linear`."""
 
 MANY = 32
-"""Rows from which on it pays to widen integer weights first: their own kernels go through a weight row by row."""
+"""Rows from which on it pays to widen weights of eight bits first: the kernel goes through a weight row by row."""
 
 
 class InferenceLinear(nn.Module):
@@ -106,8 +106,7 @@ _Parts: TypeAlias = tuple[Tensor, Tensor]
 class _IntegerLinear(InferenceLinear):
     """Weights in few bits, inputs in bfloat16: only what is kept in memory is rounded much.
 
-    Few rows go through torch's kernel for such weights. Many have the weight widened first, which is then read from
-    the cache by a plain product.
+    Few rows go through torch's kernel for such weights. Many have the weight widened first, for a plain product.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -123,12 +122,17 @@ class _IntegerLinear(InferenceLinear):
 
     def _multiply(self, inputs: Tensor) -> Tensor:
         rounded = inputs.bfloat16()  # also where it is widened again: an answer must not depend on its neighbours
-        if len(inputs) < MANY:
+        if len(inputs) < self._many:
             output = self._narrow(rounded)
         else:
             output = F.linear(rounded.to(inputs.dtype), self._widened(inputs.dtype)).bfloat16()
         output = output.to(inputs.dtype)
         return output if self.bias is None else output + self.bias
+
+    @property
+    def _many(self) -> int:
+        """Rows from which on it pays to widen the weight."""
+        raise NotImplementedError
 
     def _pack(self, weight: Tensor) -> _Parts:
         raise NotImplementedError
@@ -143,6 +147,10 @@ class _IntegerLinear(InferenceLinear):
 
 class Int8Linear(_IntegerLinear):
     """Eight bits a weight, and one scale for each output."""
+
+    @property
+    def _many(self) -> int:
+        return MANY
 
     def _pack(self, weight: Tensor) -> _Parts:
         scales = (weight.abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16()
@@ -161,6 +169,10 @@ class Int4Linear(_IntegerLinear):
     levels  packed, whole numbers n of 0-15
     scales  (in / 32, out, 2): scale s and zero z, of n's weight s(n - 8) + z
     """
+
+    @property
+    def _many(self) -> int:
+        return self.in_features  # as many rows as the widening itself sends through the kernel
 
     def _pack(self, weight: Tensor) -> _Parts:
         groups = weight.reshape(len(weight), -1, GROUP)

@@ -8,9 +8,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
 
-from jinja2.exceptions import TemplateError
+from jinja2 import Environment, TemplateError, meta
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -57,41 +60,83 @@ class Text:
         return self._template is not None
 
     @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the chat template itself words tools, calls and their results."""
+        if not isinstance(self._template, str):
+            return False
+        try:
+            return "tools" in meta.find_undeclared_variables(Environment().parse(self._template))
+        except TemplateError:  # it is written in an extension of jinja, or wrong, which its use will tell
+            return "tools" in self._template
+
+    def to_json(self) -> str:
+        """The tokenizer in the format of the tokenizers library, without padding and truncation."""
+        backend = Tokenizer.from_str(self._backend.to_str())
+        backend.no_padding()
+        backend.no_truncation()
+        return str(backend.to_str())
+
+    @cached_property
     def longest_token(self) -> int:
         """Characters of the longest token: no text of n tokens is longer than n times this."""
         return max(len(token) for token in self._backend.get_vocab())
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """A prompt as it stands: control tokens written in it count as such, a start token is added if customary."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=True).ids
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Messages through the chat template, up to where the assistant speaks.
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] = MappingProxyType({}),
+    ) -> list[int]:
+        """Messages through the chat template, up to where the assistant speaks; `variables` are for the template, and
+        so are `tools` where it `takes_tools`.
 
-        What looks like a control token inside a message stays plain text, so no user can forge a turn.
+        What looks like a control token inside any of them stays plain text, so no user can forge a turn.
         """
         if self._template is None:
             raise TextError("this model has no chat template: use /v1/completions, or start with --chat-template")
         nonce = secrets.token_hex(8)
-        veiled, hidden = self._veil(messages, nonce)
-        return self._encode_veiled(self._render(veiled), nonce, hidden)
-
-    def _veil(self, messages: Sequence[Mapping[str, str]], nonce: str) -> tuple[list[dict[str, str]], list[str]]:
-        """Put a marker in place of each control text that a message contains."""
         hidden: list[str] = []
-        veiled = [dict(message) for message in messages]
-        for message in veiled:
-            for text in self._control:
-                if text in message["content"]:
-                    message["content"] = message["content"].replace(text, f"{nonce}{len(hidden)}{nonce}")
-                    hidden.append(text)
-        return veiled, hidden
+        turns, offered, given = (self._veil(part, nonce, hidden) for part in (list(messages), list(tools), variables))
+        rendered = self._render(turns, offered, add_generation_prompt, given)
+        return self._encode_veiled(rendered, nonce, hidden)
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
+    def _veil(self, value: Any, nonce: str, hidden: list[str]) -> Any:
+        """The same value with a marker in place of each control text in it; `hidden` tells what they stand for."""
+        if isinstance(value, Mapping):
+            return {self._veil(key, nonce, hidden): self._veil(one, nonce, hidden) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._veil(one, nonce, hidden) for one in value]
+        for text in self._control if isinstance(value, str) else ():
+            if text in value:
+                value = value.replace(text, f"{nonce}{len(hidden)}{nonce}")
+                hidden.append(text)
+        return value
+
+    def _render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[Any],
+        add_generation_prompt: bool,
+        variables: Mapping[str, object],
+    ) -> str:
+        taken = sorted(variables.keys() & signature(self._tokenizer.apply_chat_template).parameters)
+        if taken:
+            raise TextError(f"the template's variables cannot be called {', '.join(taken)}: that has its own meaning")
         try:
             rendered = self._tokenizer.apply_chat_template(
-                messages, chat_template=self._template, add_generation_prompt=True, tokenize=False
+                messages,
+                tools=tools or None,
+                chat_template=self._template,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+                **cast(dict[str, Any], variables),
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise TextError(f"the model's chat template refuses these messages: {error}") from error
@@ -107,13 +152,17 @@ class Text:
             ids += coder.encode(text, add_special_tokens=False).ids
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Token ids as text, control tokens left out."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Token ids as text, control tokens left out or written out."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def token_text(self, token_id: int) -> str:
         """One token by itself; part of a character shows as U+FFFD."""
         return str(self._backend.decode([token_id], skip_special_tokens=False))
+
+    def token_string(self, token_id: int) -> str:
+        """One token as the vocabulary spells it; empty for an id that it does not have."""
+        return self._backend.id_to_token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that one token stands for, also where they are only part of a character."""
@@ -176,7 +225,7 @@ class StopMatcher:
             at, stop = found
             self._held = ""
             return text[: at + len(stop) if self._include else at], stop
-        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+        keep = max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], None
 
@@ -186,8 +235,8 @@ class StopMatcher:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
+def overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`, but is not all of it."""
     longest = min(len(text), len(stop) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
 

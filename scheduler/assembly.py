@@ -66,11 +66,12 @@ def assemble(
 
     Raises KeyError for a choice that no part's table has, and StrategyError where the machine's profile is wanted.
     """
+    limits = replace(limits, aging=_aging(limits, serving_time))
     iterations = limits.slice_length if strategy.slices else None
     terms = replace(strategy.refill, iterations=iterations, keep_kv=not limits.recompute)
     estimator = _estimator(strategy, serving_time)
     kit = Kit(
-        order=ORDERS[strategy.order](_aging(limits, serving_time)),
+        order=ORDERS[strategy.order](limits.aging),
         memory=MEMORIES[strategy.memory],
         limits=limits,
         terms=terms,

@@ -46,7 +46,7 @@ class Limits:
     recompute: bool = False
     """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory."""
     aging: Aging = Aging()
-    """When requests that wait are promoted, for orders that promote."""
+    """When requests that wait are promoted, for orders that promote, and when they are due by their deadline."""
     patience: Patience = Patience()
     """How far a request may be overtaken by cheaper ones, for lines that let them."""
     preemption_factor: float = 2.0

@@ -47,6 +47,10 @@ class Bilinear:
         if not all(isfinite(value) and value >= 0 for value in astuple(self)):
             raise ValueError(f"the coefficients of a serving-time model must be finite and not negative: {self}")
 
+    def slowed(self, factor: float) -> Bilinear:
+        """The same on a machine that takes `factor` times as long."""
+        return Bilinear(*(factor * value for value in astuple(self)))
+
     def prefill(self, rows: Quantity, length: Quantity | float) -> Quantity:
         """T_prefill: seconds to prefill `rows` prompts of `length` tokens, up to their first tokens."""
         return (self.p1 * rows + self.p3) * length + self.p2 * rows + self.p4

@@ -14,7 +14,7 @@ def join_cheapest(kit: Kit) -> JoinBatcher:
     """A batcher. Only a profile can tell it that fewer rows are enough."""
 
     def line(kit: Kit) -> Turns:
-        return Turns(kit.work, kit.limits.patience)
+        return Turns(kit.work, kit.limits.patience, kit.limits.aging)
 
     def most_rows(worker: Worker, limits: Limits) -> int:
         """Where memory runs out before slots do, all rows that fit are wanted; else as many as are enough, and none

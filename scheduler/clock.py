@@ -32,3 +32,8 @@ class MonotonicClock:
                 await event.wait()
         except TimeoutError:
             return
+
+
+def earlier(first: float | None, second: float | None) -> float | None:
+    """The earlier of two moments, each None for never."""
+    return min((moment for moment in (first, second) if moment is not None), default=None)

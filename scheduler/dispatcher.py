@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from engine.messages import (
@@ -22,13 +22,17 @@ from engine.messages import (
     RowUpdate,
     SamplingParams,
     StepReport,
+    Stop,
 )
 from scheduler.assembly import Parts
 from scheduler.assignment import Assignment
-from scheduler.clock import Clock
+from scheduler.clock import Clock, earlier
+from scheduler.deadlines import Deadlines
 from scheduler.ledger import Ledger
+from scheduler.outlook import Outlook
 from scheduler.preemption import Preemption
-from scheduler.request import Request, State, Times
+from scheduler.queued import QueuedTokens
+from scheduler.request import Failure, Request, State, Times
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
@@ -40,6 +44,17 @@ log = logging.getLogger(__name__)
 class Refused(Exception):
     """The server takes no new requests; the message says why."""
 
+    def __init__(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class TooLate(Refused):
+    """A request's deadline cannot be met, by what the queue is expected to take."""
+
+    def __init__(self) -> None:
+        super().__init__("the answer cannot be ready by its deadline: too much waits before it", Failure.DEADLINE)
+
 
 class Dispatcher:
     """All methods belong to the event loop's thread."""
@@ -49,10 +64,14 @@ class Dispatcher:
         self._clock = clock
         self._ledger = ledger
         self._workers = {port.info.index: Worker(port) for port in ports}
+        self._outlook = Outlook(parts.batcher, self._workers.values())
+        self._deadlines = Deadlines()
+        self._queued = QueuedTokens()
         self._row_ids = itertools.count()
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._dead = asyncio.Event()
         self._draining = False
         self._broken = False
 
@@ -66,13 +85,49 @@ class Dispatcher:
         return sum(worker.rows for worker in self._workers.values())
 
     @property
+    def tokens_waiting(self) -> int:
+        """Of what waits: prompts, what was generated, and what is predicted to come or else may."""
+        return self._queued.total
+
+    @property
+    def free_slots(self) -> int:
+        """Requests that would not have to wait if they came now."""
+        return self._outlook.free_slots
+
+    @property
     def alive(self) -> bool:
         """Whether requests can still be served."""
         return not self._broken and any(worker.port.alive for worker in self._live())
 
+    @property
+    def waiting(self) -> Collection[Request]:
+        """What no executor has, in no particular order. To be read only."""
+        return self._parts.batcher.waiting
+
+    @property
+    def workers(self) -> Collection[Worker]:
+        """The books on the executors, lost ones too. To be read only."""
+        return self._workers.values()
+
     def now(self) -> float:
         """Seconds of the clock that arrivals and deadlines are told in."""
         return self._clock.now()
+
+    def place(self, request: Request) -> int | None:
+        """How many requests are ahead in line, as far as the order tells; None when it does not wait."""
+        return self._outlook.place(request, self._clock.now())
+
+    def expected_wait(self, request: Request) -> float | None:
+        """Seconds until a request starts; None when it does not wait, or when nothing has been measured yet."""
+        return self._outlook.wait(request, self._clock.now())
+
+    def retry_after(self) -> float:
+        """Seconds, 1 at least, after which what waits now will have started: then one who comes now shall try again."""
+        return max(1.0, self._outlook.newcomer_wait(self._clock.now()) or 0.0)
+
+    def held_by(self, executor: int) -> int:
+        """Requests that an executor holds, by the books; 0 once it is lost."""
+        return self._workers[executor].rows
 
     def submit(
         self,
@@ -85,20 +140,25 @@ class Dispatcher:
         distribution: LengthDistribution | None = None,
         arrival: float | None = None,
     ) -> Request:
-        """Take a request in; its answer comes through `request.stream`. Raises Refused.
+        """Take a request in; its answer comes through `request.stream`. Raises Refused, and TooLate for its deadline.
 
         `arrival` is when it came, in seconds of the clock; now where nobody says.
         """
         if not self.alive:
-            raise Refused("the scheduler failed" if self._broken else "no executor is alive")
+            raise self._refusal()
         if self._draining:
             raise Refused("the server is shutting down")
         times = Times(arrival=self._clock.now() if arrival is None else arrival)
         request = Request(next(self._row_ids), tuple(prompt), sampling, times, priority, deadline)
         request.predicted_length = predicted_length
         request.distribution = distribution
-        self._empty.clear()
         self._queue(request)
+        if not self._can_meet(request):
+            self._parts.batcher.discard(request)
+            self._queued.leave(request)
+            raise TooLate
+        self._empty.clear()
+        self._deadlines.add(request)
         return request
 
     def cancel(self, request: Request) -> None:
@@ -119,7 +179,7 @@ class Dispatcher:
     async def run(self) -> None:
         """Dispatch until cancelled or broken: on an arrival, a report, or when the batcher asked to be woken."""
         while True:
-            await self._clock.wait(self._wake, self._parts.batcher.wake_at(self._clock.now()))
+            await self._clock.wait(self._wake, self.wake_at())
             self._wake.clear()
             try:
                 self.dispatch()
@@ -127,37 +187,72 @@ class Dispatcher:
                 self._break_down()
                 return
 
+    def wake_at(self) -> float | None:
+        """When `dispatch` may do otherwise though nothing has happened; None for never."""
+        return earlier(self._parts.batcher.wake_at(self._clock.now()), self._deadlines.next())
+
     def dispatch(self) -> None:
         """Hand out plans until no executor can be given more."""
+        self._expire(self._clock.now())
         while any(self._assign(worker) for worker in self._parts.placement(self._live())):
             pass
         if self._parts.preemption is not None and self._parts.batcher.waiting:
             self._preempt(self._parts.preemption)
+        self._outlook.dispatched(self._clock.now())
+
+    def give_up(self, executor: int, error: str) -> None:
+        """An executor stands still: treat it as dead. Should it ever go on, what it reports is ignored, and it ends."""
+        self._workers[executor].port.post(Stop())
+        self.receive(ExecutorDied(executor, error))
+
+    async def death(self) -> None:
+        """Return when no request can be served any more."""
+        await self._dead.wait()
 
     async def drain(self) -> None:
         """Refuse new requests, and return when the last one has ended."""
         self._draining = True
         await self._empty.wait()
 
-    def abort_all(self, message: str) -> None:
-        """End every request with an error."""
+    def abort_all(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
+        """End every request with an error, and take no more."""
         self._draining = True
         held = [request for worker in self._workers.values() for request in worker.requests.values()]
         for request in (*held, *self._parts.batcher.waiting):
             self._withdraw(request)
             if not request.state.is_final:  # as it is when it was the last that its batch waited for
-                self._fail(request, message)
+                self._fail(request, message, failure)
 
     def _break_down(self) -> None:
         """A fault in a strategy's part: nothing will be dispatched any more, so nobody shall wait for it."""
         log.exception("the dispatcher failed")
         self._broken = True
-        self.abort_all("the scheduler failed")
+        self.abort_all("the scheduler failed", Failure.SCHEDULER)
+        self._dead.set()
 
     def _live(self) -> list[Worker]:
         return [worker for worker in self._workers.values() if not worker.lost]
 
+    def _can_meet(self, request: Request) -> bool:
+        """Whether a request that waits may be ready in time; true where nobody can say."""
+        if request.deadline is None:
+            return True
+        now = self._clock.now()
+        return now < request.deadline and now + (self._outlook.latency(request, now) or 0.0) <= request.deadline
+
+    def _expire(self, now: float) -> None:
+        """End what has waited past its deadline: whatever it got now would come too late."""
+        for request in self._deadlines.passed(now):
+            self._withdraw(request)
+            self._fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
+
+    def _refusal(self) -> Refused:
+        if self._broken:
+            return Refused("the scheduler failed", Failure.SCHEDULER)
+        return Refused("no executor is alive", Failure.EXECUTOR)
+
     def _queue(self, request: Request) -> None:
+        self._queued.enter(request)
         self._parts.batcher.add(request, self._clock.now())
         self._wake.set()
 
@@ -183,6 +278,7 @@ class Dispatcher:
 
     def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:
         request.move(State.ASSIGNED)
+        self._queued.leave(request)
         request.executor = worker.info.index
         request.runs += 1
         if request.times.assigned is None:
@@ -227,6 +323,7 @@ class Dispatcher:
                 self._absorb(worker, request, update, now)
         for handed_back in report.handed_back:
             self._take_back(worker, handed_back, now)
+        self._outlook.made(sum(len(update.token_ids) for update in report.updates), now)
 
     def _begin(self, worker: Worker, request: Request, now: float) -> None:
         if request.times.started is None:
@@ -287,6 +384,7 @@ class Dispatcher:
             if partial is not None:
                 request.tell(partial, now)
             request.move(State.WAITING)
+            self._queued.enter(request)
             self._release(assignment)
         if requests:
             self._parts.batcher.hand_back(requests, handed_back.cause, now)
@@ -294,6 +392,8 @@ class Dispatcher:
     def _bury(self, worker: Worker, error: str, salvaged: set[RowId]) -> None:
         """An executor is gone: requests that it salvaged go on elsewhere, those that have shown nothing yet start
         again, the others fail."""
+        if worker.lost:  # the last word of one that was given up
+            return
         log.error("executor %d is gone: %s", worker.info.index, error)
         worker.lost = True
         self._rescue_held(worker)
@@ -312,9 +412,10 @@ class Dispatcher:
             assignment.intact = False
             self._conclude(assignment)
         # Only now, since the last request to end wakes who waits for that.
-        self._fail_all(stranded, "the executor of this request failed")
+        self._fail_all(stranded, "the executor of this request failed", Failure.EXECUTOR)
         if not self._live():
-            self._fail_all(list(self._parts.batcher.waiting), "no executor is alive")
+            self._fail_all(list(self._parts.batcher.waiting), "no executor is alive", Failure.EXECUTOR)
+            self._dead.set()
 
     def _rescue_held(self, worker: Worker) -> None:
         """What waited for others of its batch is told; answers that are complete need no executor any more."""
@@ -325,19 +426,23 @@ class Dispatcher:
                 else:
                     request.tell(update, self._clock.now())
 
-    def _fail_all(self, requests: Iterable[Request], message: str) -> None:
+    def _fail_all(self, requests: Iterable[Request], message: str, failure: Failure) -> None:
         for request in requests:
             self._parts.batcher.discard(request)
-            self._fail(request, message)
+            self._fail(request, message, failure)
 
-    def _fail(self, request: Request, message: str) -> None:
+    def _fail(self, request: Request, message: str, failure: Failure) -> None:
+        request.failure = failure
         request.tell(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message), self._clock.now())
         self._end(request, State.FAILED, FinishReason.ERROR)
 
     def _end(self, request: Request, state: State, reason: FinishReason | None) -> None:
         request.move(state)
+        self._queued.leave(request)
         request.executor = None
         request.times.end = now = self._clock.now()
+        if state is State.FINISHED:
+            self._outlook.ended(request)
         if self._ledger is not None:
             self._ledger.ended(request, reason, now)
         self._wake.set()

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 class Patience:
     """Numbers found by simulation (docs/lengthwise-strategy.md). Work is that of scheduler.work."""
 
-    backlog: float = 0.75
-    """β: of the work that waits now, how much may be served before a request although it came later."""
-    own: float = 0.5
-    """κ: the same as a share of what the device does while a long request runs, less while this one does."""
+    share: float = 0.9
+    """β: how much may be served before a request although it came later, as a share of what first come, first served
+    would have let others wait."""
     near: float = 1.25
     """Requests up to this many times as expensive as the cheapest are its equals; the one that fits best goes first."""
 
     def __post_init__(self) -> None:
-        if self.backlog < 0 or self.own < 0 or self.near < 1:
+        if self.share < 0 or self.near < 1:
             raise ValueError(f"patience must not be negative, and what is near not less than 1: {self}")

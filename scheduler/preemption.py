@@ -34,8 +34,9 @@ class Swap:
     the one that has most left to do, of the class of the request. Only the best request that waits is weighed, one row
     at a time. `factor` is the hysteresis.
 
-    None thrashes: a row has its slot for a slice at least, so one of G tokens is paused ⌊G / slice_length⌋ times at
-    most; and it cannot take the slot back from the request, which ends before anything it would have to wait for.
+    None thrashes, and none starves: a row has its slot for a slice at least, and makes way once in its life, so that it
+    waits twice at most; and it cannot take the slot back from the request, which ends before anything it would have to
+    wait for.
     """
 
     work: Work
@@ -57,7 +58,7 @@ class Swap:
         needed = self.factor * expected_remaining(request)
         if any(expected_remaining(row) <= needed for row in worker.requests.values()):
             return None  # a slot is free soon enough whatever copying costs
-        rows = [row for row in self._served(worker) if row.priority == request.priority]
+        rows = [row for row in self._served(worker) if row.priority == request.priority and row.runs == 1]
         if not rows:
             return None
         row = max(rows, key=lambda row: (expected_remaining(row), row.row_id))

@@ -52,6 +52,17 @@ class IllegalTransition(RuntimeError):
     """A request was asked to make a move that TRANSITIONS does not list: a bug, never the client's fault."""
 
 
+class Failure(StrEnum):
+    """Why the server ended a request with an error, where it was not the request's own row that failed."""
+
+    SHUTDOWN = "shutdown"
+    DEADLINE = "deadline"
+    """The answer was wanted before it could be begun."""
+    EXECUTOR = "executor"
+    """The device is gone, or stands still."""
+    SCHEDULER = "scheduler"
+
+
 @dataclass(slots=True)
 class Times:
     """Moments of a request's life, in seconds of the dispatcher's clock; None until they come."""
@@ -84,6 +95,8 @@ class Request:
     """Tokens made so far, the end token included."""
     executor: int | None = None
     """Index of the executor that holds the row; set by the dispatcher while ASSIGNED or RUNNING."""
+    failure: Failure | None = None
+    """Why the server gave it up; None also where its row failed by itself."""
     runs: int = 0
     """How often it was given to an executor: 1, and once more for each time that it was handed back."""
     predicted_length: float | None = None

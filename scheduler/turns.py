@@ -2,36 +2,39 @@
 
 Cheap is what takes little of the device's time (scheduler.work). To age requests without a clock, and at whatever speed
 the device works, waiting is counted in work too: S, the work of all requests that have been taken from the line. A
-request of work w that came at S = s, when N rows ran, is promoted once
+request that came at S = s is promoted once
 
-    S - s  >=  β·B + κ·(N'·w' - N·w)
+    S - s  >=  β·max(Q, B)
 
-B is the work that waits now, which is how long one that comes now would wait in a line without overtaking; N'·w' is
-about what the device does while a long request runs, with N' the rows that run now and w' the 95th percentile of recent
-work. So all are promised to end about as soon as a long request would that came now, first come, first served: when
-more waits, all may wait longer. Promoted requests go first, in the order of s - κ·N·w; of the others the cheapest does.
+B is the work that waits now, which is how long one that comes now would wait if nobody overtook, whatever the order was
+so far; Q is the 99th percentile of that over the requests that came last. So all are promised to begin about as soon as
+nearly all would have begun, first come, first served. Requests that are due by their deadline go first, the earliest
+deadline first (order.due_at); then the promoted in the order in which they came; of the others the cheapest does.
 
-The bound. Let B* be the most work of its class of `priority` that waits at a time while a request does, N* the most
-rows and w* the largest work of a request. Once β·B* + κ·N*·w* has been taken since it came, it is promoted for good.
-From then on only promoted ones are taken, those that come now have a later place than it, and those that waited are B*
-at most. So before it no more is taken than
+The bound. Let B* be the most work that waits in a class of `priority` while a request does, or did when one of the
+RECENT requests before it came; let w* be the work that one plan takes from the line at most. Once β·B* has been taken
+since it came, it is promoted for good. From then on only promoted ones are taken, those that came later have later
+places, and those that came before it waited when it came: B* at most. So before it no more is taken than
 
-    (1 + β)·B* + (1 + κ·N*)·w*
+    (1 + β)·B* + w*
 
-unless of better classes, however many cheaper requests come. With a profile, work is seconds of a device; without one
-it is in units of scheduler.work. It is predicted work: the bound is as good as the predictions' sum. A row that was
-handed back begins to wait anew, its place being S alone.
+unless of better classes or since it was due, however many cheaper requests come. A line of Q requests at most bounds B*
+by Q times the work of the largest. With a profile, work is seconds of a device, so with W executors this is W times as
+many seconds as it takes; without one it is in units of scheduler.work. It is predicted work: the bound is as good as
+the predictions' sum. A row that was handed back begins to wait anew, and waits as long at most again; it makes way for
+others once (preemption.py).
 """
 
 from __future__ import annotations
 
 import bisect
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from math import inf
 
+from scheduler.order import Aging, Key, due_at
 from scheduler.patience import Patience
+from scheduler.recent import Recent
 from scheduler.request import Request
 from scheduler.work import Work
 from scheduler.worker import Worker
@@ -39,11 +42,10 @@ from scheduler.worker import Worker
 WEIGHED = 32
 """Requests at most that are weighed against an executor's batch."""
 
-RECENT = 256
-"""Requests whose work makes the 95th percentile."""
+RECENT = 1024
+"""Requests that came last."""
 
-Key: TypeAlias = tuple[float, float, int]
-"""What is sorted by; then arrival and the row's number."""
+NEARLY_ALL = 0.99
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -53,7 +55,9 @@ class Turn:
     request: Request
     work: float
     place: float
-    """s - κ·N·w."""
+    """s."""
+    due: float
+    """From when on it is due, in seconds of the clock; infinity without a deadline."""
 
     @property
     def by_place(self) -> Key:
@@ -63,43 +67,60 @@ class Turn:
     def by_work(self) -> Key:
         return (self.work, self.request.times.arrival, self.request.row_id)
 
+    @property
+    def by_deadline(self) -> Key:
+        deadline = self.request.deadline
+        return (inf if deadline is None else deadline, *self.by_place[1:])
+
 
 class SortedTurns:
-    """The requests of one class, by place and by work at once."""
+    """The requests of one class, by place and by work at once, and those of them that have a deadline by that."""
 
     def __init__(self) -> None:
         self.by_place: list[Turn] = []
         self.by_work: list[Turn] = []
+        self.by_deadline: list[Turn] = []
         self.work = 0.0
         """Of all of them."""
 
     def add(self, turn: Turn) -> None:
-        bisect.insort(self.by_place, turn, key=_by_place)
-        bisect.insort(self.by_work, turn, key=_by_work)
+        for turns, key in self._kept(turn):
+            bisect.insort(turns, turn, key=key)
         self.work += turn.work
 
     def remove(self, turn: Turn) -> None:
-        del self.by_place[bisect.bisect_left(self.by_place, turn.by_place, key=_by_place)]
-        del self.by_work[bisect.bisect_left(self.by_work, turn.by_work, key=_by_work)]
+        for turns, key in self._kept(turn):
+            del turns[bisect.bisect_left(turns, key(turn), key=key)]
         self.work = self.work - turn.work if self.by_work else 0.0  # so that no rounding stays for ever
 
-    def promoted(self, limit: float) -> int:
-        """How many have their place at the limit or before it."""
-        return bisect.bisect_right(self.by_place, limit, key=_place)
+    def due(self, now: float) -> list[Turn]:
+        """The earliest deadline first."""
+        return [turn for turn in self.by_deadline if turn.due <= now]
+
+    def promoted(self, limit: float) -> list[Turn]:
+        """Those whose place is the limit or before it, first come first."""
+        return self.by_place[: bisect.bisect_right(self.by_place, limit, key=_place)]
+
+    def _kept(self, turn: Turn) -> Iterator[tuple[list[Turn], Callable[[Turn], Key]]]:
+        yield self.by_place, _by_place
+        yield self.by_work, _by_work
+        if turn.request.deadline is not None:
+            yield self.by_deadline, _by_deadline
 
 
 class Turns(Collection[Request]):
     """What waits. Iterating gives the best first, as far as that does not depend on which executor asks."""
 
-    def __init__(self, work: Work, patience: Patience) -> None:
+    def __init__(self, work: Work, patience: Patience, aging: Aging) -> None:
         self._work = work
         self._patience = patience
+        self._aging = aging
         self._turns: dict[Request, Turn] = {}
         self._classes: dict[int, SortedTurns] = {}
         self._taken = 0.0  # S
-        self._recent: deque[float] = deque(maxlen=RECENT)
-        self._long = 0.0  # w'
-        self._workers: dict[int, Worker] = {}  # executors that have asked
+        self._waits = Recent(RECENT)  # B, when each request came
+        self._promise = 0.0  # Q
+        self._now = -inf  # when somebody asked last
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -109,23 +130,23 @@ class Turns(Collection[Request]):
 
     def __iter__(self) -> Iterator[Request]:
         for _, turns in sorted(self._classes.items()):
-            promoted = turns.by_place[: turns.promoted(self._limit(turns))]
-            yield from (turn.request for turn in promoted)
-            passed = set(promoted)
+            urgent = self._urgent(turns)
+            yield from (turn.request for turn in urgent)
+            passed = set(urgent)
             yield from (turn.request for turn in turns.by_work if turn not in passed)
 
     def best_class(self, now: float) -> int:
+        self._now = now
         return min(self._classes)
 
     def add(self, request: Request) -> None:
-        work = self._work.of(request)
-        place = self._taken
-        if not request.runs:  # else it made way for one that must not find it first in line again
-            place -= self._patience.own * self._rows * work
-            self._recent.append(work)
-            self._long = sorted(self._recent)[int(0.95 * (len(self._recent) - 1))]
-        turn = self._turns[request] = Turn(request, work, place)
-        self._classes.setdefault(request.priority, SortedTurns()).add(turn)
+        turns = self._classes.setdefault(request.priority, SortedTurns())
+        if not request.runs:  # else it is no newcomer
+            self._waits.add(turns.work)
+            self._promise = self._waits.quantile(NEARLY_ALL)
+        turn = Turn(request, self._work.of(request), self._taken, due_at(request, self._aging))
+        self._turns[request] = turn
+        turns.add(turn)
 
     def discard(self, request: Request) -> bool:
         turn = self._turns.pop(request, None)
@@ -142,32 +163,28 @@ class Turns(Collection[Request]):
         self.discard(request)
 
     def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
-        """Promoted ones, if any; else the cheapest, of equals those that need least padding beside its rows."""
-        self._workers[worker.info.index] = worker
+        """Those that are due, and promoted ones, if any; else the cheapest, of equals those that need least padding
+        beside its rows."""
         turns = self._classes[self.best_class(now)]
-        promoted = turns.promoted(self._limit(turns))
-        if promoted:
-            return [turn.request for turn in turns.by_place[: min(promoted, count)]]
+        urgent = self._urgent(turns)
+        if urgent:
+            return [turn.request for turn in urgent[:count]]
         cheapest = turns.by_work[: max(count, WEIGHED)]
         near = bisect.bisect_right(cheapest, self._patience.near * cheapest[0].work, key=_work)
         equals = sorted(cheapest[:near], key=self._fit(worker)) if near > 1 else cheapest[:near]
         return [turn.request for turn in (*equals, *cheapest[near:])][:count]
 
+    def _urgent(self, turns: SortedTurns) -> list[Turn]:
+        """Who goes before the cheapest."""
+        limit = self._taken - self._patience.share * max(self._promise, turns.work)
+        due, promoted = turns.due(self._now), turns.promoted(limit)
+        return list(dict.fromkeys((*due, *promoted))) if due else promoted
+
     def _fit(self, worker: Worker) -> Callable[[Turn], Key]:
         def key(turn: Turn) -> Key:
-            return (self._work.beside(turn.request, worker), turn.request.times.arrival, turn.request.row_id)
+            return (self._work.beside(turn.request, worker), *turn.by_place[1:])
 
         return key
-
-    def _limit(self, turns: SortedTurns) -> float:
-        """The last place that is promoted."""
-        patience = self._patience
-        return self._taken - patience.backlog * turns.work - patience.own * self._rows * self._long
-
-    @property
-    def _rows(self) -> int:
-        """N: rows that run, as far as executors are known."""
-        return sum(worker.rows for worker in self._workers.values() if not worker.lost)
 
 
 def _by_place(turn: Turn) -> Key:
@@ -176,6 +193,10 @@ def _by_place(turn: Turn) -> Key:
 
 def _by_work(turn: Turn) -> Key:
     return turn.by_work
+
+
+def _by_deadline(turn: Turn) -> Key:
+    return turn.by_deadline
 
 
 def _place(turn: Turn) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from math import inf
 
 from engine.messages import RowId
-from scheduler.order import STEADY, AgedSjf, Order
+from scheduler.order import STEADY, Order, Turning, turns_of
 from scheduler.request import Request
 
 
@@ -21,12 +21,12 @@ class WaitingQueue(Collection[Request]):
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._steady = order in STEADY or isinstance(order, AgedSjf)  # whether it is sorted at all times
+        self._steady = order in STEADY or isinstance(order, Turning)  # whether it is sorted at all times
         self._requests: list[Request] = []
         self._ranked = -inf  # the time of the latest rank
         self._stale = False  # whether requests have come since, in a queue that is not sorted at all times
         self._turns: list[tuple[float, RowId]] = []  # a heap; those of requests that have left are still there
-        self._turning: dict[RowId, tuple[float, Request]] = {}
+        self._turning: dict[RowId, Request] = {}
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -44,10 +44,10 @@ class WaitingQueue(Collection[Request]):
             self._stale = True
             return
         self._insert(request)
-        if isinstance(self._order, AgedSjf):
-            turn = self._order.turns_at(request)
-            self._turning[request.row_id] = (turn, request)
-            heapq.heappush(self._turns, (turn, request.row_id))
+        self._turning[request.row_id] = request
+        for turn in turns_of(self._order, request) or ():
+            if turn > self._ranked:
+                heapq.heappush(self._turns, (turn, request.row_id))
 
     def discard(self, request: Request) -> bool:
         """Take a request out; False when it was not here."""
@@ -79,8 +79,10 @@ class WaitingQueue(Collection[Request]):
         bisect.insort(self._requests, request, key=lambda other: self._order(other, self._ranked))
 
     def _pop_turned(self, now: float) -> Iterator[Request]:
+        """Each request once whose key may have changed. One that left and came back may have old turns here too."""
+        turned: dict[RowId, Request] = {}
         while self._turns and self._turns[0][0] <= now:
-            turn, row_id = heapq.heappop(self._turns)
-            waiting = self._turning.get(row_id)
-            if waiting is not None and waiting[0] == turn:  # else it has left, or left and come back
-                yield self._turning.pop(row_id)[1]
+            _, row_id = heapq.heappop(self._turns)
+            if row_id in self._turning:
+                turned[row_id] = self._turning[row_id]
+        yield from turned.values()

@@ -1,14 +1,14 @@
 """Prompts -> the HTTP response with their answers, whole or streamed.
 
-It knows no endpoint's format; a Form makes the bodies.
+It knows no endpoint's format; a Form makes the bodies, a Teller the stream.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
 
@@ -16,22 +16,29 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import RowUpdate
+from server.admission import queued
 from server.call import Answer, Call, opened
 from server.errors import ApiError, error_body, internal_error
+from server.holder import holder_of
+from server.place_notes import places_told
 from server.prompts import Prompt
-from server.reply import Metrics, Usage
+from server.register import REGISTER, Caller, Record
+from server.reply import Head, Metrics, Usage
 from server.request_id import request_id
 from server.schema import ChatBody, CompletionBody, StreamOptions
 from server.service import SERVICE
 from server.sse import EventStream
 from server.updates import Arrivals, Updates
-from server.wire import encode
+from server.wire import json_response
 
 log = logging.getLogger(__name__)
 
 
 class Form(Protocol):
     """How one endpoint words its answers."""
+
+    @property
+    def head(self) -> Head: ...
 
     def event(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> msgspec.Struct | None:
         """What an update tells the client; None while it tells nothing."""
@@ -50,25 +57,33 @@ async def respond(
 
     `arrival` is when the body was there, in seconds of the dispatcher's clock.
     """
-    async with opened(body, prompts, request.app[SERVICE], arrival) as call:
+    async with under_way(request, body, prompts, form.head, arrival) as call:
         if body.stream:
-            return await _streamed(request, call, form, body.stream_options or StreamOptions())
-        return await _whole(call, form)
+            return await streamed(request, call, FormTeller(call, form, body.stream_options or StreamOptions()))
+        return json_response(form.whole(await gathered(call), call.usage(), call.metrics()))
 
 
-async def _whole(call: Call, form: Form) -> web.Response:
+@asynccontextmanager
+async def under_way(
+    request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], head: Head, arrival: float
+) -> AsyncIterator[Call]:
+    """A call that is in line, and in the register for as long as this lasts. Raises ApiError."""
+    caller = Caller(holder_of(request), request_id(request))
+    record = Record(head.id, caller, request.path, head.model, head.created, bool(body.stream), arrival)
+    with request.app[REGISTER].entered(record):
+        async with opened(body, prompts, request.app[SERVICE], arrival, record) as call:
+            queued(request)
+            yield call
+
+
+async def gathered(call: Call) -> list[tuple[Answer, RowUpdate]]:
+    """Wait for all answers of a call, each as a single update; raises ApiError when one fails."""
     parts: list[list[RowUpdate]] = [[] for _ in call.answers]
     async with Updates(call.requests) as updates:
         async for arrivals in updates:
             for place, update in arrivals.items():
                 parts[place].append(call.receive(place, update))
-    results = [(answer, joined(updates)) for answer, updates in zip(call.answers, parts, strict=True)]
-    return json_response(form.whole(results, call.usage(), call.metrics()))
-
-
-def json_response(body: msgspec.Struct, status: int = 200) -> web.Response:
-    """A structure as a whole response."""
-    return web.Response(body=encode(body), status=status, content_type="application/json")
+    return [(answer, joined(updates)) for answer, updates in zip(call.answers, parts, strict=True)]
 
 
 def joined(updates: Sequence[RowUpdate]) -> RowUpdate:
@@ -82,39 +97,62 @@ def joined(updates: Sequence[RowUpdate]) -> RowUpdate:
     )
 
 
-async def _streamed(request: web.Request, call: Call, form: Form, options: StreamOptions) -> web.StreamResponse:
-    async with EventStream(request, request.app[SERVICE].limits) as stream:
+class Teller(Protocol):
+    """How one endpoint words a stream."""
+
+    async def tell(self, stream: EventStream) -> None:
+        """Send everything from the first event to the last; raises ApiError when an answer fails."""
+
+    async def fail(self, stream: EventStream, error: ApiError) -> None:
+        """Send an end for a stream that failed, as the status is sent by now."""
+
+
+async def streamed(request: web.Request, call: Call, teller: Teller) -> web.StreamResponse:
+    """Tell a call's answers as they come, and its place in line before."""
+    service = request.app[SERVICE]
+    async with EventStream(request, service.limits) as stream:
         # When the client is gone nobody is left to tell; leaving cancels what runs.
         with suppress(ConnectionError):
-            await _tell(stream, request, call, form, options)
+            async with places_told(stream, call.requests, service.dispatcher, service.limits):
+                await _tell(stream, request, teller)
         return stream.response
 
 
-async def _tell(stream: EventStream, request: web.Request, call: Call, form: Form, options: StreamOptions) -> None:
-    """Everything from the first token to the end marker; failures too, as the status is sent by now."""
+async def _tell(stream: EventStream, request: web.Request, teller: Teller) -> None:
     try:
-        await _relay(stream, call, form, options)
+        await teller.tell(stream)
     except ApiError as error:
-        await stream.send([error_body(error)])
+        await teller.fail(stream, error)
     except ConnectionError:
         raise
     except Exception:
         log.exception("request %s failed in its stream", request_id(request))
-        await stream.send([error_body(internal_error(request))])
-    await stream.done()
+        await teller.fail(stream, internal_error(request))
 
 
-async def _relay(stream: EventStream, call: Call, form: Form, options: StreamOptions) -> None:
-    """Tell the client each update as it comes, then the token counts if it wants them."""
-    async with Updates(call.requests) as updates:
-        async for arrivals in updates:
-            await stream.send(_events(call, form, arrivals, bool(options.continuous_usage_stats)))
-    if options.include_usage:
-        await stream.send([form.closing(call.usage(), call.metrics())])
+@dataclass(frozen=True, slots=True)
+class FormTeller:
+    """A stream of what a form makes of each update, then the token counts if they are wanted, then the end marker."""
 
+    call: Call
+    form: Form
+    options: StreamOptions
 
-def _events(call: Call, form: Form, arrivals: Arrivals, counted: bool) -> list[msgspec.Struct]:
-    received = [(call.answers[place], call.receive(place, update)) for place, update in arrivals.items()]
-    usage = call.usage() if counted else None
-    events = [form.event(answer, update, usage) for answer, update in received]
-    return [event for event in events if event is not None]
+    async def tell(self, stream: EventStream) -> None:
+        async with Updates(self.call.requests) as updates:
+            async for arrivals in updates:
+                await stream.send(self._events(arrivals))
+        if self.options.include_usage:
+            await stream.send([self.form.closing(self.call.usage(), self.call.metrics())])
+        await stream.done()
+
+    async def fail(self, stream: EventStream, error: ApiError) -> None:
+        await stream.send([error_body(error)])
+        await stream.done()
+
+    def _events(self, arrivals: Arrivals) -> list[msgspec.Struct]:
+        call = self.call
+        received = [(call.answers[place], call.receive(place, update)) for place, update in arrivals.items()]
+        usage = call.usage() if self.options.continuous_usage_stats else None
+        events = [self.form.event(answer, update, usage) for answer, update in received]
+        return [event for event in events if event is not None]

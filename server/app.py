@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from engine.executor import Executor
+from engine.grammar import Grammars
 from engine.messages import Deliver, Report, Stop
 from engine.offload import HostStore
 from engine.probe import probe
@@ -22,6 +23,7 @@ from models.catalog import Catalog, default_cache
 from models.loader import LoadedModel, LoadError, load
 from models.text import Text
 from scheduler.assembly import Parts
+from scheduler.assignment import Observer
 from scheduler.bilinear import Bilinear
 from scheduler.clock import MonotonicClock
 from scheduler.dispatcher import Dispatcher
@@ -29,14 +31,19 @@ from scheduler.ledger import Ledgers, Observers
 from scheduler.profile_store import load_profile
 from server.conditions import conditions_of
 from server.config import ServeConfig
-from server.devices import cuda_devices, hush_transformers, threads
+from server.devices import cuda_devices, hush_transformers, quantization, threads
 from server.executors import build_executor
+from server.feed import Feed
+from server.gauges import Gauges, Sources
 from server.instruction import InstructionSplit
+from server.lag import measured_lag
 from server.lengths import Lengths
 from server.metrics import Metrics
 from server.predictors import fetch_predictor, opened_lengths, opened_predictor
+from server.scene import Introduction, Scene
 from server.scheduling import parts_for
 from server.service import Limits, Service, seed_source
+from server.vigil import Vigil, kept
 
 STOP_TIMEOUT = 10.0
 """Seconds an executor has to end its last step."""
@@ -57,9 +64,11 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
 
     def receive(report: Report) -> None:
         metrics.reported(report)
+        feed.reported(report)
+        vigil.reported(report)
         dispatcher.receive(report)
 
-    metrics = Metrics(_model_names(config)[0])
+    metrics, feed = Metrics(_model_names(config)[0]), Feed()
 
     # Whatever computes must do so in a thread that is gone when the executors start: OpenMP counts the helpers of
     # each thread that ever computed, and when they outnumber the cores it puts waiting ones to sleep at once. That
@@ -70,13 +79,17 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         async with opened_lengths(config, predictor, clock) as lengths:
             with ThreadPoolExecutor(1, "tokenizer") as pool, ThreadPoolExecutor(1, "learner") as learner:
                 infos = [executor.info for executor in loaded.executors]
-                parts = _observed(parts_for(config, infos, loaded.serving_time, learner.submit), lengths)
-                dispatcher = Dispatcher(parts, loaded.executors, clock, Ledgers((metrics, lengths)))
-                metrics.watch(dispatcher)
+                parts = _observed(parts_for(config, infos, loaded.serving_time, learner.submit), lengths, metrics)
+                dispatcher = Dispatcher(parts, loaded.executors, clock, Ledgers((metrics, lengths, feed)))
+                vigil = Vigil(loaded.executors, dispatcher, config.stall_timeout)
                 with _running(loaded.executors):
-                    async with _dispatching(dispatcher):
+                    lag = measured_lag(metrics.lag.labels(**metrics.labels).observe)
+                    async with _dispatching(dispatcher), lag, kept(vigil):
                         service = _service(config, loaded, dispatcher, pool, lengths)
-                        yield replace(service, metrics=metrics)
+                        feed.show(_scene(config, service, dispatcher))
+                        sources = Sources(dispatcher, loaded.store, lengths.learned, config.strategy, feed)
+                        Gauges(metrics, sources)
+                        yield replace(service, metrics=metrics, feed=feed, responsive=vigil.responsive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,8 @@ class _Loaded:
     text: Text
     model: LoadedModel
     executors: tuple[Executor, ...]
+    store: HostStore
+    grammars: Grammars
     serving_time: Bilinear | None
     """This machine's profile, if one was taken under these conditions."""
 
@@ -94,9 +109,14 @@ def fetch(config: ServeConfig) -> None:
     fetch_predictor(config)
 
 
-def _observed(parts: Parts, lengths: Lengths) -> Parts:
-    """Besides who learns from batches, somebody records them."""
-    return replace(parts, observer=Observers((lengths,) if parts.observer is None else (parts.observer, lengths)))
+def _observed(parts: Parts, *observers: Observer) -> Parts:
+    """Besides who learns from batches, somebody records and counts them."""
+    return replace(parts, observer=Observers(observers if parts.observer is None else (parts.observer, *observers)))
+
+
+def _scene(config: ServeConfig, service: Service, dispatcher: Dispatcher) -> Scene:
+    introduction = Introduction(service.model_id, config.strategy, service.context_length)
+    return Scene(dispatcher, introduction, dispatcher.expected_wait)
 
 
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
@@ -106,9 +126,13 @@ def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
     models = _load_models(config, folder)
     probe(models[0], text)
     store = HostStore()
-    executors = [build_executor(config, index, model, text, store, deliver) for index, model in enumerate(models)]
+    grammars = Grammars(text, models[0].vocab_size, models[0].end_token_ids)
+    grammars.prepare()
+    executors = [
+        build_executor(config, index, model, text, store, deliver, grammars) for index, model in enumerate(models)
+    ]
     serving_time = load_profile(default_cache(), conditions_of(config, models[0]))
-    return _Loaded(text, models[0], tuple(executors), serving_time)
+    return _Loaded(text, models[0], tuple(executors), store, grammars, serving_time)
 
 
 def _chat_template(config: ServeConfig) -> str | None:
@@ -124,9 +148,11 @@ def _load_models(config: ServeConfig, folder: Path) -> list[LoadedModel]:
     """One network per executor: on CUDA a device each, on a CPU the same weights for all."""
     devices = cuda_devices(config)
     if devices:
-        return [load(folder, dtype=config.dtype, device=device) for device in devices]
+        return [
+            load(folder, dtype=config.dtype, device=device, quantization=quantization(config)) for device in devices
+        ]
     torch.set_num_threads(threads(config))
-    first = load(folder, dtype=config.dtype, device="cpu")
+    first = load(folder, dtype=config.dtype, device="cpu", quantization=quantization(config))
     return [first, *(first.twin() for _ in range(max(1, config.executors) - 1))]
 
 
@@ -166,6 +192,7 @@ def _service(
         vocab_size=min(loaded.text.vocab_size, loaded.model.vocab_size),
         sampling_defaults=loaded.model.sampling_defaults,
         tokenizer_pool=pool,
+        grammars=loaded.grammars,
         executors=len(loaded.executors),
         next_seed=seed_source(config.seed),
         limits=_limits(config),
@@ -179,7 +206,10 @@ def _limits(config: ServeConfig) -> Limits:
     return Limits(
         max_body_bytes=config.max_body_bytes,
         body_timeout=config.body_timeout,
+        stall_timeout=config.send_timeout,
         sse_keep_alive_interval=config.sse_keep_alive_interval,
+        max_num_queued_reqs=config.max_num_queued_reqs,
+        max_num_queued_tokens=config.max_num_queued_tokens,
     )
 
 

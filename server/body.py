@@ -7,28 +7,49 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
 import orjson
 from aiohttp import web
 
-from server.errors import ApiError, bad_request
-from server.service import SERVICE, Limits
+from server.admission import arrived
+from server.errors import ApiError, bad_request, busy
+from server.service import SERVICE, Crowd, Limits
 
 LARGE = 64 * 1024
 """Bytes from which a body is parsed off the event loop, since that takes longer than a token may wait."""
+
+LARGE_BODIES = 64
+"""How many such may be under way at a time, since each takes its memory from its first byte on."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:
-    """The body as `schema`; raises ApiError 400, 408 or 413."""
+    """The body as `schema`; raises ApiError 400, 408, 413 or 429."""
     service = request.app[SERVICE]
-    raw = await _read(request, service.limits)
+    with _room(request, service.crowd):
+        raw = await _read(request, service.limits)
+    arrived(request)
     if len(raw) < LARGE:
         return parse(raw, schema)
     return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, parse, raw, schema)
+
+
+@contextmanager
+def _room(request: web.Request, crowd: Crowd) -> Iterator[None]:
+    """Room for a body that is large, or does not say."""
+    large = request.content_length is None or request.content_length >= LARGE
+    if large and crowd.large_bodies >= LARGE_BODIES:
+        raise busy("too many large requests are being read; try again later", "too_many_large_bodies", 1.0)
+    crowd.large_bodies += large
+    try:
+        yield
+    finally:
+        crowd.large_bodies -= large
 
 
 async def _read(request: web.Request, limits: Limits) -> bytes:

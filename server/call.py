@@ -12,13 +12,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from engine.messages import FinishReason, RowUpdate, SamplingParams
-from scheduler.dispatcher import Refused
+from scheduler.dispatcher import Refused, TooLate
 from scheduler.length.features import LengthQuery
 from scheduler.length.front import Prediction
 from scheduler.length.oracle import NoReplay
 from scheduler.request import Request
-from server.errors import ApiError, bad_request
+from server.admission import check_tokens
+from server.errors import bad_request, busy
+from server.failures import failed
+from server.measures import measured
 from server.prompts import Prompt
+from server.register import Record
 from server.reply import Metrics, Usage
 from server.sampling import is_scoring, sampling_params, seeded
 from server.schema import MAX_CHOICES, ChatBody, CompletionBody
@@ -57,6 +61,7 @@ class Call:
     """Answers to the same client, in the order of their index."""
 
     answers: tuple[Answer, ...]
+    record: Record
     scoring: bool
     """Whether only the prompt is wanted back: what had to be generated is then left out."""
 
@@ -67,7 +72,8 @@ class Call:
     def receive(self, place: int, update: RowUpdate) -> RowUpdate:
         """Book an update as told and return it as the client shall see it; raises ApiError when its row failed."""
         if update.finish_reason is FinishReason.ERROR:
-            raise ApiError(500, update.error or "the answer could not be generated", code="generation_failed")
+            self.record.check()
+            raise failed(self.answers[place].request.failure, update.error or "the answer could not be generated")
         if self.scoring:
             return replace(update, token_ids=(), text="", logprobs=(), finish_reason=_scored(update), stop_reason=None)
         self.answers[place].tokens += len(update.token_ids)
@@ -80,29 +86,13 @@ class Call:
         return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
 
     def metrics(self) -> Metrics:
-        """Times of the call from its arrival: to its first start, to its first token; and from there to its end."""
-        times = [request.times for request in self.requests]
-        arrival = min(each.arrival for each in times)
-        started = min((each.started for each in times if each.started is not None), default=None)
-        first = min((each.first_token for each in times if each.first_token is not None), default=None)
-        end = max((each.end for each in times if each.end is not None), default=None)
-        times_ms = _milliseconds(arrival, started), _milliseconds(arrival, first), _milliseconds(first, end)
-        return Metrics(*times_ms, self._predicted_tokens())
-
-    def _predicted_tokens(self) -> float | None:
-        """Of all answers together, as usage counts them."""
-        lengths = [request.predicted_length for request in self.requests]
-        known = [length for length in lengths if length is not None]
-        return round(sum(known), 1) if len(known) == len(lengths) else None
+        """Where the time of the call went."""
+        return measured(self.requests)
 
 
 def _scored(update: RowUpdate) -> FinishReason | None:
     """No token was asked for, so the answer ends because its length, zero, is reached."""
     return None if update.finish_reason is None else FinishReason.LENGTH
-
-
-def _milliseconds(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else round((end - start) * 1000, 3)
 
 
 def orders(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: Service) -> list[Order]:
@@ -111,7 +101,7 @@ def orders(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: 
     if choices * len(prompts) > MAX_CHOICES:
         message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
         raise bad_request(message, "n")
-    wanted = [(prompt, sampling_params(body, service, len(prompt.ids))) for prompt in prompts]
+    wanted = [(prompt, _sampling(body, prompt, service)) for prompt in prompts]
     return [
         Order(prompt, seeded(sampling, service.next_seed() if body.seed is None else body.seed, choice))
         for prompt, sampling in wanted
@@ -119,24 +109,46 @@ def orders(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: 
     ]
 
 
+def _sampling(body: ChatBody | CompletionBody, prompt: Prompt, service: Service) -> SamplingParams:
+    """The prompt holds on to its compiled grammar for as long as the call lasts."""
+    grammar = None if prompt.grammar is None else prompt.grammar.grammar
+    return replace(sampling_params(body, service, len(prompt.ids)), grammar=grammar)
+
+
 @asynccontextmanager
 async def opened(
-    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: Service, arrival: float
+    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: Service, arrival: float, record: Record
 ) -> AsyncIterator[Call]:
-    """Submit every answer of a call; on leaving, cancel what has not ended. Raises ApiError 400 or 503."""
+    """Submit every answer of a call, and note them in its record; on leaving, cancel what has not ended.
+
+    Raises ApiError 400, 429, 499 or 503.
+    """
     wanted = orders(body, prompts, service)
     predictions = await _predictions(wanted, service)  # a client that leaves meanwhile has cost nothing
+    record.check()
+    check_tokens(sum(_tokens(order, predictions[id(order.prompt)]) for order in wanted), service)
     answers: list[Answer] = []
     try:
         for order in wanted:
-            request = _submit(order, predictions[id(order.prompt)], body.priority or 0, arrival, service)
+            request = _submit(order, predictions[id(order.prompt)], body, arrival, service)
             answers.append(Answer(len(answers), order.prompt, request))
-        yield Call(tuple(answers), is_scoring(body))
+        call = Call(tuple(answers), record, is_scoring(body))
+        record.requests = call.requests
+        yield call
+    except TooLate as error:
+        message = f"{error}; try again later, or give it more time"
+        raise busy(message, "deadline_unreachable", service.dispatcher.retry_after()) from None
     except Refused as error:
-        raise ApiError(503, str(error)) from None
+        raise failed(error.failure, str(error)) from None
     finally:
         for answer in answers:
             service.dispatcher.cancel(answer.request)
+
+
+def _tokens(order: Order, prediction: Prediction | None) -> int:
+    """What an answer and its prompt come to, as far as anybody can say."""
+    most = order.sampling.max_tokens
+    return len(order.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
 
 
 async def _predictions(wanted: Sequence[Order], service: Service) -> Mapping[int, Prediction | None]:
@@ -149,11 +161,14 @@ async def _predictions(wanted: Sequence[Order], service: Service) -> Mapping[int
         raise bad_request(f"replay_tokens: {error}", "replay_tokens") from None
 
 
-def _submit(order: Order, prediction: Prediction | None, priority: int, arrival: float, service: Service) -> Request:
+def _submit(
+    order: Order, prediction: Prediction | None, body: ChatBody | CompletionBody, arrival: float, service: Service
+) -> Request:
     request = service.dispatcher.submit(
         order.prompt.ids,
         order.sampling,
-        priority=priority,
+        priority=body.priority or 0,
+        deadline=None if body.deadline_ms is None else arrival + body.deadline_ms / 1000,
         arrival=arrival,
         predicted_length=None if prediction is None else prediction.length,
         distribution=None if prediction is None else prediction.distribution,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from engine.messages import RowUpdate
+from engine.messages import FinishReason, RowUpdate
 from server.answer import respond
 from server.body import read_body
 from server.call import Answer
@@ -20,6 +20,7 @@ from server.reply import (
     FINGERPRINT,
     ChatChoice,
     ChatChunk,
+    ChatFinish,
     ChatLogprobs,
     ChatMessage,
     ChatReply,
@@ -31,6 +32,8 @@ from server.reply import (
 )
 from server.schema import ChatBody
 from server.service import SERVICE, Codec
+from server.tool_reading import Piece, Reader, Said
+from server.tool_replies import calls, deltas, reader_of, said
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -51,15 +54,19 @@ class ChatForm:
     head: Head
     text: Codec
     body: ChatBody
+    readers: dict[int, Reader] = field(default_factory=dict)
+    """Who finds the calls in each answer, by its index."""
 
     def event(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> ChatChunk | None:
         logprobs = self._logprobs(update)
-        if not (update.text or logprobs or update.finish_reason):
+        pieces = self._pieces(answer, update)
+        if not (pieces or logprobs or update.finish_reason):
             return None
         # The role comes with the first text, so that clients may take the first event for the first token.
-        delta = Delta(None if answer.begun else "assistant", update.text)
+        called, empty = deltas(pieces), None if answer.prompt.tools else ""
+        delta = Delta(None if answer.begun else "assistant", said(pieces) or empty, called or None)
         answer.begun = True
-        choice = ChunkChoice(answer.index, delta, logprobs, update.finish_reason, update.stop_reason)
+        choice = ChunkChoice(answer.index, delta, logprobs, self._finish(answer, update), update.stop_reason)
         return self._chunk([choice], usage)
 
     def closing(self, usage: Usage, metrics: Metrics) -> ChatChunk:
@@ -78,8 +85,28 @@ class ChatForm:
         )
 
     def _choice(self, answer: Answer, update: RowUpdate) -> ChatChoice:
-        message = ChatMessage(update.text)
-        return ChatChoice(answer.index, message, self._logprobs(update), update.finish_reason, update.stop_reason)
+        pieces = self._pieces(answer, update)
+        called = calls(pieces)
+        message = ChatMessage(said(pieces) or None, tool_calls=called) if called else ChatMessage(said(pieces))
+        finish = self._finish(answer, update)
+        return ChatChoice(answer.index, message, self._logprobs(update), finish, update.stop_reason)
+
+    def _pieces(self, answer: Answer, update: RowUpdate) -> list[Piece]:
+        """What an update says, and what it calls where there are tools."""
+        if not answer.prompt.tools:
+            return [Said(update.text)] if update.text else []
+        if answer.index not in self.readers:
+            self.readers[answer.index] = reader_of(answer.prompt)
+        return self.readers[answer.index].push(update.text, last=update.finish_reason is not None)
+
+    def _finish(self, answer: Answer, update: RowUpdate) -> ChatFinish | None:
+        """After the pieces of the same update."""
+        if update.finish_reason is None:
+            return None
+        reader = self.readers.get(answer.index)
+        if reader is not None and reader.calls and update.finish_reason is FinishReason.STOP:
+            return ChatFinish.TOOL_CALLS
+        return ChatFinish(update.finish_reason)
 
     def _chunk(self, choices: list[ChunkChoice], usage: Usage | None, metrics: Metrics | None = None) -> ChatChunk:
         return ChatChunk(

@@ -9,13 +9,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from server.conversation import Conversation
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+KEYS = "LENGTHWISE_API_KEY"
+"""The variable that the server on this machine may have its keys from."""
 
 HELP = """\
 /reset   forget the conversation
@@ -32,6 +37,11 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--url", default="http://127.0.0.1:8000", help="where the server listens (default: %(default)s)"
     )
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help=f"where the server wants one (default: the first of ${KEYS}, or $OPENAI_API_KEY)",
+    )
     parser.add_argument("--model", metavar="NAME", help="model to talk to (default: the server's)")
     parser.add_argument("--system", metavar="TEXT", help="system message: what the assistant shall be")
     parser.add_argument("--temperature", type=float, metavar="N", help="0 always says the likeliest; at most 2")
@@ -45,12 +55,17 @@ def run(args: argparse.Namespace) -> int:
 
     given = {"temperature": args.temperature, "max_tokens": args.max_tokens}
     options = {name: value for name, value in given.items() if value is not None}
-    terminal = Terminal(Conversation(args.url, args.model, args.system, options), sys.stdin.isatty())
+    conversation = Conversation(args.url, args.model, args.system, options, key=_key(args.api_key, os.environ))
+    terminal = Terminal(conversation, sys.stdin.isatty())
     try:
         return terminal.run()
     except ChatError as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)
         return 1
+
+
+def _key(given: str | None, environ: Mapping[str, str]) -> str | None:
+    return given or environ.get(KEYS, "").partition(",")[0].strip() or environ.get("OPENAI_API_KEY")
 
 
 class Terminal:

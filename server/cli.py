@@ -15,13 +15,22 @@ from loadgen import bench_command, simulate_command
 from loadgen.baton import command as baton_command
 from loadgen.compare import command as compare_command
 from loadgen.engine import command as engine_command
+from loadgen.engine import quality_command
 from loadgen.paper import command as paper_command
 from models.catalog import default_cache
-from server import chat_command, journal_command, models_command, profile_command, train_command
+from server import (
+    chat_command,
+    journal_command,
+    models_command,
+    openapi_command,
+    profile_command,
+    systemd_command,
+    train_command,
+)
 from server.config import ServeConfig, load_config
 from server.flags import add_settings, config_file, given
 from server.openmp import spin_briefly
-from server.settings import PREFIX, ConfigError, settings
+from server.settings import PREFIX, ConfigError, settings, strangers
 from server.version import VERSION
 
 if TYPE_CHECKING:
@@ -29,6 +38,10 @@ if TYPE_CHECKING:
 
 BAD_CONFIG = 78
 """EX_CONFIG: a service manager should not try again."""
+
+
+ELSEWHERE = ("CONFIG", "CACHE")
+"""Variables that are read though they are no settings: the file with settings, and the cache folder."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,10 +74,14 @@ def build_parser() -> argparse.ArgumentParser:
     profile_command.add_parser(subparsers)
     train_command.add_parser(subparsers)
     journal_command.add_parser(subparsers)
-    bench_command.add_parser(subparsers, (engine_command.add_parser, baton_command.add_parser))
+    systemd_command.add_parser(subparsers)
+    openapi_command.add_parser(subparsers)
+    bench_command.add_parser(
+        subparsers, (engine_command.add_parser, quality_command.add_parser, baton_command.add_parser)
+    )
     compare_command.add_parser(subparsers)
     simulate_command.add_parser(subparsers, default_cache, _validate)
-    paper_command.add_parser(subparsers)
+    paper_command.add_parser(subparsers, _real_paper)
     return parser
 
 
@@ -86,8 +103,17 @@ def _validate(args: argparse.Namespace) -> int:
     return validate(args)
 
 
+def _real_paper(args: argparse.Namespace) -> int:
+    spin_briefly(os.environ)
+    from server.real_paper import run_real_paper  # torch, as above
+
+    return run_real_paper(args)
+
+
 def _serve(args: argparse.Namespace) -> int:
     config = load_config(given(args), os.environ, config_file(args, os.environ))
+    for stranger in strangers(settings(ServeConfig), os.environ, ELSEWHERE):
+        print(f"lengthwise: warning: {stranger}", file=sys.stderr)
     spin_briefly(os.environ)
     # These import torch, which other commands and --help can do without.
     from server.app import fetch, open_service

@@ -35,12 +35,20 @@ def _dtypes() -> Iterable[str]:
     return ("auto", "float32", "bfloat16", "float16")
 
 
+def _quantizations() -> Iterable[str]:
+    return ("auto", "none", "float16", "int8", "int4")
+
+
 def _devices() -> Iterable[str]:
     return ("auto", "cpu", "cuda")
 
 
 def _log_levels() -> Iterable[str]:
     return ("debug", "info", "warning", "error")
+
+
+def _log_formats() -> Iterable[str]:
+    return ("human", "json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +64,11 @@ class ServeConfig:
         (), "names the API knows the model by, the first of them in answers; default: the model's own"
     )
     dtype: str = option("auto", "type of the weights; auto: bfloat16 where it is fast, else float32", choices=_dtypes)
+    quantization: str = option(
+        "auto",
+        "how a CPU keeps the weights; auto: 16-bit weights stay so where the CPU multiplies in float32, else none",
+        choices=_quantizations,
+    )
     device: str = option("auto", "where to run; auto: CUDA where there is a device, else the CPU", choices=_devices)
     executors: int = option(
         0, "executor threads; 0: one per CUDA device, else one; on a CPU they share its cores", low=0, high=1024
@@ -77,6 +90,12 @@ class ServeConfig:
     )
     max_batch_size: int | None = option(
         None, "rows of a batch that nobody joins, for strategies with such; default: --max-num-seqs", low=1, high=65536
+    )
+    batch_wait_timeout: float = option(
+        0.0, "how long the first request of such a batch waits for it to fill up, for dynamic batching", low=0
+    )
+    aging_factor: float = option(
+        10.0, "times its predicted time after which a request is no longer passed, where the shortest goes first", low=0
     )
     slice_length: int = option(128, "decode steps of a slice, for strategies that slice", low=1)
     min_interval: float | None = option(
@@ -100,7 +119,9 @@ class ServeConfig:
         0.25, "how long a request may wait for its predicted length before it goes on with a guess", low=0
     )
     length_cache_size: int | None = option(
-        None, "prompts whose near-duplicates need no predictor; 0: none; default: 4096 with the proxy, else none", low=0
+        None,
+        "prompts whose near-duplicates need no predictor; 0: no cache; default: 4096 with the proxy, else 0",
+        low=0,
     )
     learning_interval: float = option(180.0, "how often the forest learns from what was served; 0: never", low=0)
     journal: Path | None = option(None, "where to record what has ended; default: in the cache folder")
@@ -117,11 +138,39 @@ class ServeConfig:
     allow_replay: bool = option(
         False, "let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"
     )
+    max_num_queued_reqs: int = option(
+        4096, "requests that may wait; a call that comes when so many do is refused with 429 and Retry-After", low=0
+    )
+    max_num_queued_tokens: int | None = option(
+        None, "the same in tokens, prompts and answers as predicted, or else as long as they may be", low=1
+    )
+    api_key: tuple[str, ...] = option(
+        (), "keys of which a caller must bring one; others can read them here, so better use a file", secret=True
+    )
+    api_key_file: Path | None = option(None, "file with such keys, one a line")
+    requests_per_minute: int | None = option(None, "generating requests that a key may make in any minute", low=1)
+    max_concurrent_requests: int | None = option(None, "generating requests that a key may have at a time", low=1)
+    allowed_origins: tuple[str, ...] = option((), "origins whose pages may call from a browser; *: all")
+    allowed_methods: tuple[str, ...] = option(("*",), "methods that such pages may use")
+    allowed_headers: tuple[str, ...] = option(("*",), "headers that such pages may send")
+    allow_credentials: bool = option(False, "let such pages send what the browser knows the user by")
+    ssl_certfile: Path | None = option(None, "certificate chain in PEM: serve HTTPS")
+    ssl_keyfile: Path | None = option(None, "its key in PEM, where that is not in the same file")
+    uds: Path | None = option(None, "listen on a Unix socket of this path instead of an address and a port")
+    max_connections: int = option(8192, "connections at a time", low=1)
+    send_timeout: float = option(30.0, "how long a client may leave unread what it is sent", low=0.1)
+    stall_timeout: float = option(
+        120.0, "how long an executor that has work may give no sign of life; 0: for ever", low=0
+    )
     max_body_bytes: int = option(4 * 1024 * 1024, "largest request body", low=1024)
     body_timeout: float = option(10.0, "how long a request body may take to arrive", low=0.1)
     shutdown_timeout: float = option(30.0, "how long running requests may take to end after SIGTERM", low=0)
     sse_keep_alive_interval: float = option(15.0, "silence after which a stream gets a comment; 0: none", low=0)
     log_level: str = option("info", "least severe messages to log", choices=_log_levels)
+    log_format: str = option("human", "lines for people, or a JSON object a line", choices=_log_formats)
+    otlp_traces_endpoint: str | None = option(
+        None, "where to send a span of each call by OTLP over HTTP, as http://localhost:4318/v1/traces; needs [otel]"
+    )
 
 
 def load_config(given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> ServeConfig:

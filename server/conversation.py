@@ -30,6 +30,8 @@ class Conversation:
     system: str | None = None
     options: dict[str, float | int] = field(default_factory=dict)
     """Further fields of the request, such as temperature."""
+    key: str | None = field(default=None, repr=False)
+    """What the server wants callers to bring."""
     turns: list[dict[str, str]] = field(default_factory=list)
 
     def reset(self) -> None:
@@ -39,7 +41,7 @@ class Conversation:
     async def connect(self) -> str:
         """Ask the server for its model unless one was named; returns the name. Raises ChatError."""
         if self.model is None:
-            async with _session() as session:
+            async with self._session() as session:
                 listed = await _fetch(session, self._endpoint("models"))
             try:
                 self.model = str(listed["data"][0]["id"])
@@ -70,13 +72,17 @@ class Conversation:
     def _remember(self, pieces: list[str]) -> None:
         self.turns.append({"role": "assistant", "content": "".join(pieces)})
 
+    def _session(self) -> aiohttp.ClientSession:
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
+        return aiohttp.ClientSession(timeout=TIMEOUT, headers=headers)
+
     def _endpoint(self, path: str) -> str:
         return f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
 
     async def _answer(self) -> AsyncGenerator[str, None]:
         system = [{"role": "system", "content": self.system}] if self.system else []
         body = {"model": self.model, "messages": [*system, *self.turns], "stream": True, **self.options}
-        async with _session() as session:
+        async with self._session() as session:
             try:
                 async with session.post(self._endpoint("chat/completions"), data=orjson.dumps(body)) as response:
                     await _require_success(response)
@@ -104,10 +110,6 @@ def _content(event: Any) -> str:
     if "error" in event:
         raise ChatError(str(event["error"]["message"]))
     return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
-
-
-def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=TIMEOUT, headers={"Content-Type": "application/json"})
 
 
 async def _fetch(session: aiohttp.ClientSession, url: str) -> Any:

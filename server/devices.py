@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from models.loader import LoadedModel, LoadError
+from scheduler.strategy import STRATEGIES
 from server.config import ServeConfig
 
 CPU_MEMORY_SHARE = 0.25
@@ -34,6 +35,13 @@ def cuda_devices(config: ServeConfig) -> list[str]:
     if there and wanted > there:
         raise LoadError(f"--executors {wanted}, but only {there} CUDA devices are visible: one executor drives one")
     return [f"cuda:{index}" for index in range(wanted if there else 0)]
+
+
+def quantization(config: ServeConfig) -> str:
+    """How weights are kept: as asked for, else as the strategy has it, else `auto`."""
+    return (
+        (STRATEGIES[config.strategy].quantization or "auto") if config.quantization == "auto" else config.quantization
+    )
 
 
 def threads(config: ServeConfig) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from math import ceil
 from types import MappingProxyType
 
 import msgspec
@@ -20,16 +21,23 @@ from server.wire import encode
 
 log = logging.getLogger(__name__)
 
+_CODE = web.RequestKey("error_code", str)
+
 KINDS: Mapping[int, tuple[str, str]] = MappingProxyType(
     {
         400: ("BadRequestError", "invalid_request"),
+        401: ("AuthenticationError", "invalid_api_key"),
+        403: ("PermissionDeniedError", "forbidden"),
         404: ("NotFoundError", "not_found"),
         405: ("MethodNotAllowedError", "method_not_allowed"),
         408: ("RequestTimeoutError", "request_timeout"),
         413: ("PayloadTooLargeError", "body_too_large"),
         417: ("ExpectationFailedError", "expectation_failed"),
+        429: ("RateLimitError", "rate_limit_exceeded"),
+        499: ("RequestCancelledError", "request_cancelled"),
         500: ("InternalServerError", "internal_error"),
         503: ("ServiceUnavailableError", "unavailable"),
+        504: ("DeadlineExceededError", "deadline_exceeded"),
     }
 )
 """HTTP status -> the error's `type` and its usual `code`."""
@@ -42,7 +50,14 @@ class ApiError(Exception):
     """
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None, close: bool = False
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        close: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -50,6 +65,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.close = close
+        self.headers = headers or {}
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -72,6 +88,15 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
+def busy(message: str, code: str, retry_after: float) -> ApiError:
+    """Status 429: the same request can be served later, `retry_after` seconds from now.
+
+    Told in whole seconds, 1 at least, as HTTP has it, and in milliseconds, which OpenAI's clients prefer.
+    """
+    headers = {"Retry-After": str(max(1, ceil(retry_after))), "retry-after-ms": str(max(1, ceil(retry_after * 1000)))}
+    return ApiError(429, message, code=code, headers=headers)
+
+
 def error_body(error: ApiError) -> ErrorBody:
     """The error as the client gets it, in a response or in a stream."""
     kind, code = KINDS.get(error.status, KINDS[500 if error.status >= 500 else 400])
@@ -84,7 +109,7 @@ def error_response(error: ApiError, headers: Mapping[str, str] | None = None) ->
         body=encode(error_body(error)),
         status=error.status,
         content_type="application/json",
-        headers=headers,
+        headers={**error.headers, **(headers or {})},
     )
     if error.close:
         response.force_close()
@@ -97,6 +122,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except ApiError as error:
+        request[_CODE] = error_body(error).error.code
         return error_response(error)
     except web.HTTPException as error:
         return error_response(_from_http(request, error), _allow(error))
@@ -108,6 +134,11 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception:
         log.exception("request %s failed", request_id(request))
         return error_response(internal_error(request))
+
+
+def error_code(request: web.Request) -> str | None:
+    """The code of the error that a request was answered with, for who logs and counts."""
+    return request.get(_CODE)
 
 
 def internal_error(request: web.Request) -> ApiError:

@@ -12,6 +12,7 @@ from rich.progress import Progress
 from engine.arena import KvArena
 from engine.batch import RunningBatch
 from engine.executor import Executor
+from engine.grammar import Grammars
 from engine.graphs import DecodeGraphs, GraphError
 from engine.messages import Deliver, ExecutorInfo
 from engine.offload import HostStore
@@ -25,7 +26,13 @@ log = logging.getLogger(__name__)
 
 
 def build_executor(
-    config: ServeConfig, index: int, model: LoadedModel, text: Text, store: HostStore, deliver: Deliver
+    config: ServeConfig,
+    index: int,
+    model: LoadedModel,
+    text: Text,
+    store: HostStore,
+    deliver: Deliver,
+    grammars: Grammars | None = None,
 ) -> Executor:
     """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
     context = context_length(config, model)
@@ -37,7 +44,9 @@ def build_executor(
         )
     arena = KvArena(model.kv, capacity, max_rows=config.max_num_seqs)
     batch = RunningBatch(model, arena, graphs=_graphs(config, model, arena))
-    pipeline = Pipeline(model, text, batch, max_prefill_tokens=config.max_num_batched_tokens, store=store)
+    pipeline = Pipeline(
+        model, text, batch, max_prefill_tokens=config.max_num_batched_tokens, store=store, grammars=grammars
+    )
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
     return Executor(info, pipeline, deliver, threads=None if model.device.type == "cuda" else threads(config))
 

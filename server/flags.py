@@ -42,6 +42,7 @@ def _add_setting(parser: argparse.ArgumentParser, setting: Setting) -> None:
         return
     parser.add_argument(
         setting.name if setting.positional else setting.flag,
+        action="extend" if setting.many else "store",
         nargs="?" if setting.positional else "+" if setting.many else None,
         type=_converter(setting),
         default=argparse.SUPPRESS,
@@ -69,5 +70,5 @@ def _metavar(setting: Setting) -> str:
 
 
 def _help(setting: Setting) -> str:
-    shown = setting.default not in (None, ())
-    return f"{setting.help} (default: {setting.default})" if shown else setting.help
+    default = " ".join(setting.default) if isinstance(setting.default, tuple) else setting.default
+    return setting.help if default in (None, "") else f"{setting.help} (default: {default})"

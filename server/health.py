@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from server.answer import json_response
 from server.errors import ApiError
+from server.failures import shutting_down
 from server.service import SERVICE
+from server.wire import json_response
 
 
 @dataclass(slots=True)
@@ -45,10 +46,13 @@ async def live(request: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    """200 when a request would be taken; raises ApiError 503 when the server is going or no executor lives."""
-    dispatcher = request.app[SERVICE].dispatcher
+    """200 when a request would be taken; raises ApiError 503 when the server is going, or no executor works."""
+    service = request.app[SERVICE]
+    dispatcher = service.dispatcher
     if request.app[LIFE].draining:
-        raise ApiError(503, "the server is shutting down", code="shutting_down")
+        raise shutting_down()
     if not dispatcher.alive:
         raise ApiError(503, "no executor is alive", code="no_executor")
+    if not service.responsive():
+        raise ApiError(503, "no executor goes on with its work", code="executor_stalled")
     return json_response(Readiness("ok", dispatcher.requests_waiting, dispatcher.requests_running))

@@ -7,9 +7,9 @@ import time
 import msgspec
 from aiohttp import web
 
-from server.answer import json_response
 from server.errors import ApiError
 from server.service import SERVICE, Service
+from server.wire import json_response
 
 CREATED = web.AppKey("created", int)
 """When the model came up, in seconds since 1970."""

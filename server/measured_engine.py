@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import uvloop
 
 from engine.executor import Executor
-from engine.messages import Report, Stop
+from engine.messages import Report, StepReport, Stop
 from engine.offload import HostStore
 from engine.probe import probe
 from loadgen.validation.real import Played, play
@@ -29,7 +29,7 @@ from scheduler.profile_store import ProfileError, load_profile
 from scheduler.strategy import STRATEGIES
 from server.conditions import conditions_of
 from server.config import ServeConfig
-from server.devices import cuda_devices, hush_transformers, threads
+from server.devices import cuda_devices, hush_transformers, quantization, threads
 from server.executors import build_executor
 from server.scheduling import parts_for
 
@@ -55,24 +55,33 @@ class Engine:
 
 def load_engine(config: ServeConfig) -> Engine:
     """Load the model for each executor and find its profile; raises what `open_service` raises."""
+    models, text = load_models(config)
+    profile = load_profile(default_cache(), conditions_of(config, models[0]))
+    if profile is None:
+        executors = f" --executors {config.executors}" if config.executors > 1 else ""
+        raise ProfileError(
+            f"there is no profile of {config.model} under these settings: run `lengthwise profile "
+            f"{config.model}{executors}` first, with the same settings"
+        )
+    return Engine(config, models, text, profile)
+
+
+def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
+    """The model once for each executor, on a CPU with weights in common; raises what `open_service` raises."""
     hush_transformers()
     folder = Catalog().resolve(config.model)
     text = Text.load(folder)
     devices = cuda_devices(config)
     if devices:
-        models = [load(folder, dtype=config.dtype, device=device) for device in devices]
+        models = [
+            load(folder, dtype=config.dtype, device=device, quantization=quantization(config)) for device in devices
+        ]
     else:
         torch.set_num_threads(threads(config))
-        first = load(folder, dtype=config.dtype, device="cpu")
+        first = load(folder, dtype=config.dtype, device="cpu", quantization=quantization(config))
         models = [first, *(first.twin() for _ in range(max(1, config.executors) - 1))]
     probe(models[0], text)
-    profile = load_profile(default_cache(), conditions_of(config, models[0]))
-    if profile is None:
-        raise ProfileError(
-            f"there is no profile of {config.model} under these settings: run `lengthwise profile "
-            f"{config.model}` first, with the same settings"
-        )
-    return Engine(config, tuple(models), text, profile)
+    return tuple(models), text
 
 
 Connect = Callable[[Callable[[Report], None]], None]
@@ -120,9 +129,16 @@ def play_trace(
         parts = parts_for(config, [one.info for one in executors], engine.profile, inline)
         dispatcher = Dispatcher(parts, executors, clock)
 
+        turns: list[float] = []
+
         def receive(report: Report) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(dispatcher.receive, report)
+                loop.call_soon_threadsafe(book, report)
+
+        def book(report: Report) -> None:
+            if isinstance(report, StepReport):
+                turns.append(report.seconds)
+            dispatcher.receive(report)
 
         connect(receive)
         for executor in executors:
@@ -133,7 +149,9 @@ def play_trace(
             first = [Lengths(0.0, one.input_length, min(one.output_length, WARM_UP_TOKENS)) for one in trace[:WARM_UP]]
             tokens = most_tokens(trace)
             await play(dispatcher, clock, first, prompts[:WARM_UP], max_tokens=tokens, oracle=oracle)
-            return await play(dispatcher, clock, trace, prompts, max_tokens=tokens, oracle=oracle, watch=watch)
+            turns.clear()
+            played = await play(dispatcher, clock, trace, prompts, max_tokens=tokens, oracle=oracle, watch=watch)
+            return replace(played, busy=sum(turns))
         finally:
             task.cancel()
             with suppress(asyncio.CancelledError):

@@ -1,96 +1,208 @@
 """GET /metrics: what the server counts, in the Prometheus text format; vLLM's names where the meaning is the same.
 
-It watches reports and ended requests go by, and changes nothing.
+It watches reports, requests, batches and responses go by, and changes nothing. What is only looked at when somebody
+asks is in gauges.py; docs/observability.md explains every name.
 """
 
 from __future__ import annotations
 
+import time
+from collections import Counter as Tallies
+from collections.abc import Callable
+
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from engine.messages import ExecutorDied, FinishReason, Report, StepReport
+from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport
+from scheduler.assignment import Assignment
 from scheduler.request import Request
-from server.service import SERVICE, Generator
+from server.histogram import WeightedHistogram
+from server.service import SERVICE
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
+GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 40.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
+RUNS = (1, 2, 3, 4, 5, 10, 20, 50, 100)
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+
+FORGOTTEN = 600.0
+"""Seconds after which a row without a new token is taken to be gone."""
 
 
 class Metrics:
-    """A scheduler.ledger.Ledger, and a reader of the executors' reports. Event loop only."""
+    """A Ledger and an Observer of the scheduler, and a reader of the executors' reports. Event loop only."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, now: Callable[[], float] = time.monotonic) -> None:
         self.registry = CollectorRegistry()
-        self._labels = {"model_name": model}
+        self.labels = {"model_name": model}
+        self._now = now
+        self._told: dict[RowId, float] = {}  # when each row's latest token came
+        self._swept = now()
+        self._reported: dict[int, float] = {}
+        self._count_tokens()
+        self._count_requests()
+        self._count_steps()
+        self._measure_predictions()
+
+    def _count_tokens(self) -> None:
         self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens that were read.")
         self._generated = self._counter("vllm:generation_tokens", "Tokens that went into answers.")
-        self._success = self._counter("vllm:request_success", "Requests that ended well.", "finished_reason")
-        self._failed = self._counter(
-            "lengthwise:request_failure", "Requests that ended with an error, or unwanted.", "kind"
-        )
         self._pad = self._counter("lengthwise:pad_tokens", "Cells of prefills and shape entries that held no token.")
         self._invalid = self._counter("lengthwise:invalid_tokens", "Tokens made for rows that had ended.")
+
+    def _count_requests(self) -> None:
+        self._success = self._counter("vllm:request_success", "Requests that ended well.", "finished_reason")
+        self._failed = self._counter("lengthwise:request_failure", "Requests that failed or were cancelled.", "kind")
+        self._refused = self._counter("vllm:admission_rejections", "Calls refused for load or for going.", "reason")
+        self._responses = self._counter("lengthwise:http_responses", "Responses.", "method", "route", "status")
+        self._first = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", SECONDS)
+        self._gap = WeightedHistogram(
+            "vllm:inter_token_latency_seconds", "Between tokens of a row.", GAPS, self.labels, self.registry
+        )
+        self._pace = self._histogram(
+            "vllm:request_time_per_output_token_seconds", "A request's mean gap between tokens.", GAPS
+        )
+        self._latency = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.", SECONDS)
+        self._queue = self._histogram("vllm:request_queue_time_seconds", "Arrival to start.", SECONDS)
+        self._inference = self._histogram("vllm:request_inference_time_seconds", "Start to last token.", SECONDS)
+        self._prefill = self._histogram("vllm:request_prefill_time_seconds", "Start to first token.", SECONDS)
+        self._decode = self._histogram("vllm:request_decode_time_seconds", "First to last token.", SECONDS)
+        self._input = self._histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", TOKENS)
+        self._length = self._histogram("vllm:request_generation_tokens", "Tokens of an answer.", TOKENS)
+        self._most = self._histogram("vllm:request_params_max_tokens", "Most tokens of an answer, as asked.", TOKENS)
+        self._runs = self._histogram("lengthwise:request_runs", "Times a request was given to an executor.", RUNS)
+
+    def _count_steps(self) -> None:
         self._busy = self._counter("lengthwise:executor_busy_seconds", "Seconds that an executor computed.", "executor")
         self._deaths = self._counter("lengthwise:executor_deaths", "Executors that are gone.")
         self._rows = self._histogram("lengthwise:batch_rows", "Rows of the batch at each decode step.", ROWS)
         self._step = self._histogram("lengthwise:step_seconds", "Duration of an executor's turns.", SECONDS)
-        self._first = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", SECONDS)
-        self._latency = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.", SECONDS)
-        self._queue = self._histogram("vllm:request_queue_time_seconds", "Arrival to start.", SECONDS)
-        self._length = self._histogram("vllm:request_generation_tokens", "Tokens of an answer.", TOKENS)
+        self._turn = self._histogram("vllm:iteration_tokens_total", "Tokens read and made in a turn.", STEP_TOKENS)
+        self._preempted = self._counter("vllm:num_preemptions", "Running rows that had to make way.")
+        self._returned = self._counter("lengthwise:handed_back_rows", "Rows let go before their end.", "cause")
+        self.lag = self._histogram("lengthwise:event_loop_lag_seconds", "How late the event loop woke up.", SECONDS)
+
+    def _measure_predictions(self) -> None:
+        self._predicted = self._histogram("lengthwise:request_predicted_tokens", "Predicted length.", TOKENS)
         self._error = self._histogram(
             "lengthwise:predicted_length_error_tokens", "Distance of the predicted from the true length.", TOKENS
         )
-
-    def watch(self, dispatcher: Generator) -> None:
-        """Tell the queue's length, too, as it is when somebody asks."""
-        for name, text, read in (
-            ("vllm:num_requests_waiting", "Requests that no executor has.", lambda: dispatcher.requests_waiting),
-            ("vllm:num_requests_running", "Requests that an executor has.", lambda: dispatcher.requests_running),
-        ):
-            gauge = Gauge(name, text, list(self._labels), registry=self.registry)
-            gauge.labels(**self._labels).set_function(read)
+        # The mean bias is their difference: a histogram of values that may be negative has no sum.
+        self._over = self._counter("lengthwise:overpredicted_tokens", "Tokens that were foreseen and did not come.")
+        self._under = self._counter("lengthwise:underpredicted_tokens", "Tokens that came and were not foreseen.")
+        self._relative = self._histogram(
+            "lengthwise:predicted_length_relative_error", "That distance, as a share of the true length.", SHARES
+        )
+        self._serving = self._histogram("lengthwise:serving_time_seconds", "What planned batches took.", SECONDS)
+        self._misjudged = self._histogram(
+            "lengthwise:serving_time_error_seconds", "Distance of the predicted from the true serving time.", SECONDS
+        )
 
     def reported(self, report: Report) -> None:
         """An executor has reported."""
+        now = self._reported[report.executor] = self._now()
         match report:
             case StepReport():
                 self._count(report)
+                self._count_gaps(report, now)
             case ExecutorDied():
-                self._deaths.labels(**self._labels).inc()
+                self._deaths.labels(**self.labels).inc()
+
+    def last_report(self, executor: int) -> float | None:
+        """When an executor last told anything."""
+        return self._reported.get(executor)
 
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended; without a reason nobody wanted its answer any more."""
+        self._told.pop(request.row_id, None)
         if reason is None or reason is FinishReason.ERROR:
-            self._failed.labels(**self._labels, kind=reason or "cancelled").inc()
+            self._failed.labels(**self.labels, kind=request.failure or reason or "cancelled").inc()
             return
-        times = request.times
-        self._success.labels(**self._labels, finished_reason=reason).inc()
-        self._length.labels(**self._labels).observe(request.generated)
-        for histogram, moment in ((self._queue, times.started), (self._first, times.first_token), (self._latency, now)):
-            if moment is not None:
-                histogram.labels(**self._labels).observe(moment - times.arrival)
+        self._success.labels(**self.labels, finished_reason=reason).inc()
+        self._observe(self._length, request.generated)
+        self._observe(self._input, request.input_length)
+        self._observe(self._most, request.sampling.max_tokens)
+        self._observe(self._runs, request.runs)
+        self._time(request, now)
         if request.predicted_length is not None:
-            self._error.labels(**self._labels).observe(abs(request.predicted_length - request.generated))
+            self._judge(request.predicted_length, request.generated)
+
+    def finished(self, assignment: Assignment, now: float) -> None:
+        """A batch is over; it tells something where it ran as planned."""
+        if assignment.intact and assignment.plan.estimate and assignment.began is not None:
+            seconds = now - assignment.began
+            self._observe(self._serving, seconds)
+            self._observe(self._misjudged, abs(assignment.plan.estimate - seconds))
+
+    def refused(self, reason: str) -> None:
+        """A call was turned away that another time could have been served."""
+        self._refused.labels(**self.labels, reason=reason).inc()
+
+    def responded(self, method: str, route: str, status: str) -> None:
+        """A response, or its attempt, is over."""
+        self._responses.labels(**self.labels, method=method, route=route, status=status).inc()
 
     def _count(self, report: StepReport) -> None:
         tally = report.tally
-        self._prompt.labels(**self._labels).inc(tally.prompt)
-        self._generated.labels(**self._labels).inc(tally.generated)
-        self._pad.labels(**self._labels).inc(tally.pad)
-        self._invalid.labels(**self._labels).inc(tally.invalid)
-        self._busy.labels(**self._labels, executor=str(report.executor)).inc(report.seconds)
-        self._step.labels(**self._labels).observe(report.seconds)
+        self._prompt.labels(**self.labels).inc(tally.prompt)
+        self._generated.labels(**self.labels).inc(tally.generated)
+        self._pad.labels(**self.labels).inc(tally.pad)
+        self._invalid.labels(**self.labels).inc(tally.invalid)
+        self._busy.labels(**self.labels, executor=str(report.executor)).inc(report.seconds)
+        self._observe(self._step, report.seconds)
+        self._observe(self._turn, tally.prompt + tally.generated)
         if not tally.prompt and tally.generated:
-            self._rows.labels(**self._labels).observe(tally.generated + tally.invalid)
+            self._observe(self._rows, tally.generated + tally.invalid)
+        self._preempted.labels(**self.labels).inc(len(report.extracted))
+        for back in report.handed_back:
+            self._returned.labels(**self.labels, cause=back.cause).inc(len(back.row_ids))
+            if back.cause is not Cause.SLICE:
+                self._preempted.labels(**self.labels).inc(len(back.row_ids))
+
+    def _count_gaps(self, report: StepReport, now: float) -> None:
+        told = [update.row_id for update in report.updates if update.token_ids]
+        gaps = Tallies(now - self._told[row_id] for row_id in told if row_id in self._told)
+        for gap, times in gaps.items():
+            self._gap.observe(gap, times)
+        self._told.update(dict.fromkeys(told, now))
+        if now - self._swept > FORGOTTEN:  # a row that was cancelled in the middle of a step is told of once more
+            self._told = {row_id: at for row_id, at in self._told.items() if now - at < FORGOTTEN}
+            self._swept = now
+
+    def _time(self, request: Request, now: float) -> None:
+        times = request.times
+        for histogram, start, end in (
+            (self._queue, times.arrival, times.started),
+            (self._first, times.arrival, times.first_token),
+            (self._latency, times.arrival, now),
+            (self._inference, times.started, now),
+            (self._prefill, times.started, times.first_token),
+            (self._decode, times.first_token, now),
+        ):
+            if start is not None and end is not None:
+                self._observe(histogram, end - start)
+        if times.first_token is not None and request.generated > 1:
+            self._observe(self._pace, (now - times.first_token) / (request.generated - 1))
+
+    def _judge(self, predicted: float, true: int) -> None:
+        self._observe(self._predicted, predicted)
+        self._observe(self._error, abs(predicted - true))
+        self._over.labels(**self.labels).inc(max(0.0, predicted - true))
+        self._under.labels(**self.labels).inc(max(0.0, true - predicted))
+        if true:
+            self._observe(self._relative, abs(predicted - true) / true)
+
+    def _observe(self, histogram: Histogram, value: float) -> None:
+        histogram.labels(**self.labels).observe(value)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, [*self._labels, *labels], registry=self.registry)
+        return Counter(name, text, [*self.labels, *labels], registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, list(self._labels), buckets=buckets, registry=self.registry)
+        return Histogram(name, text, list(self.labels), buckets=buckets, registry=self.registry)
 
 
 async def metrics(request: web.Request) -> web.Response:

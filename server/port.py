@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
+import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -25,6 +29,85 @@ def take_port(host: str, port: int) -> Iterator[socket.socket]:
         except OSError as error:
             raise PortError(explain(error, host, port)) from None
         yield taken
+
+
+@contextmanager
+def take_path(path: Path) -> Iterator[socket.socket]:
+    """The same for a Unix socket, which gets its name by `publish` and is gone afterwards; raises PortError."""
+    _require_vacant(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
+        try:
+            taken.bind(os.fspath(_provisional(path)))
+        except OSError as error:
+            raise PortError(f"--uds {path} cannot be taken: {error.strerror or error}") from None
+        inode = _provisional(path).stat().st_ino
+        try:
+            yield taken
+        finally:
+            for name in (_provisional(path), path):
+                if _holds(name, inode):  # else another server is there
+                    name.unlink()
+
+
+def publish(path: Path) -> None:
+    """Give a Unix socket that listens its name, in one step; raises PortError when another server has been faster."""
+    _require_vacant(path)
+    _provisional(path).rename(path)
+
+
+def withdraw(path: Path) -> None:
+    """Take back a Unix socket that did not get its name yet."""
+    _provisional(path).unlink(missing_ok=True)
+
+
+def _provisional(path: Path) -> Path:
+    """The name of a socket that does not listen yet: under its own, others would take it for one left behind."""
+    return path.with_name(f"{path.name}.{os.getpid()}")
+
+
+def _holds(path: Path, inode: int) -> bool:
+    try:
+        return path.stat().st_ino == inode
+    except FileNotFoundError:
+        return False
+
+
+def _require_vacant(path: Path) -> None:
+    """Nobody listens there; what a server left behind may be replaced. Raises PortError."""
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise PortError(f"--uds {path} cannot be taken: {error.strerror}") from None
+    if not stat.S_ISSOCK(kind):
+        raise PortError(f"--uds {path} is there and no socket: remove it, or choose another path")
+    if _answers(path):
+        raise PortError(f"--uds {path} is already in use: end what listens there, or choose another path")
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError as error:
+            raise PortError(f"--uds {path} cannot be taken: {error.strerror}") from None
+    return True
+
+
+def address_of(taken: socket.socket, scheme: str) -> str:
+    """Where clients find a socket of an address and a port."""
+    host, number = taken.getsockname()[:2]
+    return f"{scheme}://[{host}]:{number}" if ":" in host else f"{scheme}://{host}:{number}"
+
+
+def is_public(taken: socket.socket) -> bool:
+    """Whether other machines may reach it."""
+    if taken.family == socket.AF_UNIX:
+        return False
+    return not ipaddress.ip_address(taken.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:

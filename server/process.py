@@ -14,7 +14,9 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TypeAlias
 
 import uvloop
@@ -27,18 +29,19 @@ from scheduler.assembly import StrategyError
 from scheduler.profile_store import ProfileError
 from server import logs
 from server.config import ServeConfig
+from server.front import OPEN, Front, front_of
 from server.health import LIFE
+from server.listener import Listener
+from server.notify import Notifier, watched
 from server.parser import ParserError, require_c_parser
-from server.port import PortError, explain, take_port
+from server.port import PortError, address_of, explain, is_public, publish, take_path, take_port, withdraw
+from server.rlimit import raise_file_limit
 from server.routes import build_app
 from server.service import Service
 from server.signals import SIGNALS, Signals
 
 log = logging.getLogger(__name__)
 
-IDLE_CONNECTION_TIMEOUT = 30.0
-LINGER = 2.0
-"""Seconds for which the rest of a refused request is read, so that its sender gets to see the refusal."""
 GOODBYE = 2.0
 """Seconds for which handlers may still write after the last request has ended."""
 
@@ -47,20 +50,39 @@ Opener: TypeAlias = Callable[[ServeConfig], AbstractAsyncContextManager[Service]
 """Loads what the configuration names, and lets it go on leaving."""
 
 
+FAILED = 70
+"""EX_SOFTWARE: what serves is gone, and a new process shall take over."""
+
+
 def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_service: Opener) -> int:
-    """Serve until a signal comes; returns the process's exit code."""
-    logs.configure(config.log_level)
+    """Serve until a signal comes; returns the process's exit code. Raises ConfigError."""
+    logs.configure(config.log_level, config.log_format)
+    notifier = Notifier(os.environ)
+    front = front_of(config, os.environ)
+    raise_file_limit(config.max_connections)
     try:
         require_c_parser()
         # The port is taken first: a minute of fetching and loading should not end in "already in use".
-        with take_port(config.host, config.port) as port:
+        with _taken(config) as port:
+            _warn_if_open(port, front)
             with _terminable():
                 fetch(config)
-            uvloop.run(_serve(config, port, open_service))
+            code = uvloop.run(_serve(config, port, open_service, front, notifier))
     except (CatalogError, LoadError, TextError, PortError, ParserError, ProfileError, StrategyError) as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)
         return 1
-    return 0
+    if code == FAILED:
+        _leave_at_once(code)
+    return code
+
+
+def _taken(config: ServeConfig) -> AbstractContextManager[socket.socket]:
+    return take_port(config.host, config.port) if config.uds is None else take_path(config.uds)
+
+
+def _warn_if_open(port: socket.socket, front: Front) -> None:
+    if is_public(port) and not len(front.access.keys):
+        log.warning("other machines can reach this server, and anybody there may use it: set --api-key-file")
 
 
 @contextmanager
@@ -81,64 +103,98 @@ def _terminable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-async def _serve(config: ServeConfig, port: socket.socket, open_service: Opener) -> None:
+async def _serve(
+    config: ServeConfig, port: socket.socket, open_service: Opener, front: Front, notifier: Notifier
+) -> int:
     start = time.monotonic()
     with Signals() as signals:
-        signals.on_first(_leave_at_once)
+        signals.on_first(partial(_leave_loading, config))
         async with open_service(config) as service:
             signals.on_first(None)
             # What is loaded stays: the collector need not look through it again while every stream waits.
             gc.collect()
             gc.freeze()
-            async with listening(service, port) as app:
-                _announce(service, port, time.monotonic() - start)
-                await signals.first.wait()
-                app[LIFE].draining = True
-                await drain(service, config.shutdown_timeout, signals.second)
+            async with listening(service, port, front, config.uds) as app:
+                address = _address(config, port, front)
+                _announce(service, address, time.monotonic() - start)
+                notifier.ready(f"serving {service.model_id} on {address}")
+                async with watched(notifier, lambda: service.dispatcher.alive):
+                    return await _until_end(app, service, config.shutdown_timeout, signals, notifier)
 
 
-def _leave_at_once() -> None:
-    """While loading nothing is lost, and the thread that reads the weights cannot be interrupted otherwise."""
+async def _until_end(
+    app: web.Application, service: Service, timeout: float, signals: Signals, notifier: Notifier
+) -> int:
+    """Return when the process shall end, and with which code."""
+    asked = asyncio.create_task(signals.first.wait())
+    died = asyncio.ensure_future(service.dispatcher.death())
+    await asyncio.wait({asked, died}, return_when=asyncio.FIRST_COMPLETED)
+    died.cancel()
+    if not signals.first.is_set():
+        asked.cancel()
+        log.critical("nothing is left that could serve a request: the process ends with code %d", FAILED)
+        notifier.stopping("no executor is left")
+        return FAILED
+    app[LIFE].draining = True
+    notifier.stopping("draining")
+    await drain(service, timeout, signals.second)
+    return 0
+
+
+def _address(config: ServeConfig, port: socket.socket, front: Front) -> str:
+    return f"unix:{config.uds}" if config.uds else address_of(port, "https" if front.tls else "http")
+
+
+def _leave_loading(config: ServeConfig) -> None:
+    """Nothing is lost by leaving at once, and the thread that reads the weights cannot be interrupted otherwise."""
+    if config.uds is not None:
+        withdraw(config.uds)
+    _leave_at_once(0)
+
+
+def _leave_at_once(code: int) -> None:
+    """Without the interpreter's own end, which waits for threads that may never come to theirs."""
+    logging.shutdown()
+    sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 @asynccontextmanager
-async def listening(service: Service, port: socket.socket) -> AsyncIterator[web.Application]:
-    """Answer requests on a socket that is bound."""
-    app = build_app(service)
+async def listening(
+    service: Service, port: socket.socket, front: Front = OPEN, uds: Path | None = None
+) -> AsyncIterator[web.Application]:
+    """Answer requests on a socket that is bound; a Unix socket gets its name now. Raises PortError."""
+    app = build_app(service, front)
     runner = web.AppRunner(
         app,
         handle_signals=False,
-        access_log=None,
         handler_cancellation=True,  # a client that leaves must free its row at once, also while it waits
-        keepalive_timeout=IDLE_CONNECTION_TIMEOUT,
-        lingering_time=LINGER,
         shutdown_timeout=GOODBYE,
     )
     await runner.setup()
     try:
-        await _listen(runner, port)
+        await _listen(Listener(runner, port, front.connections, front.tls), port)
+        if uds is not None:
+            publish(uds)
         yield app
     finally:
         await runner.cleanup()
 
 
-async def _listen(runner: web.AppRunner, port: socket.socket) -> None:
+async def _listen(listener: Listener, port: socket.socket) -> None:
     try:
-        await web.SockSite(runner, port, backlog=1024).start()
+        await listener.start()
     except OSError as error:  # another process that was loading too has been faster
+        if port.family == socket.AF_UNIX:
+            raise PortError(f"--uds cannot be listened on: {error.strerror}") from None
         raise PortError(explain(error, *port.getsockname()[:2])) from None
 
 
-def _announce(service: Service, port: socket.socket, seconds: float) -> None:
+def _announce(service: Service, address: str, seconds: float) -> None:
     """Tell the user where to go; scripts wait for this line."""
-    host, number = port.getsockname()[:2]
-    address = f"[{host}]" if ":" in host else host
     executors = "1 executor" if service.executors == 1 else f"{service.executors} executors"
-    print(
-        f"Lengthwise ready on http://{address}:{number} ({service.model_id}, {executors}, {seconds:.1f} s)", flush=True
-    )
+    print(f"Lengthwise ready on {address} ({service.model_id}, {executors}, {seconds:.1f} s)", flush=True)
 
 
 async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:

@@ -27,6 +27,7 @@ BEARING = frozenset(
     {
         "model",
         "dtype",
+        "quantization",
         "device",
         "executors",
         "max_model_len",

@@ -24,7 +24,7 @@ from scheduler.bilinear import Bilinear, fit, fit_errors
 from scheduler.profile_store import Profile, ProfileError
 from server.conditions import conditions_of
 from server.config import ServeConfig
-from server.devices import capacity_tokens, context_length, cuda_devices, hush_transformers, threads
+from server.devices import capacity_tokens, context_length, cuda_devices, hush_transformers, quantization, threads
 from server.version import VERSION
 
 LONGEST = 2048
@@ -105,7 +105,7 @@ def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
     device, *_ = [*cuda_devices(config), "cpu"]
     if device == "cpu":
         torch.set_num_threads(threads(config))
-    model = load(folder, dtype=config.dtype, device=device)
+    model = load(folder, dtype=config.dtype, device=device, quantization=quantization(config))
     probe(model, text)
     return model, text
 

@@ -11,11 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import orjson
+
+from engine.grammar import Compiled
 from models.text import TextError
 from server.errors import ApiError, bad_request
 from server.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
 from server.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
 from server.service import Codec, Service
+from server.structured import constraint
+from server.tool_turns import Turn, plain_turns, tool_fields
+from server.tools import NO_TOOLS, Toolbox, toolbox
 
 WrittenPrompt: TypeAlias = str | list[int]
 
@@ -30,6 +36,10 @@ class Prompt:
     """What of it is the application's instruction, and what the user's own input."""
     user_input_length: int = 0
     """UIL: tokens of the user input."""
+    grammar: Compiled | None = None
+    """What the answer must match; None where it may be anything."""
+    tools: Toolbox = NO_TOOLS
+    """What the answer may call."""
 
 
 async def chat_prompt(body: ChatBody, service: Service) -> Prompt:
@@ -38,18 +48,38 @@ async def chat_prompt(body: ChatBody, service: Service) -> Prompt:
 
 
 def _converse(body: ChatBody, service: Service) -> Prompt:
-    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
-    _check_characters(sum(len(turn["content"]) for turn in turns), "messages", service)
-    try:
-        ids = service.text.encode_chat(turns)
-    except TextError as error:
-        raise bad_request(f"messages: {error}", "messages") from None
+    tools = toolbox(body)
+    grammar = constraint(body, service, tools)
+    turns, ids = rendered(body.messages, body.chat_template_kwargs, service, tools=tools)
     split = _split_turns(turns, body, service)
     user_input_length = len(service.text.encode(split.user_input))
-    return _fitting(Prompt(tuple(ids), "", split, user_input_length), "messages", service)
+    return _fitting(Prompt(tuple(ids), "", split, user_input_length, grammar, tools), "messages", service)
 
 
-def _split_turns(turns: Sequence[Mapping[str, str]], body: GenerationBody, service: Service) -> SplitPrompt:
+def rendered(
+    messages: Sequence[Message],
+    variables: Mapping[str, object] | None,
+    service: Service,
+    *,
+    add_generation_prompt: bool = True,
+    tools: Toolbox = NO_TOOLS,
+) -> tuple[list[Turn], list[int]]:
+    """The turns as chat templates know them, and their token ids; raises ApiError 400. Heavy."""
+    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+    offered = [tool.definition for tool in tools.offered]
+    check_characters(len(orjson.dumps(offered)), "tools", service)
+    if not service.text.takes_tools:
+        turns, offered = plain_turns(turns, tools), []
+    check_characters(sum(len(turn["content"]) for turn in turns), "messages", service)
+    try:
+        return turns, service.text.encode_chat(
+            turns, tools=offered, add_generation_prompt=add_generation_prompt, variables=variables or {}
+        )
+    except TextError as error:
+        raise bad_request(f"messages: {error}", "messages") from None
+
+
+def _split_turns(turns: Sequence[Turn], body: GenerationBody, service: Service) -> SplitPrompt:
     if body.instruction is not None:
         return split_by(body.instruction, [turn["content"] for turn in turns])
     return split_messages(turns, _how(body, service))
@@ -59,12 +89,11 @@ def _how(body: GenerationBody, service: Service) -> InstructionSplit:
     return InstructionSplit(body.instruction_split or service.instruction_split)
 
 
-def _turn(message: Message, path: str) -> dict[str, str]:
+def _turn(message: Message, path: str) -> Turn:
     """A message as chat templates know it: they have no developer, which is OpenAI's newer word for system."""
-    if message.tool_calls:
-        raise bad_request(f"{path}.tool_calls: tools are not supported yet", "messages", "unsupported")
     role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": _checked(_content(message, path), path, "messages")}
+    content = check_text(_content(message, path), path, "messages")
+    return {"role": role, "content": content, **tool_fields(message, path)}
 
 
 def _content(message: Message, path: str) -> str:
@@ -95,7 +124,9 @@ def _complete(body: CompletionBody, service: Service) -> list[Prompt]:
     # All are checked before the first is encoded: the last may be the one that is refused.
     for place, one in enumerate(written):
         _check_written(one, "prompt" if len(written) == 1 else f"prompt[{place}]", service)
-    return [_fitting(_split(_encode(one, service.text), body, service), "prompt", service) for one in written]
+    grammar = constraint(body, service)
+    prompts = [_fitting(_split(_encode(one, service.text), body, service), "prompt", service) for one in written]
+    return [replace(prompt, grammar=grammar) for prompt in prompts]
 
 
 def _split(prompt: Prompt, body: CompletionBody, service: Service) -> Prompt:
@@ -127,17 +158,22 @@ def _check_written(prompt: WrittenPrompt, path: str, service: Service) -> None:
     if not prompt:
         raise bad_request(f"{path}: must not be empty", "prompt")
     if isinstance(prompt, str):
-        _checked(prompt, path, "prompt")
-        _check_characters(len(prompt), path, service)
+        check_text(prompt, path, "prompt")
+        check_characters(len(prompt), path, service)
     else:
-        _check_ids(prompt, path, service)
+        _check_fits(prompt, path, service)
 
 
-def _check_ids(ids: list[int], path: str, service: Service) -> None:
+def _check_fits(ids: list[int], path: str, service: Service) -> None:
     if len(ids) >= service.context_length:
         raise too_long(path, f"{len(ids)} tokens", service)
-    if min(ids) < 0 or max(ids) >= service.vocab_size:
-        raise bad_request(f"{path}: token ids go from 0 to {service.vocab_size - 1}", "prompt")
+    check_ids(ids, path, service)
+
+
+def check_ids(ids: Sequence[int], path: str, service: Service) -> None:
+    """Refuse what is no token, in a list that may be empty."""
+    if ids and not 0 <= min(ids) <= max(ids) < service.vocab_size:
+        raise bad_request(f"{path}: token ids go from 0 to {service.vocab_size - 1}", path.split("[")[0])
 
 
 def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:
@@ -146,13 +182,14 @@ def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:
     return Prompt(tuple(prompt), text.decode(prompt))
 
 
-def _checked(text: str, path: str, param: str) -> str:
+def check_text(text: str, path: str, param: str) -> str:
+    """The text; refuses what tokenizers stumble over."""
     if "\0" in text:
         raise bad_request(f"{path}: must not contain NUL characters", param)
     return text
 
 
-def _check_characters(count: int, path: str, service: Service) -> None:
+def check_characters(count: int, path: str, service: Service) -> None:
     """Refuse what cannot fit however it is split into tokens: splitting it would cost time for nothing."""
     if count > service.context_length * service.text.longest_token:
         raise too_long(path, f"{count} characters", service)

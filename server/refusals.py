@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from server.errors import ApiError, bad_request
+from server.foreign import refuse_foreign
 from server.schema import ChatBody, CompletionBody, GenerationBody
 
 
@@ -16,19 +17,14 @@ def refuse_unsupported(body: ChatBody | CompletionBody) -> None:
 
 
 def _refuse_common(body: GenerationBody) -> None:
-    if body.response_format is not None and body.response_format.type != "text":
-        raise _unsupported("response_format", "only {'type': 'text'} is supported yet")
+    refuse_foreign(body)
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options: is allowed only when stream is true", "stream_options")
 
 
 def _refuse_chat(body: ChatBody) -> None:
-    if body.tools:
-        raise _unsupported("tools", "are not supported yet; leave them out")
     if body.functions:
-        raise _unsupported("functions", "are not supported; leave them out")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise _unsupported("tool_choice", "tools are not supported yet; use 'none'")
+        raise _unsupported("functions", "are not supported; use tools")
 
 
 def _refuse_completion(body: CompletionBody) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from enum import StrEnum
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -84,11 +85,35 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 PromptLogprobs: TypeAlias = list[dict[str, PromptLogprob] | None]
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
-    """What the assistant said."""
+class ChatFinish(StrEnum):
+    """Why a chat answer ended."""
 
-    content: str
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+
+
+class FunctionCall(msgspec.Struct, frozen=True):
+    """The function to call; its arguments are JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A tool that the assistant calls."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """What the assistant said, and what it calls."""
+
+    content: str | None
     role: str = "assistant"
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -97,7 +122,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinish | None
     stop_reason: str | int | None
 
 
@@ -115,11 +140,28 @@ class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: PromptLogprobs | None = None
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a chunk adds to a call: its name, all at once, and more of its arguments."""
+
+    arguments: str
+    name: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a chunk adds to one of the calls; id and type come with the first."""
+
+    index: int
+    function: FunctionDelta
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a chunk adds to a message; the role comes with the first."""
 
     role: str | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChunkChoice(msgspec.Struct, frozen=True):
@@ -128,7 +170,7 @@ class ChunkChoice(msgspec.Struct, frozen=True):
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinish | None
     stop_reason: str | int | None
 
 

@@ -9,28 +9,54 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.answer import json_response
+from server.access import ACCESS, authenticate, ration
+from server.admission import admit, generates
 from server.chat import chat_completions
 from server.completions import completions
-from server.errors import errors_as_json
+from server.cors import ORIGINS, guard_origins, tell_origins
+from server.errors import error_code, errors_as_json
+from server.feed import close_feed, events
+from server.front import OPEN, Front
 from server.health import LIFE, Life, live, ready
 from server.listing import list_models, remember_start, show_model
+from server.logs import with_fields
 from server.metrics import metrics
-from server.request_id import HEADER, request_id
+from server.openapi import DOCUMENT, encoded, openapi
+from server.page import PAGE, Page, part, wants_page
+from server.register import REGISTER, Register
+from server.request_id import HEADER, remember_id, request_id
+from server.requests import cancel_request, list_requests, show_request
+from server.responses import responses
 from server.service import SERVICE, Service
+from server.tokenize import detokenize, tokenize
+from server.tracing import TRACING, trace_calls
 from server.version import VERSION
+from server.wire import json_response
 
 log = logging.getLogger(__name__)
 
+REFUSALS = ("429", "503")
+"""Statuses of calls that another time could have been served."""
 
-def build_app(service: Service) -> web.Application:
+
+def build_app(service: Service, front: Front = OPEN) -> web.Application:
     """The whole HTTP surface of one service."""
-    app = web.Application(middlewares=[log_requests, errors_as_json], client_max_size=service.limits.max_body_bytes)
+    app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.limits.max_body_bytes)
     app[SERVICE] = service
     app[LIFE] = Life()
+    app[ACCESS] = front.access
+    app[ORIGINS] = front.origins
+    app[PAGE] = Page()
+    app[REGISTER] = Register(service.dispatcher)
+    app[DOCUMENT] = encoded()
+    if front.tracing is not None:
+        app[TRACING] = front.tracing
+        app.on_cleanup.append(front.tracing.close)
     app.add_routes(ROUTES)
     app.on_startup.append(remember_start)
+    app.on_shutdown.append(close_feed)
     app.on_response_prepare.append(_add_headers)
+    app.on_response_prepare.append(tell_origins)
     return app
 
 
@@ -44,17 +70,30 @@ class Index(msgspec.Struct, frozen=True):
 
 
 async def index(request: web.Request) -> web.Response:
-    """Name the endpoints."""
+    """The dashboard for browsers; for all others, the names of the endpoints."""
+    if wants_page(request):
+        return request.app[PAGE].front(request)
     endpoints = [f"{route.method} {route.path.replace(':.+', '')}" for route in ROUTES]
-    return json_response(Index("Lengthwise", VERSION, request.app[SERVICE].model_id, endpoints))
+    response = json_response(Index("Lengthwise", VERSION, request.app[SERVICE].model_id, endpoints))
+    response.headers["Vary"] = "Accept"
+    return response
 
 
 ROUTES = (
     web.get("/", index),
+    web.get("/dashboard/events", events),
+    web.get("/dashboard/{name}", part),
     web.post("/v1/chat/completions", chat_completions),
     web.post("/v1/completions", completions),
+    web.post("/v1/responses", responses),
+    web.get("/v1/requests", list_requests),
+    web.get("/v1/requests/{id}", show_request),
+    web.post("/v1/requests/{id}/cancel", cancel_request),
+    web.post("/tokenize", tokenize),
+    web.post("/detokenize", detokenize),
     web.get("/v1/models", list_models),
     web.get("/v1/models/{model:.+}", show_model),
+    web.get("/openapi.json", openapi),
     web.get("/metrics", metrics),
     web.get("/health", ready),
     web.get("/health/live", live),
@@ -72,6 +111,7 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
     """Log each request when it ends."""
     start = time.monotonic()
     status = "client gone"
+    remember_id(request)
     try:
         response = await handler(request)
         status = str(response.status)
@@ -80,7 +120,27 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
         _log_end(request, status, time.monotonic() - start)
 
 
+MIDDLEWARES = (log_requests, trace_calls, errors_as_json, guard_origins, authenticate, admit, ration)
+"""From the outside inwards: what turns a call away comes before what reads it."""
+
+
 def _log_end(request: web.Request, status: str, seconds: float) -> None:
     path = request.rel_url.raw_path  # still percent-encoded: it could hold line breaks
     level = logging.DEBUG if path.startswith("/health") else logging.INFO  # probes come every few seconds
-    log.log(level, "%s %s %s %.0f ms %s", request.method, path, status, seconds * 1000, request_id(request))
+    milliseconds = round(seconds * 1000)
+    fields = with_fields(
+        method=request.method, path=path, status=status, duration_ms=milliseconds, error=error_code(request)
+    )
+    log.log(level, "%s %s %s %d ms %s", request.method, path, status, milliseconds, request_id(request), extra=fields)
+    _count(request, status)
+
+
+def _count(request: web.Request, status: str) -> None:
+    counted = request.app[SERVICE].metrics
+    if counted is None:
+        return
+    resource = request.match_info.route.resource
+    counted.responded(request.method, "unknown" if resource is None else resource.canonical, status)
+    code = error_code(request)
+    if status in REFUSALS and code is not None and generates(request):
+        counted.refused(code)

@@ -9,6 +9,7 @@ from scheduler.assembly import Parts, assemble
 from scheduler.batch_learning import Submit
 from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
+from scheduler.order import Aging
 from scheduler.strategy import STRATEGIES
 from server.config import ServeConfig
 
@@ -29,6 +30,8 @@ def _limits(config: ServeConfig) -> Limits:
         group_tokens=config.max_num_batched_tokens,
         prefill_ahead=ahead,
         max_batch_size=config.max_batch_size,
+        batch_wait_timeout=config.batch_wait_timeout,
+        aging=Aging(config.aging_factor),
         slice_length=config.slice_length,
         min_interval=config.min_interval,
         interval_factor=config.interval_factor,

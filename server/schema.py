@@ -11,6 +11,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from server.foreign import ABSENT, Foreign
+
 MAX_CHOICES = 256
 """Answers that one call may ask for: n times its prompts."""
 
@@ -22,6 +24,11 @@ TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenCount: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 StopString: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+FunctionName: TypeAlias = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+ModelName: TypeAlias = Annotated[str, Meta(max_length=1024)]
+GrammarText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=65536)]
+ChoiceText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
+TemplateVariables: TypeAlias = Annotated[dict[str, str | int | float | bool | None], Meta(max_length=64)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -31,16 +38,38 @@ class StreamOptions(msgspec.Struct, frozen=True):
     continuous_usage_stats: bool | None = None
 
 
+class JsonSchema(msgspec.Struct, frozen=True):
+    """What a JSON answer must match."""
+
+    schema: msgspec.Raw = ABSENT
+    name: Annotated[str, Meta(max_length=256)] | None = None
+    description: str | None = None
+    strict: bool | None = None
+    """False: what of the schema cannot be enforced is passed over, else it is an error."""
+
+
 class ResponseFormat(msgspec.Struct, frozen=True):
-    """Only plain text can be asked for."""
+    """What the text of an answer must be."""
 
-    type: str
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
 
 
-class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What both endpoints take."""
+class StructuredOutputs(msgspec.Struct, frozen=True):
+    """The same in vLLM's words: one of these."""
 
-    model: Annotated[str, Meta(max_length=1024)] | None = None
+    json: msgspec.Raw = ABSENT
+    regex: GrammarText | None = None
+    choice: Annotated[list[ChoiceText], Meta(min_length=1, max_length=1024)] | None = None
+    grammar: GrammarText | None = None
+    """In Lark, with a rule named start."""
+    json_object: bool | None = None
+
+
+class GenerationBody(Foreign, frozen=True, kw_only=True):
+    """What all endpoints that generate take."""
+
+    model: ModelName | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
@@ -61,8 +90,11 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool | None = None
     prompt_logprobs: Alternatives | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    deadline_ms: Annotated[float, Meta(gt=0, le=86_400_000)] | None = None
+    """When the answer is wanted, in milliseconds after the request came; a day at most."""
     replay_tokens: TokenCount | None = None
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     instruction: Annotated[str, Meta(max_length=65536)] | None = None
     instruction_split: Literal["system", "first-line", "blank-line"] | None = None
 
@@ -74,12 +106,58 @@ class ContentPart(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+class PastFunction(msgspec.Struct, frozen=True):
+    """A function that was called; its arguments are an object, written as JSON."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    arguments: str
+
+
+class PastCall(msgspec.Struct, frozen=True):
+    """A call in an earlier turn of the assistant."""
+
+    function: PastFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+
+
 class Message(msgspec.Struct, frozen=True):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ContentPart], Meta(max_length=2048)] | None = None
-    tool_calls: list[msgspec.Raw] | None = None
+    tool_calls: Annotated[list[PastCall], Meta(max_length=128)] | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionTool(msgspec.Struct, frozen=True):
+    """A function that may be called."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: msgspec.Raw = ABSENT
+    """The JSON schema of its arguments; without one, it has none."""
+    strict: bool | None = None
+
+
+class ChatTool(msgspec.Struct, frozen=True):
+    """A tool; they are all functions."""
+
+    type: Literal["function"]
+    function: FunctionTool
+
+
+class NamedFunction(msgspec.Struct, frozen=True):
+    """The function that must be called."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    """The tool that must be called."""
+
+    function: NamedFunction
+    type: Literal["function"] = "function"
 
 
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
@@ -89,9 +167,11 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
-    tools: list[msgspec.Raw] | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    tools: Annotated[list[ChatTool], Meta(max_length=128)] | None = None
     functions: list[msgspec.Raw] | None = None
-    tool_choice: str | dict[str, msgspec.Raw] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):

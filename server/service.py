@@ -11,10 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiohttp import web
 
+from engine.grammar import Grammars
 from engine.messages import SamplingParams
 from models.loader import SamplingDefaults
 from scheduler.length.distribution import LengthDistribution
@@ -24,6 +26,7 @@ from scheduler.request import Request
 from server.instruction import InstructionSplit
 
 if TYPE_CHECKING:
+    from server.feed import Feed
     from server.metrics import Metrics
 
 
@@ -36,19 +39,28 @@ class Generator(Protocol):
     def requests_waiting(self) -> int: ...
     @property
     def requests_running(self) -> int: ...
+    @property
+    def tokens_waiting(self) -> int: ...
+    @property
+    def free_slots(self) -> int: ...
     def now(self) -> float: ...
+    def place(self, request: Request) -> int | None: ...
+    def expected_wait(self, request: Request) -> float | None: ...
+    def retry_after(self) -> float: ...
     def submit(
         self,
         prompt: Sequence[int],
         sampling: SamplingParams,
         *,
         priority: int = 0,
+        deadline: float | None = None,
         predicted_length: float | None = None,
         distribution: LengthDistribution | None = None,
         arrival: float | None = None,
     ) -> Request: ...
     def cancel(self, request: Request) -> None: ...
     def drain(self) -> Awaitable[None]: ...
+    def death(self) -> Awaitable[None]: ...
     def abort_all(self, message: str) -> None: ...
 
 
@@ -57,9 +69,19 @@ class Codec(Protocol):
 
     @property
     def longest_token(self) -> int: ...
-    def encode(self, text: str) -> list[int]: ...
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
-    def decode(self, ids: Sequence[int]) -> str: ...
+    @property
+    def takes_tools(self) -> bool: ...
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] = MappingProxyType({}),
+    ) -> list[int]: ...
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+    def token_string(self, token_id: int) -> str: ...
     def token_text(self, token_id: int) -> str: ...
     def token_bytes(self, token_id: int) -> bytes: ...
 
@@ -97,6 +119,26 @@ class Limits:
     """How long a client may leave a stream unread before its request is cancelled."""
     sse_keep_alive_interval: float = 15.0
     """Silence after which a stream gets a comment line; 0 sends none."""
+    place_interval: float = 1.0
+    """How often a stream whose request waits looks for its place in line, to tell it when that has changed."""
+    max_num_queued_reqs: int | None = None
+    """Requests that may wait; a call that comes when so many do is refused."""
+    max_num_queued_tokens: int | None = None
+    """The same in tokens, of prompts and of answers as they are predicted, or else may become."""
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Calls that have not come to the queue yet. Event loop only."""
+
+    pending: int = 0
+    """Those whose bodies have come."""
+    large_bodies: int = 0
+    """Those whose bodies are large, and coming."""
+
+
+def _always() -> bool:
+    return True
 
 
 def fresh_seed() -> int:
@@ -125,16 +167,23 @@ class Service:
     """Token ids that both the tokenizer and the network know; either may have more of its own."""
     sampling_defaults: SamplingDefaults
     tokenizer_pool: Executor
-    """Where text is encoded and large bodies are parsed, off the event loop."""
+    """Where text is encoded, grammars are compiled and large bodies are parsed, off the event loop."""
+    grammars: Grammars
+    """The compiled grammars, which the executors use too."""
     executors: int = 1
     next_seed: Callable[[], int] = fresh_seed
     """Makes the seed of an answer whose client gave none."""
     limits: Limits = field(default_factory=Limits)
+    crowd: Crowd = field(default_factory=Crowd)
+    responsive: Callable[[], bool] = _always
+    """Whether executors that have work go on with it."""
     allow_replay: bool = False
     """Whether a request may bring the length of its answer (design 7.3)."""
     foresight: Foresight = field(default_factory=Blind)
     metrics: Metrics | None = None
     """What is counted, for /metrics."""
+    feed: Feed | None = None
+    """What happens in the batches, for the dashboard."""
     instruction_split: InstructionSplit = InstructionSplit.SYSTEM
     """Where an instruction is looked for when a request does not say."""
 

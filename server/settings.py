@@ -34,10 +34,11 @@ def option(
     low: float = -math.inf,
     high: float = math.inf,
     positional: bool = False,
+    secret: bool = False,
 ) -> T:
-    """A dataclass field that users can set; numbers lie in [low, high]."""
+    """A dataclass field that users can set; numbers lie in [low, high]. A secret one is left out of what is printed."""
     metadata = {"help": help, "choices": choices, "low": low, "high": high, "positional": positional}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,16 @@ def _from_environ(known: Sequence[Setting], environ: Mapping[str, str]) -> dict[
     return {one.name: _named(one.variable, one.from_variable, environ[one.variable]) for one in present}
 
 
+def strangers(known: Sequence[Setting], environ: Mapping[str, str], others: Iterable[str] = ()) -> list[str]:
+    """What to say of variables that look like settings and are none; `others` are read elsewhere.
+
+    They are no error, since programs that start this one may set some: Kubernetes does for a service of this name.
+    """
+    names = [*(setting.name.upper() for setting in known), *others]
+    found = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
+    return [f"{PREFIX}{name} is no setting{_suggestion(name, names, PREFIX)}" for name in found if name not in names]
+
+
 def _from_file(known: Sequence[Setting], file: Path | None) -> dict[str, object]:
     if file is None:
         return {}
@@ -175,9 +186,9 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: is not valid TOML: {error}") from None
 
 
-def _suggestion(key: str, names: Iterable[str]) -> str:
+def _suggestion(key: str, names: Iterable[str], prefix: str = "") -> str:
     near = difflib.get_close_matches(key.replace("-", "_"), list(names), n=1)
-    return f"; did you mean {near[0]}?" if near else "; `lengthwise serve --help` lists them all"
+    return f"; did you mean {prefix}{near[0]}?" if near else "; `lengthwise serve --help` lists them all"
 
 
 def _named(source: str, convert: Callable[[Any], object], value: object) -> object:

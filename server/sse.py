@@ -20,8 +20,14 @@ HEADERS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",  # proxies shall pass each event on at once
 }
-KEEP_ALIVE = b": keep-alive\n\n"
+KEEP_ALIVE = "keep-alive"
 DONE = b"data: [DONE]\n\n"
+
+
+class NamedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event whose kind is told in the framing too, as an `event:` line."""
+
+    type: str
 
 
 class EventStream:
@@ -32,7 +38,7 @@ class EventStream:
         self._request = request
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._writing = False
+        self._writing = 0  # writes under way: a comment can be overtaken by an event
         self._changed = self._loop.time()  # when the last write began or ended
         self._watch: asyncio.Task[None] | None = None
 
@@ -49,9 +55,18 @@ class EventStream:
 
     async def send(self, events: Iterable[msgspec.Struct]) -> None:
         """Send what is ready now, in one write."""
-        frames = b"".join(b"data: %b\n\n" % encode(event) for event in events)
+        frames = b"".join(_frame(event) for event in events)
         if frames:
             await self._write(frames)
+
+    async def forward(self, frames: bytes) -> None:
+        """Send what is framed already."""
+        await self._write(frames)
+
+    async def comment(self, text: str) -> None:
+        """Send a line that clients pass over; not while a write is under way, as then there is no silence to break."""
+        if not self._writing:
+            await self._write(b": %b\n\n" % text.encode())
 
     async def done(self) -> None:
         """Send the end marker, the last of every stream."""
@@ -59,14 +74,14 @@ class EventStream:
 
     async def _write(self, data: bytes) -> None:
         """Returns when the client's backlog is small enough; what is too slow, the watch sees."""
-        self._note(writing=True)
+        self._note(1)
         try:
             await self.response.write(data)
         finally:
-            self._note(writing=False)
+            self._note(-1)
 
-    def _note(self, *, writing: bool) -> None:
-        self._writing = writing
+    def _note(self, begun: int) -> None:
+        self._writing += begun
         self._changed = self._loop.time()
 
     async def _keep_watch(self) -> None:
@@ -90,6 +105,11 @@ class EventStream:
             raise TimeoutError
         elif interval:
             async with asyncio.timeout(stall):
-                await self._write(KEEP_ALIVE)
+                await self.comment(KEEP_ALIVE)
         else:
             await asyncio.sleep(stall)
+
+
+def _frame(event: msgspec.Struct) -> bytes:
+    name = b"event: %b\n" % event.type.encode() if isinstance(event, NamedEvent) else b""
+    return b"%bdata: %b\n\n" % (name, encode(event))

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from statistics import fmean
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -22,6 +24,7 @@ from loadgen.result import ResultError
 from loadgen.simulation import Machine, Simulation, SimulationError, simulate
 from loadgen.validation.load import lengths, paced
 from loadgen.validation.real import Played, PlayError, random_prompts
+from loadgen.validation.speed import at_speed_of
 from loadgen.validation.verdict import BOUND, Quantity, Verdict, table, verdict_json
 from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Lengths
@@ -107,17 +110,27 @@ def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
                 trace = trace or _trace(args, engine, twin)
                 prompts = random_prompts(trace, engine.vocabulary, args.seed)
                 real = play_trace(config, engine, executors, connect, trace, prompts, begin(name, len(trace)))
-            found.append(_verdict(name, real, _simulate(config, engine, twin, trace)))
+            found.append(_verdict(name, real, partial(_simulate, config, engine, twin, trace)))
     return found
 
 
-def _verdict(name: str, real: Played, simulated: Simulation) -> Verdict:
-    jct = [one.end - one.arrival for one in simulated.requests]
+def _verdict(name: str, real: Played, simulate: Callable[[float], Simulation]) -> Verdict:
+    profiled = simulate(1.0)
+    slowdown, simulated = at_speed_of(real.busy, simulate)
     return Verdict(
         name,
-        Quantity(real.mean_jct, sum(jct) / len(jct)),
-        Quantity(real.throughput, len(jct) / simulated.duration),
+        slowdown,
+        Quantity(real.mean_jct, _mean_jct(profiled), _mean_jct(simulated)),
+        Quantity(real.throughput, _throughput(profiled), _throughput(simulated)),
     )
+
+
+def _mean_jct(done: Simulation) -> float:
+    return fmean(one.end - one.arrival for one in done.requests)
+
+
+def _throughput(done: Simulation) -> float:
+    return len(done.requests) / done.duration
 
 
 def _trace(args: argparse.Namespace, engine: Engine, twin: Machine) -> list[Lengths]:
@@ -128,7 +141,7 @@ def _trace(args: argparse.Namespace, engine: Engine, twin: Machine) -> list[Leng
     served = []
     for name in args.strategies:
         done = _simulate(replace(engine.config, strategy=name), engine, twin, wanted)
-        served.append(len(wanted) / done.duration)
+        served.append(_throughput(done))
     return paced(args, wanted, min(served))
 
 
@@ -147,14 +160,18 @@ def _twin(engine: Engine, infos: Sequence[ExecutorInfo]) -> Machine:
     )
 
 
-def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths]) -> Simulation:
+def _simulate(
+    config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths], slowdown: float = 1.0
+) -> Simulation:
+    """On executors so much slower than the profile, which is what the scheduler goes on believing."""
     infos = [
         ExecutorInfo(index, "simulated", twin.capacity_tokens, twin.max_num_seqs, twin.context_length)
         for index in range(twin.workers)
     ]
     parts = parts_for(config, infos, engine.profile, inline)
     predict = true_length if predicts(config) else None
-    done = simulate(parts, twin, trace, most_tokens(trace), predict=predict)
+    slowed = replace(twin, cost=engine.profile.slowed(slowdown))
+    done = simulate(parts, slowed, trace, most_tokens(trace), predict=predict)
     if failed := sum(not one.completed for one in done.requests):
         raise SimulationError(f"{failed} requests failed in the simulation of {config.strategy}")
     return done

@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
+from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessageParam
 from openai.types.completion import Completion
+from openai.types.responses import Response
 
 MODEL = "tiny"
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say something, 世界 😀."}]
@@ -205,3 +207,94 @@ async def running(client: AsyncOpenAI) -> int:
     """Requests that an executor holds."""
     health = await client.get("../health/ready", cast_to=dict[str, int])
     return health["requests_running"]
+
+
+def respond(client: OpenAI, **extra: object) -> Response:
+    """A short greedy response."""
+    return client.responses.create(
+        model=MODEL,
+        input="Say something, 世界 😀.",
+        max_output_tokens=12,
+        temperature=0,
+        store=False,
+        extra_body={"ignore_eos": True, **extra},
+    )
+
+
+def test_a_response_says_what_a_chat_does(client: OpenAI) -> None:
+    response = respond(client)
+    assert response.output_text == chat(client).choices[0].message.content
+    assert (response.status, response.object) == ("incomplete", "response")
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.usage is not None
+    assert response.usage.output_tokens == 12
+    assert response.usage.total_tokens == response.usage.input_tokens + 12
+    instructed = respond(client, instructions="Be brief.")
+    assert instructed.usage is not None and instructed.usage.input_tokens > response.usage.input_tokens
+
+
+def test_a_streamed_response_is_the_whole_response(client: OpenAI) -> None:
+    whole = respond(client)
+    events = list(
+        client.responses.create(
+            model=MODEL,
+            input=[{"role": "user", "content": "Say something, 世界 😀."}],
+            max_output_tokens=12,
+            temperature=0,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+    )
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
+    last = events[-1]
+    assert last.type == "response.incomplete"
+    assert last.response.output_text == whole.output_text
+    assert last.response.usage == whole.usage
+
+
+def test_the_clients_own_reader_of_response_streams_reads_ours(client: OpenAI) -> None:
+    with client.responses.stream(model=MODEL, input="Hi", temperature=0, max_output_tokens=64) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    assert "".join(pieces) == respond(client, input="Hi", max_output_tokens=64, ignore_eos=False).output_text
+
+
+def test_what_responses_cannot_do_is_refused(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="nothing is stored here") as told:
+        client.responses.create(model=MODEL, input="Hi", previous_response_id="resp_1")
+    assert (told.value.param, told.value.code) == ("previous_response_id", "unsupported")
+
+
+async def test_a_request_is_cancelled_by_its_id_and_its_row_is_free(many: AsyncOpenAI) -> None:
+    stream = await many.chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=True, extra_body={"ignore_eos": True}
+    )
+    first = await anext(aiter(stream))
+    cancelled = await many.post(f"requests/{first.id}/cancel", cast_to=dict[str, Any])
+    assert cancelled["state"] == "cancelled"
+    with pytest.raises(openai.APIError, match="cancelled by its id"):
+        async for _ in stream:
+            pass
+    # A step takes milliseconds: a row that stayed would be there for hundreds of these.
+    assert [await running(many) for _ in range(20)][-1] == 0
+
+
+async def test_the_status_of_a_request_follows_it_to_its_end(many: AsyncOpenAI) -> None:
+    answer = await many.chat.completions.with_raw_response.create(
+        model=MODEL, messages=MESSAGES, max_tokens=5, n=2, extra_body={"ignore_eos": True}
+    )
+    status = await many.get(f"requests/{answer.headers['x-request-id']}", cast_to=dict[str, Any])
+    assert (status["state"], status["generated_tokens"], status["max_tokens"]) == ("finished", 10, 10)
+    assert status["id"] == answer.parse().id
+    metrics = status["metrics"]
+    assert 0 <= metrics["queue_time_ms"] <= metrics["time_to_first_token_ms"] <= status["age_s"] * 1000 + 1
+
+
+def test_tokenizing_there_and_back_keeps_the_text(client: OpenAI) -> None:
+    text = "Hello 世界 😀 <|im_end|>"
+    tokens = client.post("../tokenize", cast_to=dict[str, Any], body={"prompt": text})
+    assert tokens["count"] == len(tokens["tokens"])
+    assert client.post("../detokenize", cast_to=dict[str, str], body={"tokens": tokens["tokens"]})["prompt"] == text
+    counted = client.post("../tokenize", cast_to=dict[str, Any], body={"messages": MESSAGES})
+    usage = chat(client).usage
+    assert usage is not None and usage.prompt_tokens == counted["count"]

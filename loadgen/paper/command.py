@@ -1,6 +1,6 @@
 """`lengthwise paper`: the experiments of the papers, measured beside published.
 
-It owns the flags and the errors; run.py does the work.
+It owns the flags and the errors; run.py does the work, or whoever is handed in what is done on the real engine.
 """
 
 from __future__ import annotations
@@ -17,14 +17,23 @@ if TYPE_CHECKING:
 
 PAPERS = ("magnus", "scls", "ssjf", "baton")
 
+Real = Callable[[argparse.Namespace], int]
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
+REAL_ONLY = ("model", "executors", "length_scale", "loads", "rounds")
+"""Flags that mean nothing to the simulator; None where they are not given."""
+
+
+def add_parser(subparsers: Subparsers, real: Real | None = None) -> None:
+    """Add the command and its flags to the program's own.
+
+    `real` runs experiments on the real engine; without it there is no flag for that.
+    """
     parser = subparsers.add_parser(
         "paper",
-        help="repeat a paper's experiments in the simulator",
+        help="repeat a paper's experiments in the simulator, or on the real engine",
         description="Run the main comparison and the ablation of a paper from strategies by name, at the paper's scale "
-        "on simulated executors, and print what was measured beside what the paper says, row by row.",
+        "on simulated executors, or with --real at a size that fits on the real engine here, and print what was "
+        "measured beside what the paper says, row by row.",
     )
     parser.add_argument("paper", choices=PAPERS, help="whose experiments to run")
     parser.add_argument(
@@ -44,7 +53,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "--seed", type=_natural, default=0, metavar="N", help="of lengths, arrivals and errors (default: 0)"
     )
     parser.add_argument(
-        "--duration", type=_positive, metavar="S", help="seconds of arrivals (default: the paper's; baton has none)"
+        "--duration",
+        type=_positive,
+        metavar="S",
+        help="seconds of arrivals (default: the paper's; with --real 30, for ssjf 30 requests; baton has none)",
     )
     parser.add_argument(
         "--rates",
@@ -68,7 +80,42 @@ def add_parser(subparsers: Subparsers) -> None:
         "(default: 1)",
     )
     parser.add_argument("--save-result", type=Path, metavar="FILE", help="write all runs and rows as JSON")
-    parser.set_defaults(run=run)
+    if real is not None:
+        _add_real(parser.add_argument_group("on the real engine"))
+    parser.set_defaults(run=run, realize=real, real=False)
+
+
+def _add_real(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--real",
+        action="store_true",
+        help="serve for real, in this process: settings of the engine come from the environment, as for `lengthwise "
+        "serve`, and from the flags below; `lengthwise profile` with the same settings comes first. Nothing else "
+        "should run on the machine meanwhile",
+    )
+    group.add_argument("--model", metavar="MODEL", help="as for serve")
+    group.add_argument(
+        "--executors",
+        type=_whole,
+        metavar="N",
+        help="executor threads (default: one a CUDA device; on a CPU, whose cores they share, 2 for scls, else 1)",
+    )
+    group.add_argument(
+        "--length-scale",
+        type=_positive,
+        metavar="X",
+        help="what the paper's lengths are multiplied with (default: 1/8; baton: 1/16, its short queries 1/2)",
+    )
+    group.add_argument(
+        "--loads",
+        type=_rates,
+        metavar="A,B,...",
+        help="rates, as multiples of what the paper's first baseline serves here (default: 2,6 for magnus, 2,4 for "
+        "scls, 4,16 for ssjf)",
+    )
+    group.add_argument(
+        "--rounds", type=_whole, metavar="N", help="runs of each, with other requests; means are shown (default: 1)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,6 +123,11 @@ def run(args: argparse.Namespace) -> int:
     from loadgen.paper.run import PaperError, run_paper  # numpy and the scheduler, which --help can do without
 
     try:
+        if args.real:
+            return int(args.realize(args))
+        given = [name for name in REAL_ONLY if getattr(args, name, None) is not None]
+        if given:
+            raise PaperError(f"--{given[0].replace('_', '-')} is for the real engine: add --real, or leave it out")
         return run_paper(args)
     except PaperError as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)
@@ -95,6 +147,10 @@ def _rates(text: str) -> tuple[float, ...]:
 
 def _positive(text: str) -> float:
     return _number(text, lambda value: value > 0, "a number above 0")
+
+
+def _whole(text: str) -> int:
+    return int(_number(text, lambda value: value >= 1 and value.is_integer(), "a whole number of at least 1"))
 
 
 def _natural(text: str) -> int:

@@ -89,6 +89,19 @@ def _fitted(lengths: Sequence[Lengths], scale: float, source: str, max_output: i
     return Pool(fitted, f"{source}{scaled}, clipped to {LONGEST} in and {max_output} out")
 
 
+def shortened(pool: Pool, scale: float) -> Pool:
+    """The same with all lengths `scale` times as long, one token at least."""
+    lengths = tuple(
+        replace(
+            one,
+            input_length=max(1, round(one.input_length * scale)),
+            output_length=max(1, round(one.output_length * scale)),
+        )
+        for one in pool.lengths
+    )
+    return Pool(lengths, f"{pool.source}, then all lengths times {scale:g}")
+
+
 def _draw(rng: random.Random, shape: tuple[float, float]) -> int:
     return max(1, round(rng.lognormvariate(*shape)))
 

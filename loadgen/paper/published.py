@@ -126,6 +126,11 @@ SSJF_ACCURACY = 0.615
 """Of SSJF's predictor over five classes of length (4.3, Table 2, REG (L1))."""
 SSJF_CLASSES = 5
 
+SSJF_ROUND_ACCURACY: Mapping[str, float] = MappingProxyType({"round 1": 0.619, "round 2": 0.60})
+"""The best and the worst of its predictor by conversation round (4.3, Fig. 9)."""
+SSJF_ROUNDS = Sjf(_percent(33.1, 38.9, "4.2, Fig. 9"), Published(1.67, 2.22, TIMES, "4.2, Fig. 9"))
+"""Over FCFS, from round 5 to round 1; the text does not say in which mode."""
+
 
 def baton_seconds(value: float, where: str) -> Published:
     return _one(value, SECONDS, where)

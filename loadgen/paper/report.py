@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.paper.stage import Experiment
+from loadgen.paper.stage import Experiment, Line
 
 HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
@@ -34,7 +34,8 @@ HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
 
 def report(one: Experiment) -> RenderableType:
     """Both tables of an experiment, below its title."""
-    return Group(Text(one.title, style="bold"), Text(one.setting, style="dim"), _measured(one), _beside(one), Text())
+    title = f"{one.title} (interrupted: as far as it came)" if one.interrupted else one.title
+    return Group(Text(title, style="bold"), Text(one.setting, style="dim"), _measured(one), _beside(one), Text())
 
 
 def _measured(one: Experiment) -> Table:
@@ -44,9 +45,18 @@ def _measured(one: Experiment) -> Table:
     for name in one.figures:
         table.add_column(HEADS[name][0], justify="right")
     for line in one.lines:
-        cells = (f"{getattr(line.trial, name):,.{HEADS[name][1]}f}" for name in one.figures)
-        table.add_row(line.strategy, line.point, *cells)
+        table.add_row(line.strategy, line.point, *(_cell(line, name) for name in one.figures))
     return table
+
+
+def _cell(line: Line, name: str) -> str:
+    """A figure, and how far rounds were from each other."""
+    digits = HEADS[name][1]
+    text = f"{getattr(line.trial, name):,.{digits}f}"
+    if not line.rounds:
+        return text
+    values = [getattr(one, name) for one in line.rounds]
+    return f"{text} ±{(max(values) - min(values)) / 2:,.{digits}f}"
 
 
 def _beside(one: Experiment) -> Table:

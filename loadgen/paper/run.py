@@ -68,7 +68,7 @@ PAPERS: Mapping[str, Paper] = MappingProxyType(
 def run_paper(args: argparse.Namespace) -> int:
     """Run, print and save; returns the exit code. Raises PaperError."""
     paper = PAPERS[args.paper]
-    chosen = _chosen(paper, args.experiments)
+    chosen = choose(list(paper.experiments), args.experiments)
     console = Console()
     console = console if console.is_terminal else Console(width=FILE_WIDTH)
     done: dict[str, Experiment] = {}
@@ -76,7 +76,7 @@ def run_paper(args: argparse.Namespace) -> int:
         if args.save_result is not None:
             result.prepare(args.save_result.parent)
         with _bars() as begin:
-            pool = _pool(args, paper)
+            pool = pool_of(args, paper)
             prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else Prediction()
             setting = Setting(args.scale, args.seed, args.duration, args.rates)
             stage = Stage(pool, setting, paper.longest, prediction, begin)
@@ -85,22 +85,24 @@ def run_paper(args: argparse.Namespace) -> int:
                 done[name] = paper.experiments[name](stage)
                 console.print(report(done[name]))
         if args.save_result is not None:
-            result.save(args.save_result, _document(args, pool, prediction, done))
+            result.save(args.save_result, document(args, pool, prediction, done))
     except (WorkloadError, StrategyError, SimulationError, ResultError) as error:
         raise PaperError(str(error)) from error
     return 0
 
 
-def _chosen(paper: Paper, names: Sequence[str] | None) -> Sequence[str]:
+def choose(known: Sequence[str], names: Sequence[str] | None) -> Sequence[str]:
+    """Which experiments to run, all unless there are names; raises PaperError for one that is not known."""
     if names is None:
-        return list(paper.experiments)
-    unknown = [name for name in names if name not in paper.experiments]
+        return known
+    unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise PaperError(f"--experiments: {', '.join(unknown) or 'nothing'} is none of {', '.join(paper.experiments)}")
+        raise PaperError(f"--experiments: {', '.join(unknown) or 'nothing'} is none of {', '.join(known)}")
     return names
 
 
-def _pool(args: argparse.Namespace, paper: Paper) -> Pool:
+def pool_of(args: argparse.Namespace, paper: Paper) -> Pool:
+    """The requests that the flags ask for, unscaled; raises PaperError and WorkloadError."""
     if args.paper == "baton" and (args.trace is not None or args.input_scale != 1):
         raise PaperError("Baton's queries are drawn as its text says: leave --trace and --input-scale out")
     if args.trace is not None:
@@ -133,9 +135,10 @@ def _bars() -> Iterator[Begin]:
         yield begin
 
 
-def _document(
+def document(
     args: argparse.Namespace, pool: Pool, prediction: Prediction, done: Mapping[str, Experiment]
 ) -> dict[str, object]:
+    """What is written to a file."""
     return {
         "paper": args.paper,
         "requests": pool.source,

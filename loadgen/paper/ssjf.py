@@ -1,4 +1,4 @@
-"""The experiments of SSJF (section 4.2): JCT and throughput against rate, burstiness and batch size."""
+"""The experiments of SSJF (section 4.2): JCT and throughput against rate, burstiness, batch size and round."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from loadgen.paper import published
+from loadgen.paper.accuracy import sigma_for_accuracy
 from loadgen.paper.gains import of
-from loadgen.paper.load import Load
+from loadgen.paper.load import Load, outputs
 from loadgen.paper.published import Sjf
 from loadgen.paper.row import AnyRow, Claim, Row, chain, less
 from loadgen.paper.stage import Experiment, Line, Stage, limits, missing
 from loadgen.presets import SSJF
+from loadgen.simulated_prediction import Prediction
 
 MODES = ("none", "dynamic", "continuous")
 ORDERS = ("fcfs", "ssjf", "sjf-oracle")
@@ -23,6 +25,8 @@ VARIATIONS = (1.0, 2.5, 4.0, 5.5)
 SIZES = (1, 2, 4, 8)
 SIZE = 4
 """Rows of a batch (4.2)."""
+ROUNDS_RATE = 5.0
+"""Where the text names no rate at all."""
 REQUESTS, RUNS = 50, 20
 """Of each point. These, the rates and the variations are those of the simulator that the authors publish: the text
 names none."""
@@ -51,6 +55,18 @@ def sizes(stage: Stage) -> Experiment:
     points = {f"{size} rows": (RATES[-1], 1.0, size) for size in SIZES}
     lines = _sweep(stage, ("dynamic", "continuous"), points)
     return _experiment(stage, f"batch sizes at {RATES[-1]:g}/s, Fig. 8", lines, size_rows(lines))
+
+
+def rounds(stage: Stage) -> Experiment:
+    """Figure 9, as far as the text tells how rounds differ: in how well their answers' lengths are predicted."""
+    lines: list[Line] = []
+    for name, accuracy in published.SSJF_ROUND_ACCURACY.items():
+        sigma = sigma_for_accuracy(outputs(stage.pool.lengths), published.SSJF_CLASSES, accuracy)
+        told = replace(stage, prediction=Prediction(sigma))
+        lines += _sweep(told, MODES, {f"{name}, {accuracy:.1%} right": (ROUNDS_RATE, 1.0, SIZE)})
+    said = {f"ssjf-{mode}": published.SSJF_ROUNDS for mode in MODES}
+    title = f"conversation rounds at {ROUNDS_RATE:g}/s, Fig. 9"
+    return _experiment(stage, title, lines, sjf_rows(lines, said), "the share that each round's name tells")
 
 
 def sjf_rows(lines: Sequence[Line], said: Mapping[str, Sjf]) -> list[AnyRow]:
@@ -111,19 +127,25 @@ def _sweep(stage: Stage, modes: Sequence[str], points: Mapping[str, tuple[float,
     return lines
 
 
-def _experiment(stage: Stage, title: str, lines: Sequence[Line], rows: Sequence[AnyRow]) -> Experiment:
+def _experiment(
+    stage: Stage,
+    title: str,
+    lines: Sequence[Line],
+    rows: Sequence[AnyRow],
+    right: str = f"{published.SSJF_ACCURACY:.1%} (Table 2)",
+) -> Experiment:
     every = [f"{order}-{mode}" for order in ORDERS for mode in MODES]
     runs = max(1, round(RUNS * stage.setting.scale))
     last = "50 requests" if stage.setting.duration is None else f"{stage.setting.duration:g} s of arrivals"
     setting = (
         f"0.1 s a request and 0.02 s a token, 1 executor, at most {SIZE} rows unless said; means of {runs} runs of "
         f"{last}, as in the simulator that the authors publish; predictions fall into the right one of "
-        f"{published.SSJF_CLASSES} classes in {published.SSJF_ACCURACY:.1%} (Table 2); throughput, which the text does "
+        f"{published.SSJF_CLASSES} classes in {right}; throughput, which the text does "
         "not define, counts requests answered before the last one comes"
     )
     return Experiment(f"SSJF: {title}", setting, SHOWN, lines, [*missing(stage, every), *rows])
 
 
 EXPERIMENTS: Mapping[str, Callable[[Stage], Experiment]] = MappingProxyType(
-    {"rates": rates, "burstiness": burstiness, "sizes": sizes}
+    {"rates": rates, "burstiness": burstiness, "sizes": sizes, "rounds": rounds}
 )

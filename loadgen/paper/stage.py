@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from loadgen.paper.load import Load, Pool
 from loadgen.paper.row import AnyRow, Skipped
-from loadgen.paper.trial import Course, Trial, pooled, run_trial
+from loadgen.paper.trial import Course, Player, Trial, pooled, run_trial
 from loadgen.result import Json
 from loadgen.simulated_prediction import Prediction
 from loadgen.simulation import Machine, Watch
@@ -43,6 +43,8 @@ class Line:
     strategy: str
     point: str
     trial: Trial
+    rounds: tuple[Trial, ...] = ()
+    """What `trial` is the mean of, where the spread is of interest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Experiment:
     """The figures of a trial to show."""
     lines: Sequence[Line]
     rows: Sequence[AnyRow]
+    interrupted: bool = False
+    """Whether it was broken off, so that this is not all of it."""
 
 
 def no_watch(name: str, total: int) -> Watch:
@@ -72,6 +76,7 @@ class Stage:
     prediction: Prediction = Prediction()
     begin: Begin = no_watch
     strategies: Mapping[str, Strategy] = field(default_factory=lambda: STRATEGIES)
+    player: Player = run_trial
     _trials: dict[tuple[Course, Load], Trial] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
@@ -83,19 +88,22 @@ class Stage:
 
     def elsewhere(self, pool: Pool, max_tokens: int) -> Stage:
         """The same for requests of an experiment's own."""
-        return Stage(pool, self.setting, max_tokens, self.prediction, self.begin, self.strategies)
+        return Stage(pool, self.setting, max_tokens, self.prediction, self.begin, self.strategies, self.player)
 
     def run(self, name: str, machine: Machine, load: Load, limits: Limits, point: str, runs: int = 1) -> Line:
         """A strategy under a load; with several runs, each with requests and arrivals of its own, their mean."""
-        course = Course(self.strategies[name], machine, limits, self.max_tokens, self.prediction)
+        course = self._course(name, machine, limits)
         loads = [replace(load, seed=load.seed + number) for number in range(runs)]
         missing = [one for one in loads if (course, one) not in self._trials]
         if missing:
             watch = self.begin(f"{name}, {point}", load.count * len(missing))
             for number, one in enumerate(missing):
-                trial = run_trial(course, one.requests(self.pool), one.seed, _after(watch, number * load.count))
-                self._trials[course, one] = trial
+                after = _after(watch, number * load.count)
+                self._trials[course, one] = self.player(course, one.requests(self.pool), one.seed, after)
         return Line(name, point, pooled([self._trials[course, one] for one in loads]))
+
+    def _course(self, name: str, machine: Machine, limits: Limits) -> Course:
+        return Course(self.strategies[name], machine, limits, self.max_tokens, self.prediction)
 
     def capacity(self, name: str, machine: Machine, limits: Limits, count: int) -> float:
         """Requests a second that a strategy serves when all are there from the start."""
@@ -132,6 +140,11 @@ def experiment_json(one: Experiment) -> Json:
     return {
         "title": one.title,
         "setting": one.setting,
-        "runs": [{"strategy": line.strategy, "point": line.point} | asdict(line.trial) for line in one.lines],
+        "runs": [_line_json(line) for line in one.lines],
         "rows": [row.json() for row in one.rows],
     }
+
+
+def _line_json(line: Line) -> Json:
+    told: Json = {"strategy": line.strategy, "point": line.point} | asdict(line.trial)
+    return told | ({"rounds": [asdict(one) for one in line.rounds]} if line.rounds else {})

@@ -1,17 +1,18 @@
-"""One simulated run of an experiment, as the figures that the papers ask for. Knows no paper."""
+"""One run of an experiment, as the figures that the papers ask for. Knows no paper."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
+from typing import TypeAlias
 
 from loadgen.paper.early import SliceCount
 from loadgen.simulated_figures import figures
 from loadgen.simulated_prediction import Prediction
 from loadgen.simulation import Machine, Simulation, SimulationError, Watch, simulate
 from loadgen.workload.lengths import Lengths
-from scheduler.assembly import assemble
+from scheduler.assembly import Parts, assemble
 from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
 from scheduler.length.table import Length
@@ -67,19 +68,30 @@ class Course:
     """For strategies that predict, other than by the oracle."""
 
 
+Player: TypeAlias = Callable[[Course, Sequence[Lengths], int, Watch], Trial]
+"""Serves requests as a course says, and tells a Watch how it goes on; the number seeds the predictions' errors."""
+
+
 def run_trial(course: Course, requests: Sequence[Lengths], seed: int, watch: Watch | None = None) -> Trial:
-    """Simulate; `seed` is of the predictions' errors. Raises SimulationError and StrategyError."""
-    machine = course.machine
-    assert isinstance(machine.cost, Bilinear), "the papers' machines have bilinear serving times"
-    fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
-    parts = assemble(course.strategy, fitted, machine.cost)
-    slices = SliceCount(parts.observer)
-    predict = _known(course).source(seed)
-    done = simulate(replace(parts, observer=slices), machine, requests, course.max_tokens, watch, predict)
+    """Simulate: a Player. Raises SimulationError and StrategyError."""
+    assert isinstance(course.machine.cost, Bilinear), "the papers' machines have bilinear serving times"
+    parts, slices = assembled(course, course.machine.cost)
+    predict = known(course).source(seed)
+    done = simulate(parts, course.machine, requests, course.max_tokens, watch, predict)
     return trial(done, slices.early_share)
 
 
-def _known(course: Course) -> Prediction:
+def assembled(course: Course, serving_time: Bilinear | None) -> tuple[Parts, SliceCount]:
+    """The parts of a course's strategy, and who counts its slices. Raises StrategyError."""
+    machine = course.machine
+    fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+    parts = assemble(course.strategy, fitted, serving_time)
+    slices = SliceCount(parts.observer)
+    return replace(parts, observer=slices), slices
+
+
+def known(course: Course) -> Prediction:
+    """What the strategy is told of lengths: nothing unless it asks, all when it asks the oracle."""
     match course.strategy.length:
         case Length.NONE:
             return Prediction()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.messages import RowUpdate, SamplingParams
+from loadgen.simulated_prediction import Predict, told
 from loadgen.workload.lengths import Lengths
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher, Refused
@@ -29,6 +30,8 @@ class Played:
 
     arrivals: tuple[float, ...]
     jct: tuple[float, ...]
+    busy: float = 0.0
+    """Seconds that all executors were at work."""
 
     @property
     def mean_jct(self) -> float:
@@ -62,28 +65,46 @@ async def play(
     oracle: bool = False,
     watch: Watch = lambda ended: None,
 ) -> Played:
-    """Submit every request at its time and wait for the last; `oracle` tells the dispatcher how long answers become.
+    """`serve` a trace, in seconds; `oracle` tells the dispatcher how long answers become."""
+    predict = true_length if oracle else None
+    requests = await serve(dispatcher, clock, trace, prompts, max_tokens=max_tokens, predict=predict, watch=watch)
+    return Played(
+        tuple(request.times.arrival - requests[0].times.arrival for request in requests),
+        tuple(_jct(request) for request in requests),
+    )
+
+
+async def serve(
+    dispatcher: Dispatcher,
+    clock: Clock,
+    trace: Sequence[Lengths],
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    max_tokens: int,
+    predict: Predict | None = None,
+    watch: Watch = lambda ended: None,
+) -> list[Request]:
+    """Submit every request at its time and wait for the last; all have finished then.
 
     Requests are counted from when they were due, though the event loop be late. Raises PlayError when one fails.
     """
-    begin, counter, requests = clock.now(), _Counter(watch), []
+    begin, counter, requests = clock.now(), _Counter(watch), list[Request]()
     for one, prompt in zip(trace, prompts, strict=True):
         due = begin + one.arrival
         if due > clock.now():
             await clock.wait(asyncio.Event(), due)
         sampling = SamplingParams(max_tokens, temperature=0.0, replay_tokens=one.output_length)
-        predicted = true_length(sampling) if oracle else None
+        predicted, known = told(None if predict is None else predict(sampling))
         try:
-            request = dispatcher.submit(prompt, sampling, predicted_length=predicted, arrival=due)
+            request = dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known, arrival=due)
         except Refused as error:
             raise PlayError(f"the engine gave up: {error}") from error
         request.stream = _Sink(counter)
         requests.append(request)
     await counter.reach(len(requests))
-    return Played(
-        tuple(request.times.arrival - requests[0].times.arrival for request in requests),
-        tuple(_jct(request) for request in requests),
-    )
+    for request in requests:
+        _require_finished(request)
+    return requests
 
 
 class _Counter:
@@ -124,9 +145,13 @@ class _Sink(TokenStream):
             asyncio.get_running_loop().call_soon(self._counter.add)  # once the request has its end
 
 
-def _jct(request: Request) -> float:
-    if request.state is not State.FINISHED or request.times.end is None:
+def _require_finished(request: Request) -> None:
+    if request.state is not State.FINISHED:
         stream = request.stream
         said = stream.error if isinstance(stream, _Sink) else None
         raise PlayError(f"a request of {request.input_length} tokens failed on the engine: {said or request.state}")
+
+
+def _jct(request: Request) -> float:
+    assert request.times.end is not None, "it has finished"
     return request.times.end - request.times.arrival

@@ -46,6 +46,7 @@ class ScriptedPipeline:
         self.modes: set[bool] = set()
 
     begun: tuple[RowId, ...] = ()
+    extracted: tuple[RowId, ...] = ()
     tally = Tally()
 
     @property

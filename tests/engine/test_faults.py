@@ -177,7 +177,7 @@ def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
 ) -> None:
     failing, sample = FailsAt(call), sampling.sample
 
-    def sample_or_fail(rows: list[Row], logits: Tensor) -> list[Choice | sampling.NonFiniteLogits]:
+    def sample_or_fail(rows: list[Row], logits: Tensor) -> list[Choice | sampling.Unchosen]:
         failing.tick()
         return sample(rows, logits)
 

@@ -179,3 +179,17 @@ def test_a_first_token_does_not_wait_for_a_decode_step(run: Run) -> None:
     pipeline.admit([spec(0)])
     assert [len(update.token_ids) for update in pipeline.turn()] == [1]
     assert pipeline.shape().rows == 0
+
+
+def test_a_row_that_is_taken_out_is_told_in_the_turn_in_which_it_leaves(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    batch = WatchedBatch(tiny_model, 40, rows=4)
+    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64)
+    pipeline.admit([spec(0, length=8, max_tokens=20), spec(1, length=8, max_tokens=20)])
+    told = []
+    while not pipeline.idle:
+        pipeline.turn()
+        told += [f"out {row_id}" for row_id in pipeline.extracted]
+    assert told == [event for event in batch.log if event.startswith("out")]
+    assert told

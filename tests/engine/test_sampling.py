@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine import sampling
 from engine.row import Choice, Row
-from engine.sampling import NonFiniteLogits, penalize, sample, uniform
+from engine.sampling import BLOCK, NonFiniteLogits, penalize, sample, uniform
 from models.text import Text
 from tests.engine.rows import END_TOKEN, row_of
 
@@ -95,6 +95,20 @@ def test_a_token_of_no_probability_is_never_drawn(
 ) -> None:
     monkeypatch.setattr(sampling, "uniform", lambda seed, step: number)
     assert chosen([row_of(tiny_text, **params)], logits_of(0.0, 0.6, 0.4, 0.0)[None]) == [token]
+
+
+@pytest.mark.parametrize("vocab", [BLOCK - 1, BLOCK, 5 * BLOCK + 3])
+def test_a_large_vocabulary_is_inverted_as_a_plain_running_sum(tiny_text: Text, vocab: int) -> None:
+    torch.manual_seed(vocab)
+    logits = torch.randn(40, vocab) * 3
+    logits[:, torch.rand(vocab) < 0.3] = -torch.inf
+    rows = [row_of(tiny_text, seed=seed) for seed in range(40)]
+    ends = logits.softmax(dim=-1).double().cumsum(dim=-1)
+    expected = [
+        int((ends[place] > uniform(row.sampling.seed, row.step) * ends[place, -1]).nonzero()[0])
+        for place, row in enumerate(rows)
+    ]
+    assert chosen(rows, logits) == expected
 
 
 def test_random_numbers_depend_on_seed_and_step_alone() -> None:

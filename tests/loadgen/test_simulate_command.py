@@ -10,7 +10,7 @@ import pytest
 
 from engine.timing import Timings
 from loadgen import simulate_command
-from loadgen.simulate import machine_of
+from loadgen.simulate import limits_of, machine_of
 from loadgen.simulated_load import simulated_load
 from scheduler.bilinear import Bilinear, FitErrors
 from scheduler.profile_store import Conditions, Profile, write_profile
@@ -64,6 +64,12 @@ def test_a_trace_keeps_its_own_times(tmp_path: Path) -> None:
     assert [(one.arrival, one.input_length) for one in simulated_load(parse(tmp_path, *flags))] == [(0.0, 1), (3.0, 4)]
     paced = simulated_load(parse(tmp_path, *flags, "--rate", "1"))
     assert [one.input_length for one in paced] == [1, 4, 10] and paced[-1].arrival == pytest.approx(3.0)
+
+
+def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:
+    args = parse(tmp_path, *SHORT, "--aging-factor", "2.5", "--batch-wait-timeout", "0.5", "--max-batch-size", "3")
+    limits = limits_of(args, machine_of(args)[1])
+    assert (limits.aging.factor, limits.batch_wait_timeout, limits.max_batch_size) == (2.5, 0.5, 3)
 
 
 @pytest.mark.parametrize("by_name", [True, False])

@@ -122,7 +122,7 @@ def test_auto_keeps_weights_of_16_bits_in_16_bits_unless_told_otherwise(
     model = load(folder, dtype=asked)
     assert model.kv.dtype is torch.float32
     assert model.quantization == expected
-    assert isinstance(model.network.get_output_embeddings(), HalfLinear if expected == "float16" else PackedLinear)
+    assert isinstance(loader._head(model.network), HalfLinear if expected == "float16" else PackedLinear)
 
 
 @pytest.mark.parametrize(("quantization", "likeness"), [("float16", 0.99999), ("int8", 0.999), ("int4", 0.9)])

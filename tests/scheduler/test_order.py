@@ -12,7 +12,8 @@ from scheduler.assembly import assemble
 from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
 from scheduler.length.oracle import true_length
-from scheduler.order import AgedSjf, Aging, Order, sjf
+from scheduler.order import ORDERS, AgedSjf, Aging, Order, sjf
+from scheduler.patience import Patience
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting import WaitingQueue
@@ -94,10 +95,35 @@ def test_promotion_does_not_cross_priorities() -> None:
     assert ranked(AgedSjf(AGING), 100.0, request(0, 2.0), request(1, 8.0, arrival=99.0, priority=-1)) == [1, 0]
 
 
-@pytest.mark.parametrize(("now", "first"), [(5.9, [1, 0]), (6.0, [0, 1])])
-def test_a_request_is_promoted_when_it_can_just_meet_its_deadline(now: float, first: list[int]) -> None:
-    """8 tokens are 4 seconds, and the answer is wanted at 10."""
-    assert ranked(AgedSjf(AGING), now, request(0, 8.0, deadline=10.0), request(1, 1.0, arrival=5.5)) == first
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize(("now", "first"), [(1.9, [1, 0]), (2.0, [0, 1])])
+def test_a_request_is_moved_forward_when_it_would_miss_its_deadline(name: str, now: float, first: list[int]) -> None:
+    """8 tokens are 4 seconds, and the answer is wanted at 10: with twice that left it is due."""
+    late, early = request(0, 8.0, arrival=1.5, deadline=10.0), request(1, 1.0, arrival=1.0)
+    assert ranked(ORDERS[name](AGING), now, late, early) == first
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_classes_come_first_then_deadlines_then_the_order(name: str) -> None:
+    requests = (
+        request(0, 2.0, arrival=1.0),
+        request(1, 2.0, arrival=0.0),
+        request(2, 2.0, arrival=2.0, deadline=12.0),
+        request(3, 2.0, arrival=3.0, deadline=11.0),
+        request(4, 2.0, arrival=4.0, deadline=1000.0),
+        request(5, 2.0, arrival=9.0, priority=-1),
+    )
+    assert ranked(ORDERS[name](AGING), 10.0, *requests) == [5, 3, 2, 1, 0, 4]
+
+
+def test_what_is_due_goes_before_what_has_aged() -> None:
+    aged, due = request(0, 1.0), request(1, 8.0, arrival=90.0, deadline=104.0)
+    assert ranked(ORDERS["sjf-aged"](AGING), 100.0, aged, due) == [1, 0]
+
+
+def test_nobody_ages_backwards() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        Aging(factor=-1.0)
 
 
 TOKEN, SHORT, LONG = 0.1, 5, 100
@@ -117,8 +143,8 @@ def long_one_among_short_ones(strategy: str, factor: float, seed: int | None) ->
     for _ in range(800):
         time += SHORT * TOKEN * (1.0 if seed is None else rng.uniform(0.4, 1.4))
         trace.append(Lengths(time, 4, SHORT))
-    limits = Limits(group_tokens=512, prefill_ahead=0, aging=Aging(factor, TOKEN))
-    parts = assemble(STRATEGIES[strategy], limits)
+    limits = Limits(group_tokens=512, prefill_ahead=0, slice_length=16, aging=Aging(factor, TOKEN))
+    parts = assemble(STRATEGIES[strategy], limits.within(1000, 500, 1), COST)
     machine = Machine(COST, capacity_tokens=1000, max_num_seqs=1, context_length=500)
     done = simulate(parts, machine, trace, LONG, predict=true_length).requests
     [long_one] = [one for one in done if one.output_length == LONG]
@@ -134,6 +160,22 @@ def test_a_long_request_ends_within_the_bound_however_many_short_ones_come(facto
     bound = long_one.arrival + TOKEN * (factor * LONG + SHORT + SHORT * len(before) + LONG)
     assert long_one.end <= bound + 1e-6
     assert max(one.arrival for one in others) > bound, "short ones still came"
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_with_the_strategy_of_our_own_too(seed: int | None) -> None:
+    """The bound of turns.py, in seconds, since the profile is the machine: a plan is one request here, so before the
+    long one begins there pass the rest of what is under way and the work of (1 + β)·B* + w*; it makes way once, and
+    waits as long at most again. B* is what really waited: short ones of SHORT tokens and a prompt, and the long one."""
+    long_one, others = long_one_among_short_ones("lengthwise", 10.0, seed)
+    most = 0.0
+    for moment in (one.arrival for one in others if one.arrival <= long_one.end):
+        waited = [one for one in others if one.arrival <= moment < one.started]
+        most = max(most, TOKEN * (len(waited) * (SHORT + 1) + LONG + 1))
+    begins = TOKEN * SHORT + (1 + Patience().share) * most + TOKEN * (LONG + 1)
+    assert long_one.end - long_one.arrival <= 2 * begins + TOKEN * LONG + 1e-6
+    assert max(one.arrival for one in others) > long_one.end, "short ones still came"
+    assert long_one.runs <= 2
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.order import AgedSjf, Aging, fcfs
+from scheduler.order import ORDERS, Aging, fcfs
 from scheduler.request import Request
 from scheduler.waiting import WaitingQueue
 from tests.scheduler.fakes import request
@@ -68,7 +68,7 @@ def test_ranking_sorts_what_is_left(keys: list[tuple[int, int]], data: st.DataOb
 @given(data=st.data())
 def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> None:
     """Requests come, go and come back with other predictions; the queue is held against a plain sort."""
-    order = AgedSjf(Aging(factor=2.0, seconds_per_token=1.0))
+    order = ORDERS["sjf-aged"](Aging(factor=2.0, seconds_per_token=1.0))
     queue, now, gone = WaitingQueue(order), 0.0, list[Request]()
     for row_id in range(data.draw(st.integers(1, 25))):
         now += data.draw(st.integers(0, 3))

@@ -9,18 +9,23 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
+from engine.grammar import Grammars
 from engine.messages import FinishReason, RowUpdate, SamplingParams, TokenLogprob
 from models.catalog import CatalogError
 from models.loader import SamplingDefaults
 from models.text import TextError
 from scheduler.dispatcher import Refused
 from scheduler.length.distribution import LengthDistribution
-from scheduler.request import Request, State, Times
+from scheduler.request import Failure, Request, State, Times
 from server.config import ServeConfig
 from server.service import Limits, Service
 
 ANSWER = "Grüße, 世界 😀!"
+REFUSED = "{{refused}}"
+"""What the fake chat template refuses."""
 END = 256
 """The fake vocabulary is the 256 bytes, then the end token."""
 
@@ -32,18 +37,35 @@ class FakeText:
 
     VOCAB = END + 1
     longest_token = 1
+    takes_tools = False
 
-    def encode(self, text: str) -> list[int]:
+    def to_json(self) -> str:
+        """What llguidance calls a tokenizer of bytes."""
+        return "byte"
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        if any(message["role"] == "tool" for message in messages):
-            raise TextError("the template knows no tools")
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] = MappingProxyType({}),
+    ) -> list[int]:
+        if any(REFUSED in message["content"] for message in messages):
+            raise TextError("the template does not like it")
         turns = "".join(f"{message['role']}:{message['content']}\n" for message in messages)
-        return self.encode(f"{turns}assistant:")
+        opening = "".join(f"{name}={value}\n" for name, value in variables.items())
+        return self.encode(f"{opening}{turns}{'assistant:' if add_generation_prompt else ''}")
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return bytes(one for one in ids if one != END).decode(errors="replace")
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        pieces = bytes(one for one in ids if one != END).decode(errors="replace")
+        return pieces if skip_special_tokens else pieces + "<end>" * list(ids).count(END)
+
+    def token_string(self, token_id: int) -> str:
+        return self.token_text(token_id)
 
     def token_text(self, token_id: int) -> str:
         return "<end>" if token_id == END else bytes([token_id]).decode(errors="replace")
@@ -98,12 +120,19 @@ class FakeDispatcher:
         self.submitted: list[Request] = []
         self.cancelled: list[Request] = []
         self.changed = asyncio.Event()
+        self.waiting = 0
+        self.tokens_waiting = 0
+        self.free_slots = 0
+        self.wait = 1.0
+        self.ahead: int | None = None  # place of whatever waits
+        self.expected: float | None = None  # and for how long it will
+        self.dead = asyncio.Event()
         self._ids = itertools.count()
         self._tasks: dict[Request, asyncio.Task[None]] = {}
 
     @property
     def requests_waiting(self) -> int:
-        return 0
+        return self.waiting
 
     @property
     def requests_running(self) -> int:
@@ -112,12 +141,25 @@ class FakeDispatcher:
     def now(self) -> float:
         return time.monotonic()
 
+    def place(self, request: Request) -> int | None:
+        return self.ahead if request.state is State.WAITING else None
+
+    def expected_wait(self, request: Request) -> float | None:
+        return self.expected if request.state is State.WAITING else None
+
+    def retry_after(self) -> float:
+        return self.wait
+
+    async def death(self) -> None:
+        await self.dead.wait()
+
     def submit(
         self,
         prompt: Sequence[int],
         sampling: SamplingParams,
         *,
         priority: int = 0,
+        deadline: float | None = None,
         predicted_length: float | None = None,
         distribution: LengthDistribution | None = None,
         arrival: float | None = None,
@@ -125,7 +167,7 @@ class FakeDispatcher:
         if self.draining:
             raise Refused("the server is shutting down")
         times = Times(self.now() if arrival is None else arrival)
-        request = Request(next(self._ids), tuple(prompt), sampling, times, priority)
+        request = Request(next(self._ids), tuple(prompt), sampling, times, priority, deadline)
         request.predicted_length, request.distribution = predicted_length, distribution
         self.submitted.append(request)
         self._tasks[request] = asyncio.create_task(self._play(request))
@@ -148,7 +190,16 @@ class FakeDispatcher:
         self.draining = True
         for request, task in list(self._tasks.items()):
             task.cancel()
+            request.failure = Failure.SHUTDOWN
             self._absorb(request, RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message))
+
+    def die(self, request: Request) -> Iterable[RowUpdate]:
+        """A script whose first token is the last that anybody gets."""
+        yield from [*answer(request)][:1]
+        self.alive = False
+        self.dead.set()
+        request.failure = Failure.EXECUTOR
+        yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the executor of this request failed")
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition holds; looked at whenever a request comes, ends or is cancelled."""
@@ -186,15 +237,17 @@ class FakeDispatcher:
 
 def fake_service(pool: ThreadPoolExecutor, dispatcher: FakeDispatcher, limits: Limits) -> Service:
     """A service with nothing behind it."""
+    text = FakeText()
     return Service(
         dispatcher=dispatcher,
-        text=FakeText(),
+        text=text,
         model_names=("fake", "org/alias"),
         model_root="somewhere/fake",
         context_length=256,
         vocab_size=FakeText.VOCAB,
         sampling_defaults=SamplingDefaults(temperature=0.7, top_k=40),
         tokenizer_pool=pool,
+        grammars=Grammars(text, FakeText.VOCAB, {END}),
         limits=limits,
     )
 
@@ -211,5 +264,7 @@ async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
             await asyncio.Event().wait()
         case "stuck":
             dispatcher.pause = 1
+        case "mortal":
+            dispatcher.script = dispatcher.die
     with ThreadPoolExecutor(1) as pool:
         yield fake_service(pool, dispatcher, Limits())

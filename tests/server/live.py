@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from server.front import OPEN, Front
 from server.process import listening
 from server.service import Limits, Service
 from tests.server.fakes import FakeDispatcher, fake_service
@@ -73,12 +74,14 @@ class Live:
 
 
 @asynccontextmanager
-async def live_server(pool: ThreadPoolExecutor, limits: Limits, **service_fields: Any) -> AsyncIterator[Live]:
+async def live_server(
+    pool: ThreadPoolExecutor, limits: Limits, *, front: Front = OPEN, **service_fields: Any
+) -> AsyncIterator[Live]:
     """A server on a free port, with the process's own settings for connections."""
     dispatcher = FakeDispatcher()
     service = replace(fake_service(pool, dispatcher, limits), **service_fields)
     port = socket.create_server(("127.0.0.1", 0))
-    async with listening(service, port), aiohttp.ClientSession() as session:
+    async with listening(service, port, front), aiohttp.ClientSession() as session:
         yield Live(port.getsockname()[1], service, dispatcher, session)
 
 
@@ -95,7 +98,7 @@ def raw_post(path: str, body: dict[str, object]) -> bytes:
 def parse_events(raw: bytes) -> list[Any]:
     """The JSON of every event, comments left out; checks the framing and that the end marker is last."""
     assert raw.endswith(b"data: [DONE]\n\n")
-    frames = [frame for frame in raw.decode().split("\n\n") if frame != ": keep-alive"]
+    frames = [frame for frame in raw.decode().split("\n\n") if not frame.startswith(":")]
     assert frames.pop() == ""
     assert frames.pop() == "data: [DONE]"
     assert all(frame.startswith("data: {") and "\n" not in frame for frame in frames)

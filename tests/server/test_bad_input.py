@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.server.fakes import ANSWER, END
+from tests.server.fakes import ANSWER, END, REFUSED
 from tests.server.live import Live, chat_body, parse_events, text_of
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -72,6 +72,9 @@ BAD: dict[str, tuple[tuple[str, bytes], int, str | None, str]] = {
     "frequency_penalty out of range": (chat(frequency_penalty=-3), 400, "frequency_penalty", "invalid_value"),
     "repetition_penalty of zero": (chat(repetition_penalty=0), 400, "repetition_penalty", "invalid_value"),
     "priority out of range": (chat(priority=2**40), 400, "priority", "invalid_value"),
+    "a deadline in the past": (chat(deadline_ms=0), 400, "deadline_ms", "invalid_value"),
+    "a deadline after more than a day": (chat(deadline_ms=86_400_001), 400, "deadline_ms", "invalid_value"),
+    "text for a deadline": (completion(deadline_ms="soon"), 400, "deadline_ms", "invalid_value"),
     "max_tokens of zero": (chat(max_tokens=0), 400, "max_tokens", "invalid_request"),
     "negative max_tokens": (chat(max_tokens=-1), 400, "max_tokens", "invalid_value"),
     "max_completion_tokens of zero": (chat(max_completion_tokens=0), 400, "max_completion_tokens", "invalid_value"),
@@ -105,7 +108,7 @@ BAD: dict[str, tuple[tuple[str, bytes], int, str | None, str]] = {
     "too many messages": (chat(messages=[{"role": "user", "content": ""}] * 2049), 400, "messages", "invalid_value"),
     "a message without a role": (chat(messages=[{"content": "Hi"}]), 400, "messages", "invalid_value"),
     "an unknown role": (says("Hi", "wizard"), 400, "messages", "invalid_value"),
-    "a role that the template refuses": (says("Hi", "tool"), 400, "messages", "invalid_request"),
+    "a message that the template refuses": (says(REFUSED), 400, "messages", "invalid_request"),
     "a message without content": (says(None), 400, "messages", "invalid_request"),
     "content that is a number": (says(3), 400, "messages", "invalid_value"),
     "content that is an image": (says([{"type": "image_url"}]), 400, "messages", "unsupported"),
@@ -138,15 +141,28 @@ BAD: dict[str, tuple[tuple[str, bytes], int, str | None, str]] = {
     "a huge answer": (chat(max_completion_tokens=2**31 - 1), 400, "max_completion_tokens", "context_length_exceeded"),
     "best_of other than n": (completion(best_of=2), 400, "best_of", "unsupported"),
     "a suffix": (completion(suffix="end"), 400, "suffix", "unsupported"),
-    "tools": (chat(tools=[{"type": "function"}]), 400, "tools", "unsupported"),
+    "a tool without a function": (chat(tools=[{"type": "function"}]), 400, "tools", "invalid_value"),
+    "a template in the request": (chat(chat_template="{{ x }}"), 400, "chat_template", "unsupported"),
+    "variables of a template that are lists": (
+        chat(chat_template_kwargs={"a": [1]}),
+        400,
+        "chat_template_kwargs",
+        "invalid_value",
+    ),
+    "a beam search": (completion(use_beam_search=True), 400, "use_beam_search", "unsupported"),
+    "speech": (chat(modalities=["text", "audio"]), 400, "modalities", "unsupported"),
+    "a forced function": (chat(function_call={"name": "f"}), 400, "function_call", "unsupported"),
+    "control tokens in the answer": (chat(skip_special_tokens=False), 400, "skip_special_tokens", "unsupported"),
+    "no turn of its own": (chat(add_generation_prompt=False), 400, "add_generation_prompt", "unsupported"),
+    "a turn to go on with": (chat(continue_final_message=True), 400, "continue_final_message", "unsupported"),
     "functions": (chat(functions=[{"name": "f"}]), 400, "functions", "unsupported"),
-    "a forced tool": (chat(tool_choice="required"), 400, "tool_choice", "unsupported"),
-    "JSON output": (chat(response_format={"type": "json_object"}), 400, "response_format", "unsupported"),
-    "past tool calls": (
+    "a forced call without tools": (chat(tool_choice="required"), 400, "tool_choice", "invalid_request"),
+    "an unknown format": (chat(response_format={"type": "yaml"}), 400, "response_format", "invalid_value"),
+    "past tool calls of nothing": (
         chat(messages=[{"role": "assistant", "tool_calls": [{}]}]),
         400,
         "messages",
-        "unsupported",
+        "invalid_value",
     ),
 }
 
@@ -200,3 +216,19 @@ async def test_the_message_names_the_place_inside_a_list(live: Live) -> None:
     _, reply = await live.post(CHAT, {"messages": turns})
     assert reply["error"]["message"].startswith("messages[1].content[0].text: ")
     assert reply["error"]["param"] == "messages"
+
+
+async def test_what_asks_for_nothing_is_passed_over(live: Live) -> None:
+    nothing: dict[str, object] = {
+        "use_beam_search": False,
+        "chat_template": None,
+        "modalities": ["text"],
+        "skip_special_tokens": True,
+        "add_generation_prompt": True,
+        "function_call": "none",
+        "bad_words": [],
+        "audio": {},
+        "user": "me",
+        "unheard_of": [1, {"deep": None}],
+    }
+    assert (await live.chat(**nothing))["choices"][0]["message"]["content"] == ANSWER

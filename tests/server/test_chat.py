@@ -153,3 +153,11 @@ async def test_unknown_fields_and_nulls_are_accepted(live: Live) -> None:
 async def test_priority_reaches_the_dispatcher(live: Live) -> None:
     await live.chat(priority=-3)
     assert live.dispatcher.submitted[0].priority == -3
+
+
+async def test_a_deadline_is_told_from_the_arrival_on_for_every_answer(live: Live) -> None:
+    await live.chat(deadline_ms=2500, n=2)
+    await live.chat()
+    wanted = [request.deadline for request in live.dispatcher.submitted]
+    arrivals = [request.times.arrival for request in live.dispatcher.submitted]
+    assert wanted == [arrivals[0] + 2.5, arrivals[1] + 2.5, None]

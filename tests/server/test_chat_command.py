@@ -8,13 +8,18 @@ import pty
 import signal
 import sys
 from asyncio.subprocess import PIPE, create_subprocess_exec
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from server.access import Access
 from server.conversation import ChatError, Conversation
+from server.front import Front
+from server.keys import Keyring
+from server.service import Limits
 from tests.server.fakes import ANSWER, FakeText
-from tests.server.live import Live
+from tests.server.live import Live, live_server
 
 ROOT = Path(__file__).parents[2]
 DEAD_END = "http://127.0.0.1:1"
@@ -39,6 +44,14 @@ async def test_without_a_terminal_it_answers_each_line_and_prints_nothing_else(l
         "system:Be brief\nuser:Anew\nassistant:",
     ]
     assert {(one.sampling.temperature, one.sampling.max_tokens) for one in live.dispatcher.submitted} == {(0.5, 100)}
+
+
+async def test_a_key_is_brought_where_the_server_wants_one(pool: ThreadPoolExecutor) -> None:
+    front = Front(Access(Keyring(["a-key-for-the-tests"])))
+    async with live_server(pool, Limits(), front=front) as live:
+        assert (await chat(live.url, "Hi\n", "--api-key", "a-key-for-the-tests"))[:2] == (0, f"{ANSWER}\n")
+        code, out, err = await chat(live.url, "Hi\n")
+        assert (code, out) == (1, "") and "Bearer" in err
 
 
 async def test_without_a_server_it_says_how_to_start_one() -> None:

@@ -89,6 +89,19 @@ def test_a_wrong_configuration_exits_with_78_and_no_traceback(
     assert capsys.readouterr().err == "lengthwise: error: LENGTHWISE_PORT: 'x' is not a whole number\n"
 
 
+def test_a_variable_that_is_no_setting_is_named_with_the_nearest_that_is(
+    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It does not keep the server from starting: Kubernetes sets some for a service of this name."""
+    for name in ("MAX_NUM_SEQ", "SERVICE_HOST", "SEED", "CACHE"):
+        monkeypatch.setenv(f"LENGTHWISE_{name}", "5")
+    assert cli.main(["serve"]) == 0
+    assert started[0].seed == 5
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "lengthwise: warning: LENGTHWISE_MAX_NUM_SEQ is no setting; did you mean LENGTHWISE_MAX_NUM_SEQS?"
+    assert second.startswith("lengthwise: warning: LENGTHWISE_SERVICE_HOST is no setting")
+
+
 def test_help_names_every_setting_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["serve", "--help"])

@@ -93,7 +93,9 @@ async def test_bytes_that_are_not_http_are_refused_without_filling_the_log(
     caplog.handler.addFilter(quiet_broken_requests)
     async with live.connect() as (reader, writer):
         writer.write(b"\x16\x03\x01 nonsense\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.0 400 ")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.0 400 ") and b"\r\nServer: Lengthwise" in head
+        assert orjson.loads(body)["error"]["type"] == "BadRequestError"
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 

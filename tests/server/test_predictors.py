@@ -21,7 +21,9 @@ from scheduler.length.features import FEATURES, LengthQuery
 from scheduler.length.forest import Growth, grow
 from scheduler.length.front import Prediction, Source
 from scheduler.length.store import manifest, save
+from scheduler.length.table import Length
 from scheduler.request import Request, Times
+from server import predictors
 from server.config import ServeConfig
 from server.length_process import Work
 from server.lengths import Lengths
@@ -176,6 +178,19 @@ async def test_a_cache_knows_near_duplicates(config: ServeConfig) -> None:
         counts = lengths.learned.cached
         assert counts is not None and (counts.hits, counts.mean_error) == (1, 1.0)
     async with lengths_of(config) as lengths:
+        assert lengths.learned.cached is None
+
+
+async def test_one_flag_turns_a_cache_off_that_a_predictor_comes_with(
+    config: ServeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forest = replace(predictors.KINDS[Length.FOREST], cache_size=8)
+    monkeypatch.setattr(predictors, "KINDS", {Length.FOREST: forest})
+    async with lengths_of(config) as lengths:
+        assert lengths.learned.cached is not None
+    async with lengths_of(replace(config, length_cache_size=0)) as lengths:
+        await serve(lengths, 5)
+        assert (await serve(lengths, 6)).source is not Source.CACHE
         assert lengths.learned.cached is None
 
 

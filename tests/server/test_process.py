@@ -79,9 +79,15 @@ async def test_what_does_not_end_in_time_ends_with_an_error_event_and_the_end_ma
         await server.until_status("/health/ready", 503)
         assert await server.status("/health/live") == 200
         async with server.session.post(f"{server.url}/v1/chat/completions", json=chat_body()) as refused:
-            assert refused.status == 503
+            assert (refused.status, refused.headers["Connection"]) == (503, "close")
+            assert (await refused.json())["error"]["code"] == "server_shutting_down"
         (error,) = parse_events(await stream.read())
-        assert error["error"]["message"] == "the server is shutting down"
+        assert error["error"] == {
+            "message": "the server is shutting down",
+            "type": "ServiceUnavailableError",
+            "param": None,
+            "code": "server_shutting_down",
+        }
         assert await server.process.wait() == 0
 
 
@@ -96,6 +102,14 @@ async def test_a_second_signal_ends_what_runs_at_once_and_frees_the_port() -> No
         assert time.monotonic() - sent < 10
     with take_port("127.0.0.1", int(server.url.rpartition(":")[2])):
         pass
+
+
+async def test_when_nothing_is_left_that_could_serve_clients_are_told_and_the_process_ends_with_70() -> None:
+    """It used to stay for ever, ready for nothing, and no service manager could know."""
+    async with serving("mortal") as server, server.begun_stream() as stream:
+        (error,) = parse_events(await stream.read())
+        assert (error["error"]["type"], error["error"]["code"]) == ("ServiceUnavailableError", "executor_failed")
+        assert await server.process.wait() == 70
 
 
 async def test_a_signal_while_the_model_loads_ends_the_process_at_once_with_0() -> None:

@@ -22,7 +22,7 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture
 def limits() -> Limits:
-    return Limits(sse_keep_alive_interval=0.02, stall_timeout=0.3)
+    return Limits(sse_keep_alive_interval=0.02, stall_timeout=0.3, place_interval=0.01)
 
 
 def dechunk(raw: bytes) -> list[bytes]:
@@ -67,6 +67,30 @@ async def test_a_stream_that_waits_gets_comments_that_clients_pass_over(live: Li
         live.dispatcher.go.set()
         rest = await reader.readuntil(b"0\r\n\r\n")
     assert text_of(parse_events(b"".join(dechunk(rest)))) == ANSWER
+
+
+async def test_a_stream_that_waits_is_told_its_place_and_expected_wait_and_again_when_they_change(live: Live) -> None:
+    live.dispatcher.pause, live.dispatcher.ahead, live.dispatcher.expected = 0, 2, 1.25
+    async with live.connect() as (reader, writer):
+        writer.write(raw_post(CHAT, chat_body(stream=True)))
+        await reader.readuntil(b": queued place=3 expected_wait_s=1.2\n\n\r\n")
+        live.dispatcher.ahead, live.dispatcher.expected = 0, None
+        await reader.readuntil(b": queued place=1\n\n\r\n")
+        await reader.readuntil(b": queued place=1\n\n\r\n")  # told again, after a while
+        live.dispatcher.go.set()
+        rest = await reader.readuntil(b"0\r\n\r\n")
+    assert text_of(parse_events(b"".join(dechunk(rest)))) == ANSWER
+
+
+async def test_of_several_answers_the_first_to_start_has_the_place(live: Live) -> None:
+    live.dispatcher.pause = 0
+    places = iter((5, 3, 4))
+    live.dispatcher.place = lambda request: next(places, 3)  # type: ignore[method-assign]
+    async with live.connect() as (reader, writer):
+        writer.write(raw_post(CHAT, chat_body(stream=True, n=3)))
+        await reader.readuntil(b": queued place=4\n\n\r\n")
+        live.dispatcher.go.set()
+        assert b": queued" not in await reader.readuntil(b"0\r\n\r\n")
 
 
 def failing(request: Request) -> Iterable[RowUpdate]:

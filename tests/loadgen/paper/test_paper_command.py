@@ -87,7 +87,7 @@ def test_strategies_that_are_not_there_are_skipped_by_name() -> None:
 def test_vsq_says_that_it_needs_a_real_engine() -> None:
     made = magnus.main(stage("ccb"))
     texts = [row.measured_text for row in made.rows if isinstance(row, Skipped)]
-    assert texts == ["skipped: no strategy ccb in the table", "skipped: 4-bit weights need a real engine"]
+    assert texts == ["skipped: no strategy ccb in the table", "skipped: 4-bit weights need a real engine: --real"]
 
 
 def test_a_run_is_done_once() -> None:

@@ -55,4 +55,7 @@ def test_ssjf() -> None:
     assert both(published.SSJF_BURSTINESS) == [
         (30.5, 2.6), (39.0, 2.6), (35.0, 2.2), (37.6, 3.4), (52.9, 3.8), (41.5, 2.7),
     ]  # fmt: skip
+    rounds = published.SSJF_ROUNDS
+    assert (rounds.jct.low, rounds.jct.high, rounds.throughput.low, rounds.throughput.high) == (33.1, 38.9, 1.67, 2.22)
+    assert dict(published.SSJF_ROUND_ACCURACY) == {"round 1": 0.619, "round 2": 0.6}
     assert published.SSJF_ACCURACY == 0.615 and published.MAGNUS_RMSE == 15.649

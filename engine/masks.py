@@ -1,0 +1,41 @@
+"""What the grammars of rows let follow, as tensors for the sampler. Knows rows and bits, and no grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.grammar import GrammarFault
+from engine.row import Row
+
+Masks: TypeAlias = tuple[dict[int, Tensor], dict[int, GrammarFault]]
+
+
+def masks(rows: Sequence[Row], logits: Tensor) -> Masks:
+    """For each place of a row with a grammar: what may follow there (vocab,), boolean, or why nobody can say.
+
+    logits  (rows, vocab), whose device and width the masks take
+
+    A fault is the row's own; the others never notice. Rows without a grammar cost nothing.
+    """
+    bits, faults = {}, {}
+    for place, row in enumerate(rows):
+        if row.matcher is not None:
+            try:
+                bits[place] = row.allowed()
+            except GrammarFault as fault:
+                faults[place] = fault
+    if not bits:
+        return {}, faults
+    packed = torch.from_numpy(np.stack([line for line in bits.values() if line is not None])).to(logits.device)
+    return dict(zip(bits, unpack(packed, logits.shape[-1]), strict=True)), faults
+
+
+def unpack(packed: Tensor, width: int) -> Tensor:
+    """(rows, bytes) of eight tokens each, the least bit first -> (rows, width), boolean. One copy for all rows."""
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return ((packed[:, :, None] >> places) & 1).bool().flatten(1)[:, :width]

@@ -1,0 +1,39 @@
+"""Requests whose answer is wanted by some moment, and which of them have waited past it."""
+
+from __future__ import annotations
+
+import heapq
+
+from engine.messages import RowId
+from scheduler.request import Request, State
+
+
+class Deadlines:
+    """Only the wait for the first token counts: what has been begun is ended in any case."""
+
+    def __init__(self) -> None:
+        self._moments: list[tuple[float, RowId, Request]] = []  # a heap; those that no longer count are still there
+
+    def add(self, request: Request) -> None:
+        """Mind a request's deadline, if it has one."""
+        if request.deadline is not None:
+            heapq.heappush(self._moments, (request.deadline, request.row_id, request))
+
+    def next(self) -> float | None:
+        """When the next deadline passes, in seconds of the clock; None for never."""
+        while self._moments and not _minded(self._moments[0][2]):
+            heapq.heappop(self._moments)
+        return self._moments[0][0] if self._moments else None
+
+    def passed(self, now: float) -> list[Request]:
+        """Requests that wait still and whose deadline has passed; told once."""
+        late = []
+        while (moment := self.next()) is not None and moment <= now:
+            request = heapq.heappop(self._moments)[2]
+            if request.state is State.WAITING:
+                late.append(request)
+        return late
+
+
+def _minded(request: Request) -> bool:
+    return not request.state.is_final and not request.generated

@@ -1,0 +1,89 @@
+// The figures at the top: rates and latencies of the last minute, each with its line.
+
+import { count, percent, quantile, seconds, sorted } from "./numbers.js";
+import { Sparkline } from "./sparkline.js";
+
+const SPAN = 60;
+const RATE = 2; // seconds over which a rate is taken
+const KEPT = 500; // answers
+
+export class Figures {
+  constructor(paint) {
+    this.lines = Object.fromEntries(
+      ["speed", "first", "latency", "requests", "useful"].map((name) => [name, new Sparkline(`${name}-line`, paint)]),
+    );
+    this.begin([]);
+  }
+
+  /** Start anew, with answers that ended before. */
+  begin(ended) {
+    this.ticks = [];
+    this.ended = [...ended];
+    this.points = { speed: [], first: [], latency: [], requests: [], useful: [] };
+    this.next = 0;
+  }
+
+  tick(tick) {
+    this.ticks.push({ t: tick.t, totals: tick.totals, waiting: tick.waiting, running: tick.running });
+    this.ended.push(...tick.ended);
+    this.ticks = this.ticks.filter((one) => one.t > tick.t - SPAN);
+    if (tick.t < this.next) return;
+    this.next = tick.t + 0.5;
+    this.note(tick);
+    this.show(tick);
+  }
+
+  note(tick) {
+    const { t } = tick;
+    const since = this.ticks.find((one) => one.t >= t - RATE) ?? this.ticks[0];
+    const made = difference(since, this.ticks.at(-1));
+    this.points.speed.push([t, made.seconds ? made.generated / made.seconds : null]);
+    this.points.requests.push([t, tick.waiting + tick.running]);
+    this.points.useful.push([t, made.all ? (made.all - made.wasted) / made.all : null]);
+    const late = this.recent(t, 10);
+    this.points.first.push([t, quantile(sorted(late.map((one) => one[5])), 0.5) ?? null]);
+    this.points.latency.push([t, quantile(sorted(late.map((one) => one[6])), 0.5) ?? null]);
+    for (const name of Object.keys(this.points)) {
+      this.points[name] = this.points[name].filter(([moment]) => moment > t - SPAN);
+    }
+  }
+
+  recent(t, span) {
+    return this.ended.filter((one) => one[0] > t - span);
+  }
+
+  show(tick) {
+    const { t } = tick;
+    const made = difference(this.ticks[0], this.ticks.at(-1));
+    const ended = this.recent(t, SPAN);
+    this.ended = this.ended.slice(-KEPT);
+    this.say("speed", count(this.points.speed.at(-1)[1] ?? 0), `generated; ${count(rate(made.prompt, made))} read`);
+    this.saySeconds("first", sorted(ended.map((one) => one[5])));
+    this.saySeconds("latency", sorted(ended.map((one) => one[6])));
+    this.say("requests", count(tick.running), tick.waiting ? `running; ${count(tick.waiting)} wait` : "running; none waits");
+    const note = made.all ? `${percent(made.pad / made.all)} padding, ${percent(made.invalid / made.all)} invalid` : "of all tokens computed";
+    this.say("useful", percent(1 - made.wasted / made.all), note);
+    for (const [name, line] of Object.entries(this.lines)) line.draw(this.points[name], t, SPAN, name === "useful" ? 1 : 0);
+  }
+
+  saySeconds(name, values) {
+    const slow = quantile(values, 0.95);
+    this.say(name, seconds(quantile(values, 0.5)), values.length ? `median; 95 % within ${seconds(slow)}` : "median");
+  }
+
+  say(name, value, note) {
+    document.getElementById(name).textContent = value;
+    document.getElementById(`${name}-note`).textContent = note;
+  }
+}
+
+function difference(from, to) {
+  const part = (name) => to.totals[name] - from.totals[name];
+  const made = { prompt: part("prompt"), generated: part("generated"), pad: part("pad"), invalid: part("invalid") };
+  const wasted = made.pad + made.invalid;
+  return { ...made, wasted, all: made.prompt + made.generated + wasted, seconds: to.t - from.t };
+}
+
+function rate(tokens, made) {
+  return made.seconds ? tokens / made.seconds : 0;
+}

@@ -1,0 +1,38 @@
+// The API key: asked for when the server wants one, kept in this tab only, sent with each request.
+
+const PLACE = "lengthwise-key";
+
+export class Key {
+  constructor(changed) {
+    this.changed = changed;
+    this.dialog = document.getElementById("key");
+    this.field = document.getElementById("key-value");
+    this.why = document.getElementById("key-why");
+    this.usual = this.why.textContent;
+    document.getElementById("key-open").addEventListener("click", () => this.ask());
+    document.getElementById("key-close").addEventListener("click", () => this.dialog.close());
+    document.getElementById("key-form").addEventListener("submit", (event) => this.take(event));
+  }
+
+  /** Headers of a request that may need the key. */
+  headers() {
+    const key = sessionStorage.getItem(PLACE);
+    return key ? { Authorization: `Bearer ${key}` } : {};
+  }
+
+  /** Open the dialog, with a reason where the server refused. */
+  ask(reason) {
+    this.why.textContent = reason ?? this.usual;
+    this.field.value = sessionStorage.getItem(PLACE) ?? "";
+    if (!this.dialog.open) this.dialog.showModal();
+  }
+
+  take(event) {
+    event.preventDefault();
+    const key = this.field.value.trim();
+    if (key) sessionStorage.setItem(PLACE, key);
+    else sessionStorage.removeItem(PLACE);
+    this.dialog.close();
+    this.changed();
+  }
+}

@@ -1,0 +1,156 @@
+// A conversation with the model, streamed; several answers at once, to see rows join the batch together.
+
+import { count, seconds } from "./numbers.js";
+import { read } from "./sse.js";
+
+const QUIET = "keep-alive";
+
+export class Playground {
+  constructor(key) {
+    this.key = key;
+    this.model = undefined;
+    this.said = [];
+    this.stopper = null;
+    for (const name of ["talk", "prompt", "play", "play-note", "play-stop", "play-send", "play-new", "play-tokens", "play-heat", "play-count"]) {
+      this[name.replace("play-", "")] = document.getElementById(name);
+    }
+    this.play.addEventListener("submit", (event) => this.submit(event));
+    this.stop.addEventListener("click", () => this.halt());
+    this.new.addEventListener("click", () => this.begin());
+    this.prompt.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.submit(event);
+    });
+  }
+
+  /** Forget the conversation. */
+  begin() {
+    this.halt();
+    this.said = [];
+    this.talk.replaceChildren();
+    this.note.textContent = "";
+    this.prompt.focus();
+  }
+
+  halt() {
+    this.stopper?.abort();
+  }
+
+  submit(event) {
+    event.preventDefault();
+    const text = this.prompt.value.trim();
+    if (!text || this.stopper || !this.play.reportValidity()) return;
+    this.prompt.value = "";
+    this.said.push({ role: "user", content: text });
+    this.bubble("user", "you").append(text);
+    this.ask();
+  }
+
+  async ask() {
+    const stopper = new AbortController();
+    const answers = [];
+    this.busy(stopper);
+    this.began = performance.now();
+    this.note.textContent = "Sent.";
+    try {
+      await this.stream(answers, stopper.signal);
+    } catch (error) {
+      this.fail(error, answers, stopper.signal.aborted);
+    } finally {
+      for (const answer of answers) answer.bubble.classList.remove("busy");
+      if (answers[0]?.text) this.said.push({ role: "assistant", content: answers[0].text });
+      else this.said.pop();
+      this.busy(null);
+    }
+  }
+
+  busy(stopper) {
+    this.stopper = stopper;
+    this.stop.disabled = !stopper;
+    this.send.disabled = Boolean(stopper);
+  }
+
+  async stream(answers, signal) {
+    const response = await fetch("v1/chat/completions", {
+      method: "POST",
+      signal,
+      headers: { "Content-Type": "application/json", ...this.key.headers() },
+      body: JSON.stringify({
+        model: this.model,
+        messages: this.said,
+        stream: true,
+        stream_options: { include_usage: true },
+        max_tokens: this.tokens.valueAsNumber,
+        temperature: this.heat.valueAsNumber,
+        n: this.count.valueAsNumber,
+      }),
+    });
+    if (response.status === 401) this.key.ask("The server wants an API key. It stays in this tab.");
+    if (!response.ok) throw new Error((await response.json()).error.message);
+    for await (const event of read(response)) {
+      if (event.comment !== undefined) this.wait(event.comment);
+      else if (event.data !== "[DONE]") this.take(JSON.parse(event.data), answers);
+    }
+  }
+
+  /** While it is queued, the server tells in comments how long that will be. */
+  wait(comment) {
+    if (comment === QUIET) return;
+    const told = Object.fromEntries(comment.split(" ").map((part) => part.split("=")));
+    const wait = told.expected_wait_s === undefined ? "" : `, about ${seconds(Number(told.expected_wait_s))}`;
+    this.note.textContent = told.place === undefined ? comment : `Place ${told.place} in the queue${wait}.`;
+  }
+
+  take(chunk, answers) {
+    if (chunk.error) throw new Error(chunk.error.message);
+    for (const choice of chunk.choices) {
+      const answer = (answers[choice.index] ??= this.answer(choice.index));
+      const text = choice.delta.content ?? "";
+      if (!answer.text && text) this.note.textContent = "Answering.";
+      answer.text += text;
+      answer.body.append(text);
+      if (choice.finish_reason) answer.bubble.classList.remove("busy");
+    }
+    if (chunk.usage) this.sum(chunk);
+    this.talk.scrollTop = this.talk.scrollHeight;
+  }
+
+  answer(index) {
+    const bubble = this.bubble("assistant", this.count.valueAsNumber > 1 ? `answer ${index + 1}` : "answer");
+    bubble.classList.add("busy");
+    const body = document.createElement("span");
+    bubble.append(body);
+    return { bubble, body, text: "" };
+  }
+
+  bubble(role, name) {
+    const bubble = document.createElement("div");
+    bubble.className = `said ${role}`;
+    const who = document.createElement("span");
+    who.className = "who";
+    who.textContent = name;
+    bubble.append(who);
+    this.talk.append(bubble);
+    this.talk.scrollTop = this.talk.scrollHeight;
+    return bubble;
+  }
+
+  sum({ usage, metrics }) {
+    const parts = [`${count(usage.prompt_tokens)} tokens in, ${count(usage.completion_tokens)} out`];
+    if (typeof metrics?.predicted_tokens === "number") parts.push(`${count(metrics.predicted_tokens)} predicted`);
+    if (typeof metrics?.queue_time_ms === "number") parts.push(`waited ${seconds(metrics.queue_time_ms / 1000)}`);
+    if (typeof metrics?.time_to_first_token_ms === "number") parts.push(`first token after ${seconds(metrics.time_to_first_token_ms / 1000)}`);
+    parts.push(`${seconds((performance.now() - this.began) / 1000)} in all`);
+    this.note.textContent = parts.join(" · ");
+  }
+
+  fail(error, answers, stopped) {
+    if (stopped) {
+      this.note.textContent = "Stopped; the server was told.";
+      return;
+    }
+    this.note.textContent = "";
+    const bubble = answers.length ? answers[0].bubble : this.bubble("assistant", "error");
+    bubble.classList.add("failed");
+    bubble.append(`${answers.length ? "\n" : ""}${error.message}`);
+  }
+}

@@ -1,0 +1,30 @@
+// Who waits: first what executors have and have not begun, then the queue in its order, with what is expected of each.
+
+import { count, seconds } from "./numbers.js";
+import { fill } from "./table.js";
+
+export class Queue {
+  constructor() {
+    this.body = document.querySelector("#queue tbody");
+    this.head = document.querySelector("#queue thead");
+    this.empty = document.getElementById("queue-empty");
+    this.note = document.getElementById("queue-note");
+  }
+
+  tick(tick) {
+    const shown = tick.queue.filter((one) => one[7] === null).length;
+    fill(this.body, tick.queue.map(line));
+    this.head.hidden = !tick.queue.length;
+    this.empty.hidden = tick.queue.length > 0;
+    const more = tick.waiting - shown;
+    this.note.textContent = tick.waiting ? `${count(tick.waiting)} wait${more > 0 ? `, ${count(more)} not shown` : ""}` : "";
+  }
+}
+
+function line([row, input, generated, predicted, waited, expected, priority, executor]) {
+  const marks = [`${row}`];
+  if (priority) marks.push(`priority ${priority}`);
+  if (generated) marks.push(`paused after ${count(generated)}`);
+  const wait = executor === null ? (expected === null ? "–" : `≈ ${seconds(expected)}`) : `on executor ${executor}`;
+  return [marks.join(" · "), count(input), count(predicted), seconds(waited), wait];
+}

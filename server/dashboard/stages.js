@@ -1,0 +1,26 @@
+// What can be done with a row, by the numbers of server/lanes.py, and how it is called and drawn.
+
+export const GONE = 0;
+export const PREFILL = 1;
+export const STAGED = 2;
+export const DECODE = 3;
+export const PAUSED = 4;
+export const INVALID = 5;
+
+export const NAMES = {
+  [PREFILL]: "prefill",
+  [STAGED]: "waits for a slot",
+  [DECODE]: "decode",
+  [PAUSED]: "paused",
+  [INVALID]: "ended, still computed",
+};
+
+/** Legend entries: [paint, text]. */
+export const LEGEND = [
+  ["prefill", "prefill: its prompt is read"],
+  ["staged", "waits for a slot"],
+  ["decode", "decode: its own tokens"],
+  ["padding", "padding it reads besides"],
+  ["paused", "paused, in host memory"],
+  ["invalid", "ended, still computed"],
+];

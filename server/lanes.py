@@ -1,0 +1,171 @@
+"""One executor's rows as somebody who looks on sees them: which lane each has, and what is done with it.
+
+It learns that from the executor's reports alone, turn by turn, and notes each change with its moment. It knows no
+clock, no viewer and no drawing; a lane is a place on the screen, not a place in the arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from heapq import heappop, heappush
+
+from engine.messages import RowId, RowUpdate, StepReport
+from scheduler.request import Request
+
+
+class Stage(IntEnum):
+    """What is done with a row; the numbers go over the wire."""
+
+    GONE = 0
+    PREFILL = 1
+    """Its prompt is read."""
+    STAGED = 2
+    """Read, and waiting for a slot."""
+    DECODE = 3
+    """In the batch, one token a step."""
+    PAUSED = 4
+    """Taken out of the batch to host memory, for a while."""
+    INVALID = 5
+    """It has ended but keeps its slot: what is computed for it is of no use."""
+
+
+@dataclass(slots=True)
+class Occupant:
+    """A row on its lane."""
+
+    lane: int
+    request: Request
+    stage: Stage
+    ended: bool = False
+    """It has its last token; whether it keeps its slot, the next step will tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From this moment on, another stage."""
+
+    at: float
+    lane: int
+    row_id: RowId
+    stage: Stage
+
+
+class Lanes:
+    """Everything public belongs to the event loop's thread."""
+
+    def __init__(self, held: Iterable[Request] = ()) -> None:
+        """`held` are requests that the executor has already; what became of those that run is found out by and by."""
+        self._occupants: dict[RowId, Occupant] = {}
+        self._free: list[int] = []
+        self._lanes = 0
+        self._changes: list[Change] = []
+        for request in held:
+            if request.generated or request.times.started is not None:
+                self._occupants[request.row_id] = self._occupant(request, _likely(request))
+
+    def __contains__(self, row_id: RowId) -> bool:
+        """Whether a row has a lane, or has ended here."""
+        return row_id in self._occupants
+
+    @property
+    def occupants(self) -> Collection[Occupant]:
+        """Rows with a lane; those that have ended only where they keep a slot."""
+        return [one for one in self._occupants.values() if not one.ended or one.stage is Stage.INVALID]
+
+    def take_changes(self) -> list[Change]:
+        """What has changed since the last call, in order."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def report(self, report: StepReport, requests: Mapping[RowId, Request], now: float) -> None:
+        """One turn is over. `requests` are those that the executor had when it began, by row."""
+        start = now - report.seconds
+        self._settle_ended(report, start)
+        for row_id in report.begun:
+            self._move(row_id, requests.get(row_id), Stage.PREFILL, start)
+        for row_id in report.extracted:
+            self._move(row_id, requests.get(row_id), Stage.PAUSED, start)
+        for update in report.updates:
+            self._update(update, requests, start, now)
+        self._enter_by_shape(report, start)
+        for back in report.handed_back:
+            for row_id in back.row_ids:
+                self._leave(row_id, now)
+        if not report.shape.rows:
+            self._drop_ended(now)
+
+    def prune(self, held: Collection[RowId], now: float) -> None:
+        """Drop rows that the executor lost without a word: those of requests that were cancelled."""
+        for row_id in [row_id for row_id, one in self._occupants.items() if not one.ended and row_id not in held]:
+            self._leave(row_id, now)
+
+    def clear(self, now: float) -> None:
+        """The executor is gone."""
+        for row_id in list(self._occupants):
+            self._leave(row_id, now)
+
+    def _settle_ended(self, report: StepReport, start: float) -> None:
+        """A decode step tells whether rows that had ended were still in it."""
+        if report.tally.invalid:
+            for row_id, one in self._occupants.items():
+                if one.ended and one.stage is not Stage.INVALID:
+                    self._change(row_id, one, Stage.INVALID, start)
+        elif report.tally.generated and not report.tally.prompt:
+            self._drop_ended(start)
+
+    def _drop_ended(self, now: float) -> None:
+        for row_id in [row_id for row_id, one in self._occupants.items() if one.ended]:
+            self._leave(row_id, now)
+
+    def _update(self, update: RowUpdate, requests: Mapping[RowId, Request], start: float, now: float) -> None:
+        one = self._occupants.get(update.row_id)
+        if update.token_ids:
+            # A row's first token is chosen when its prompt has been read; from the second on it is in the batch.
+            stage, at = (Stage.STAGED, now) if one and one.stage is Stage.PREFILL else (Stage.DECODE, start)
+            self._move(update.row_id, requests.get(update.row_id), stage, at)
+        one = self._occupants.get(update.row_id)
+        if one is not None and update.finish_reason is not None:
+            one.ended = True
+            self._changes.append(Change(now, one.lane, update.row_id, Stage.GONE))
+
+    def _enter_by_shape(self, report: StepReport, start: float) -> None:
+        """Rows with a first token are staged, unless the executor says that fewer are: then they entered the batch."""
+        fresh = {update.row_id for update in report.updates}
+        staged = [row_id for row_id, one in self._occupants.items() if one.stage is Stage.STAGED and not one.ended]
+        paused = sum(one.stage is Stage.PAUSED for one in self._occupants.values())
+        surplus = len(staged) + paused - report.shape.staged
+        for row_id in [row_id for row_id in staged if row_id in fresh][: max(0, surplus)]:
+            self._change(row_id, self._occupants[row_id], Stage.DECODE, start)
+
+    def _move(self, row_id: RowId, request: Request | None, stage: Stage, at: float) -> None:
+        """Note a row's stage; a row that nobody knows was cancelled while the turn was under way."""
+        one = self._occupants.get(row_id)
+        if one is None and request is not None:
+            one = self._occupants[row_id] = self._occupant(request, Stage.GONE)
+        if one is not None and one.stage is not stage:
+            self._change(row_id, one, stage, at)
+
+    def _change(self, row_id: RowId, one: Occupant, stage: Stage, at: float) -> None:
+        one.stage = stage
+        self._changes.append(Change(at, one.lane, row_id, stage))
+
+    def _leave(self, row_id: RowId, now: float) -> None:
+        one = self._occupants.pop(row_id, None)
+        if one is None:
+            return
+        heappush(self._free, one.lane)
+        if not one.ended or one.stage is Stage.INVALID:
+            self._changes.append(Change(now, one.lane, row_id, Stage.GONE))
+
+    def _occupant(self, request: Request, stage: Stage) -> Occupant:
+        """A row on the lowest free lane."""
+        if not self._free:
+            heappush(self._free, self._lanes)
+            self._lanes += 1
+        return Occupant(heappop(self._free), request, stage)
+
+
+def _likely(request: Request) -> Stage:
+    return Stage.DECODE if request.generated else Stage.PREFILL

@@ -1,0 +1,121 @@
+"""What a dashboard is told, as it goes over the wire: short arrays, so that ten a second cost next to nothing.
+
+docs/observability.md explains the fields. Times are seconds since the server was ready. No prompts, no answers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """A row on its lane."""
+
+    lane: int
+    row: int
+    stage: int
+    """A server.lanes.Stage."""
+    input: int
+    generated: int
+    predicted: int | None
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """A row's stage from this moment on."""
+
+    at: float
+    executor: int
+    lane: int
+    row: int
+    stage: int
+
+
+class Waiter(msgspec.Struct, frozen=True, array_like=True):
+    """A request that waits, or that an executor has and has not begun."""
+
+    row: int
+    input: int
+    generated: int
+    """More than 0 when it ran before and was handed back."""
+    predicted: int | None
+    waited: float
+    expected: float | None
+    """Seconds that it will still wait; None where nobody knows."""
+    priority: int
+    executor: int | None
+    """The one that has it; None while it is in the queue."""
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True):
+    """A request that has ended well."""
+
+    at: float
+    input: int
+    generated: int
+    predicted: int | None
+    queued: float | None
+    first: float | None
+    """Seconds to its first token."""
+    latency: float
+
+
+class Device(msgspec.Struct, frozen=True):
+    """An executor, as it was at the start."""
+
+    index: int
+    device: str
+    max_rows: int
+    capacity_tokens: int
+
+
+class ExecutorNow(msgspec.Struct, frozen=True):
+    """An executor, as it is."""
+
+    index: int
+    alive: bool
+    rows: list[Row]
+    batch: int
+    """Rows of the batch, those that have ended included."""
+    staged: int
+    window: int
+    """Columns that each step reads for every row."""
+    columns: int
+    capacity: int
+    step_ms: float
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Tokens since the feed began, and requests; only differences mean anything."""
+
+    prompt: int
+    generated: int
+    pad: int
+    invalid: int
+    ended: int
+    failed: int
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """The server at one moment, and what happened since the tick before."""
+
+    t: float
+    executors: list[ExecutorNow]
+    changes: list[Change]
+    queue: list[Waiter]
+    """The first of what waits."""
+    waiting: int
+    running: int
+    totals: Totals
+    ended: list[Ended]
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """What does not change, and what happened lately: the first that a dashboard is told."""
+
+    name: str
+    version: str
+    model: str
+    strategy: str
+    context_length: int
+    devices: list[Device]
+    ended: list[Ended]

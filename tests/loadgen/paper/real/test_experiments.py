@@ -1,0 +1,80 @@
+"""What each paper's experiments ask of the real engine: how memory, lengths, rates and bounds are scaled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loadgen.paper.load import shortened
+from loadgen.paper.real import scls
+from loadgen.paper.real.plan import carry_out
+from loadgen.paper.real.run import EXPERIMENTS
+from loadgen.paper.row import Skipped
+from loadgen.paper.scls import HF
+from loadgen.paper.stage import Stage
+from loadgen.paper.trial import run_trial
+from scheduler.bilinear import Bilinear
+from tests.loadgen.paper.real.parts import COST, GROUND, POOL, Scripted, stage_of, trial_of
+
+SERVED = 10.0
+
+
+def stage() -> Stage:
+    return stage_of(Scripted(lambda course, seed: trial_of(SERVED)))
+
+
+@pytest.mark.parametrize("paper", EXPERIMENTS)
+def test_every_row_comes_out_of_runs_on_simulated_executors(paper: str) -> None:
+    small = replace(GROUND, duration=0.5)
+    for build in EXPERIMENTS[paper].values():
+        on = stage_of(run_trial)
+        made = carry_out(on, build(on, small), 1)
+        assert made.lines and made.rows
+        assert "a model" in made.setting and "times 0.125" in made.setting
+        assert not any(isinstance(row, Skipped) for row in made.rows)
+
+
+def test_magnus_has_the_papers_batches_and_vsq_room_for_its_own() -> None:
+    runs = EXPERIMENTS["magnus"]["main"](stage(), GROUND).runs
+    capacity = {run.strategy: run.machine.capacity_tokens for run in runs}
+    assert capacity == {"vs": 7 * 256, "ccb": 7 * 256, "vsq": 10 * 256, "magnus": 7 * 256}
+    assert {run.load.rate for run in runs} == {2 * SERVED, 6 * SERVED}
+    assert {run.load.count for run in runs} == {80, 240}, "four seconds of arrivals"
+    assert {run.limits.wma_threshold for run in runs} == {781}, "50,000 over the square of 8"
+    assert {run.machine.context_length for run in runs} == {256}
+
+
+def test_scls_slices_and_intervals_are_scaled() -> None:
+    run = EXPERIMENTS["scls"]["main"](stage(), GROUND).runs[0]
+    assert run.limits.slice_length == 16 and run.limits.recompute and run.limits.max_batch_size == 16
+    assert run.limits.min_interval is not None and isinstance(HF.machine.cost, Bilinear)
+    share = run.limits.min_interval / COST.serve(16, 128, 16)
+    assert share == pytest.approx(6.0 / HF.machine.cost.serve(16, 1024, 128))
+    lengths = [one.limits.slice_length for one in EXPERIMENTS["scls"]["slices"](stage(), GROUND).runs]
+    assert lengths == [4, 16, 64]
+
+
+@pytest.mark.parametrize(("executors", "counts"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8])])
+def test_scls_puts_the_whole_load_on_fewer_executors(executors: int, counts: list[int]) -> None:
+    runs = scls.workers(stage(), replace(GROUND, executors=executors)).runs
+    assert [run.machine.workers for run in runs] == counts
+    assert len({run.load for run in runs}) == 1
+
+
+def test_ssjf_has_its_rows_and_gaps() -> None:
+    runs = EXPERIMENTS["ssjf"]["burstiness"](stage(), replace(GROUND, duration=None)).runs
+    assert len({run.strategy for run in runs}) == 9
+    assert {run.machine.max_num_seqs for run in runs} == {4}
+    assert {run.machine.context_length for run in runs} == {128 + 64}
+    assert {(run.load.rate, run.load.burstiness, run.load.count) for run in runs} == {(6.0, 1.0, 30), (6.0, 1 / 16, 30)}
+    sizes = EXPERIMENTS["ssjf"]["sizes"](stage(), replace(GROUND, loads=(3.0,))).runs
+    assert {(run.machine.max_num_seqs, run.limits.max_batch_size) for run in sizes} == {(2, 2), (8, 8)}
+    assert {run.load.rate for run in sizes} == {30.0}
+
+
+def test_lengths_shrink_in_proportion_and_never_vanish() -> None:
+    made = shortened(POOL, 0.1)
+    assert [(one.input_length, one.output_length) for one in made.lengths[:3]] == [(1, 1), (1, 1), (2, 2)]
+    assert min(one.input_length for one in made.lengths) == 1
+    assert "times 0.1" in made.source

@@ -1,0 +1,71 @@
+"""Metrics with everything behind them that may publish something, real parts on a clock that the test moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.assembly import assemble
+from scheduler.batching import Limits
+from scheduler.dispatcher import Dispatcher
+from scheduler.learning import Learning, ServedRow
+from scheduler.length.cache import LengthCache
+from scheduler.length.forest import Examples
+from scheduler.length.front import Front
+from scheduler.length.history import LengthHistory
+from scheduler.strategy import STRATEGIES
+from server.feed import Feed
+from server.gauges import Gauges, Sources
+from server.lengths import Learned
+from server.metrics import Metrics
+from tests.scheduler.fakes import FakePort, VirtualClock, port
+from tests.scheduler.length.test_front import FakePredictor, query
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Host memory."""
+
+    rows: int = 2
+    bytes: int = 4096
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+class Trainer:
+    async def train(self, training: Examples) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What is counted, and what moves it."""
+
+    metrics: Metrics
+    dispatcher: Dispatcher
+    ports: tuple[FakePort, ...]
+    clock: VirtualClock
+
+    def read(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
+
+
+async def counted() -> Counted:
+    """Two executors; one lesson has been learned, and one prediction came too late."""
+    clock, ports = VirtualClock(), (port(0), port(1))
+    metrics = Metrics("m", clock.now)
+    limits = Limits(group_tokens=100, prefill_ahead=0)
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, metrics)
+    Gauges(metrics, Sources(dispatcher, Store(), await _learned(clock), "baton-pd", Feed()))
+    return Counted(metrics, dispatcher, ports, clock)
+
+
+async def _learned(clock: VirtualClock) -> Learned:
+    async def rows() -> list[ServedRow]:
+        return [ServedRow((1.0,), predicted=13.0, generated=10)]
+
+    front = Front(FakePredictor(), LengthHistory(), time_limit=0.0)
+    await front.predict(query())
+    learning = Learning(rows, Trainer(), clock)
+    await learning.learn()
+    return Learned(front, learning, LengthCache(4))

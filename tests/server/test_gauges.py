@@ -1,0 +1,71 @@
+"""What /metrics tells as it is when somebody asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.messages import BatchShape, ExecutorDied, SamplingParams, StepReport
+from server.version import VERSION
+from tests.server.counted import Counted, counted
+
+PARAMS = SamplingParams(max_tokens=8)
+
+
+@pytest.fixture
+async def watched() -> Counted:
+    return await counted()
+
+
+async def test_queues_and_executors_are_told_as_they_are(watched: Counted) -> None:
+    for _ in range(10):
+        watched.dispatcher.submit(range(5), PARAMS)
+    watched.dispatcher.dispatch()
+    assert watched.read("vllm:num_requests_running") == 8
+    assert watched.read("vllm:num_requests_waiting") == 2
+    assert watched.read("lengthwise:waiting_prompt_tokens") == 10
+    assert watched.read("lengthwise:executor_slots", executor="1") == 4
+    assert watched.read("lengthwise:info", version=VERSION, strategy="baton-pd") == 1
+
+
+async def test_cells_in_use_are_a_share_of_what_there_is(watched: Counted) -> None:
+    shape = BatchShape(rows=3, staged=2, start=10, end=60, columns=80, capacity_tokens=600)
+    watched.dispatcher.receive(StepReport(1, 1, (), shape, 0.1))
+    assert watched.read("vllm:kv_cache_usage_perc", engine="1") == 0.25
+    assert watched.read("vllm:kv_cache_usage_perc", engine="0") == 0.0
+    assert watched.read("lengthwise:kv_capacity_tokens", executor="1") == 600
+    assert watched.read("lengthwise:executor_rows", executor="1") == 3
+    assert watched.read("lengthwise:staged_rows", executor="1") == 2
+
+
+async def test_the_age_of_a_step_counts_from_the_last_sign_of_life_or_from_the_order(watched: Counted) -> None:
+    """An executor that had nothing to do for an hour is not an hour late when it gets something."""
+
+    def age() -> float | None:
+        return watched.read("lengthwise:step_age_seconds", executor="0")
+
+    watched.metrics.reported(watched.ports[0].report())
+    watched.clock.time = 3600.0
+    assert age() == 0.0
+    watched.dispatcher.submit(range(5), PARAMS)
+    watched.dispatcher.dispatch()
+    watched.clock.time = 3607.0
+    assert age() == 7.0
+    watched.metrics.reported(watched.ports[0].report())
+    watched.clock.time = 3609.0
+    assert age() == 2.0
+
+
+async def test_a_dead_executor_is_told(watched: Counted) -> None:
+    assert watched.read("lengthwise:executor_up", executor="0") == 1
+    watched.dispatcher.receive(ExecutorDied(0, "fire"))
+    assert [watched.read("lengthwise:executor_up", executor=name) for name in ("0", "1")] == [0, 1]
+
+
+async def test_memory_and_predictions_are_told(watched: Counted) -> None:
+    assert watched.read("lengthwise:host_memory_bytes") == 4096
+    assert watched.read("lengthwise:host_memory_rows") == 2
+    assert watched.read("lengthwise:predictions_total", source="max_tokens") == 1
+    assert watched.read("lengthwise:prediction_timeouts_total") == 1
+    assert watched.read("lengthwise:length_cache_lookups_total") == 0
+    assert watched.read("lengthwise:length_rmse_tokens") == 3.0
+    assert watched.metrics.registry.get_sample_value("process_resident_memory_bytes")

@@ -1,0 +1,228 @@
+"""POST /v1/responses, whole and streamed, over loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+import pytest
+
+from engine.messages import FinishReason, RowUpdate
+from scheduler.request import Request
+from tests.server.fakes import ANSWER, FakeText, say
+from tests.server.live import Live
+
+PATH = "/v1/responses"
+LOGPROBS = "message.output_text.logprobs"
+
+
+async def ask(live: Live, **fields: object) -> Any:
+    """A whole response that must succeed."""
+    status, reply = await live.post(PATH, {"input": "Hi", **fields})
+    assert status == 200, reply
+    return reply
+
+
+async def stream(live: Live, **fields: object) -> list[Any]:
+    """All events of a stream; checks that each tells its kind in the framing too, and their numbers."""
+    body = orjson.dumps({"input": "Hi", "stream": True, **fields})
+    async with live.session.post(live.url + PATH, data=body) as response:
+        assert response.status == 200, await response.text()
+        frames = (await response.read()).decode().split("\n\n")
+    assert frames.pop() == ""
+    events = []
+    for frame in frames:
+        kind, _, data = frame.partition("\n")
+        event = orjson.loads(data.removeprefix("data: "))
+        assert kind == f"event: {event['type']}"
+        events.append(event)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    return events
+
+
+async def test_a_whole_response_has_one_message_with_one_part(live: Live) -> None:
+    reply = await ask(live, instructions="Be brief.", metadata={"a": "b"}, temperature=0.5)
+    text = FakeText().encode("system:Be brief.\nuser:Hi\nassistant:")
+    assert live.dispatcher.submitted[0].prompt == tuple(text)
+    assert reply["id"].startswith("resp_")
+    (message,) = reply["output"]
+    assert message == {
+        "id": reply["id"].replace("resp_", "msg_"),
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": ANSWER, "annotations": [], "logprobs": []}],
+    }
+    told = (
+        "object",
+        "status",
+        "error",
+        "incomplete_details",
+        "instructions",
+        "metadata",
+        "temperature",
+        "store",
+        "text",
+    )
+    assert [reply[name] for name in told] == [
+        "response",
+        "completed",
+        None,
+        None,
+        "Be brief.",
+        {"a": "b"},
+        0.5,
+        False,
+        {"format": {"type": "text"}},
+    ]
+    answer = len(ANSWER.encode()) + 1
+    assert reply["usage"] == {
+        "input_tokens": len(text),
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": answer,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": len(text) + answer,
+    }
+    assert reply["metrics"]["queue_time_ms"] >= 0
+
+
+async def test_an_answer_that_is_cut_is_incomplete(live: Live) -> None:
+    reply = await ask(live, max_output_tokens=2)
+    assert (reply["status"], reply["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert (reply["output"][0]["status"], reply["output"][0]["content"][0]["text"]) == ("incomplete", "Gr")
+    assert (await stream(live, max_output_tokens=2))[-1]["type"] == "response.incomplete"
+
+
+async def test_turns_come_as_items_and_an_earlier_answer_may_be_among_them(live: Live) -> None:
+    earlier = (await ask(live))["output"]
+    parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    last = {"type": "message", "role": "user", "content": parts}
+    await ask(live, input=[{"role": "developer", "content": "D"}, *earlier, last])
+    expected = f"system:D\nassistant:{ANSWER}\nuser:ab\nassistant:"
+    assert bytes(live.dispatcher.submitted[1].prompt).decode() == expected
+
+
+async def test_the_events_of_a_stream_build_up_the_whole_response(live: Live) -> None:
+    events = await stream(live, include=[LOGPROBS], top_logprobs=2)
+    kinds = [event["type"] for event in events]
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[4:] == ["response.output_text.delta"] * len(deltas) + [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert "".join(event["delta"] for event in deltas) == ANSWER
+    done, part, item, completed = events[-4:]
+    assert done["text"] == part["part"]["text"] == ANSWER
+    assert [one for event in deltas for one in event["logprobs"]] == done["logprobs"] == part["part"]["logprobs"]
+    assert len(done["logprobs"][0]["top_logprobs"]) == 2
+    assert completed["response"]["output"] == [item["item"]]
+    whole = await ask(live, include=[LOGPROBS], top_logprobs=2)
+    for name in ("output", "id", "created_at", "metrics"):
+        whole.pop(name), completed["response"].pop(name)
+    assert completed["response"] == whole
+
+
+def failing(request: Request) -> Iterable[RowUpdate]:
+    yield from [*say("Half", request)][:4]
+    yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the device caught fire")
+
+
+async def test_a_failure_ends_the_stream_with_what_there_was(live: Live) -> None:
+    live.dispatcher.script = failing
+    last = (await stream(live))[-1]
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    assert last["response"]["error"] == {"code": "generation_failed", "message": "the device caught fire"}
+    assert last["response"]["output"][0]["content"][0]["text"] == "Half"
+    assert last["response"]["output"][0]["status"] == "incomplete"
+
+
+async def test_a_failure_of_a_whole_response_is_500(live: Live) -> None:
+    live.dispatcher.script = failing
+    status, reply = await live.post(PATH, {"input": "Hi"})
+    assert (status, reply["error"]["message"]) == (500, "the device caught fire")
+
+
+async def test_the_extensions_of_chats_are_there_too(live: Live) -> None:
+    await ask(live, seed=7, top_k=3, ignore_eos=True, priority=-1, stop=["x"], min_tokens=2, repetition_penalty=1.5)
+    request = live.dispatcher.submitted[0]
+    sampling = request.sampling
+    assert (sampling.seed, sampling.top_k, sampling.min_tokens, sampling.stop) == (7, 3, 2, ("x",))
+    assert (sampling.ignore_eos, sampling.repetition_penalty, request.priority) == (True, 1.5, -1)
+
+
+BAD: dict[str, tuple[dict[str, object], str | None, str]] = {
+    # what: (fields, param, beginning of the message)
+    "no input": ({"input": None}, "input", "input: "),
+    "an empty list": ({"input": []}, "input", "input: "),
+    "an item of another kind": ({"input": [{"type": "function_call", "name": "f"}]}, "input", "input[0].type: "),
+    "an item without role": ({"input": [{"content": "Hi"}]}, "input", "input[0].role: "),
+    "an item without content": ({"input": [{"role": "user"}]}, "input", "input[0].content: "),
+    "an image": (
+        {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+        "input",
+        "input[0].content[0]: ",
+    ),
+    "a part without text": (
+        {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+        "input",
+        "input[0].content[0].text: ",
+    ),
+    "NUL in an item": ({"input": [{"role": "user", "content": "\0"}]}, "input", "input[0]: "),
+    "NUL in the instructions": ({"instructions": "\0"}, "instructions", "instructions: "),
+    "too long an input": ({"input": "x" * 300}, "input", "input: has "),
+    "too long an answer": ({"max_output_tokens": 1000}, "max_output_tokens", "max_output_tokens: the prompt"),
+    "storing": ({"store": True}, "store", "store: "),
+    "the background": ({"background": True}, "background", "background: "),
+    "an earlier response": ({"previous_response_id": "resp_1"}, "previous_response_id", "previous_response_id: "),
+    "a stored conversation": ({"conversation": "c"}, "conversation", "conversation: "),
+    "a stored prompt": ({"prompt": {"id": "p"}}, "prompt", "prompt: "),
+    "leaving out what is too long": ({"truncation": "auto"}, "truncation", "truncation: "),
+    "tools": ({"tools": [{"type": "web_search"}]}, "tools", "tools: "),
+    "a forced tool": ({"tool_choice": "required"}, "tool_choice", "tool_choice: "),
+    "several answers": ({"n": 2}, "n", "n: "),
+    "a chat's max_tokens": ({"max_tokens": 5}, "max_tokens", "max_tokens: is called max_output_tokens"),
+    "a chat's response_format": ({"response_format": {"type": "text"}}, "response_format", "response_format: "),
+    "prompt_logprobs": ({"prompt_logprobs": 1}, "prompt_logprobs", "prompt_logprobs: "),
+    "a JSON schema that is missing": ({"text": {"format": {"type": "json_schema"}}}, "text", "text.format.schema: "),
+    "another role": ({"input": [{"role": "tool", "content": "x"}]}, "input", "input[0].role: "),
+}
+
+
+@pytest.mark.parametrize(("fields", "param", "beginning"), BAD.values(), ids=BAD)
+async def test_what_is_not_supported_is_refused_in_the_words_of_responses(
+    live: Live, fields: dict[str, object], param: str | None, beginning: str
+) -> None:
+    status, reply = await live.post(PATH, {"input": "Hi", **fields})
+    assert (status, reply["error"]["param"]) == (400, param), reply
+    assert reply["error"]["message"].startswith(beginning), reply
+    assert "messages" not in reply["error"]["message"]
+    assert "max_completion" not in reply["error"]["message"]
+    assert live.dispatcher.submitted == []
+
+
+async def test_what_asks_for_nothing_is_passed_over(live: Live) -> None:
+    nothing: dict[str, object] = {
+        "store": False,
+        "background": False,
+        "previous_response_id": None,
+        "conversation": None,
+        "prompt": None,
+        "truncation": "disabled",
+        "tools": [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "low"},
+        "text": {"format": {"type": "text"}, "verbosity": "low"},
+        "user": "me",
+    }
+    assert (await ask(live, **nothing))["status"] == "completed"

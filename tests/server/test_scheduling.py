@@ -1,0 +1,41 @@
+"""The flags of `lengthwise serve` that parts of a strategy obey reach those parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.messages import ExecutorInfo
+from scheduler.batch_learning import inline
+from scheduler.batching import Batcher
+from scheduler.bilinear import Bilinear
+from server.config import ServeConfig
+from server.scheduling import parts_for
+from tests.scheduler.fakes import request, worker
+
+SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
+EXECUTOR = ExecutorInfo(0, "cpu", capacity_tokens=1000, max_rows=4, context_length=500)
+
+
+def batcher(strategy: str, **flags: Any) -> Batcher:
+    config = ServeConfig(strategy=strategy, **flags)
+    return parts_for(config, [EXECUTOR], SECOND_A_TOKEN, inline).batcher
+
+
+def test_a_batch_waits_as_long_as_it_is_told_to_fill_up() -> None:
+    for timeout, taken in ((0.0, True), (2.0, False)):
+        waiting = batcher("fcfs-dynamic", batch_wait_timeout=timeout, max_batch_size=2)
+        waiting.add(request(), 0.0)
+        assert (waiting.take(worker(), 1.0) is not None) is taken
+        assert waiting.take(worker(), 2.0) is None if taken else waiting.take(worker(), 2.0) is not None
+
+
+def test_the_shortest_passes_until_others_have_waited_the_aging_factor_times_their_time() -> None:
+    """8 tokens are 8 seconds of this machine; the short one comes when they have passed."""
+    for factor, first in ((0.5, 0), (2.0, 1)):
+        waiting = batcher("ssjf-none", aging_factor=factor)
+        long_one, short = request(0), request(1, arrival=8.0)
+        long_one.predicted_length, short.predicted_length = 8.0, 1.0
+        for one in (long_one, short):
+            waiting.add(one, one.times.arrival)
+        plan = waiting.take(worker(), 8.0)
+        assert plan is not None and [one.row_id for one in plan.requests] == [first]

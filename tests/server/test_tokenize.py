@@ -1,0 +1,72 @@
+"""POST /tokenize and /detokenize, over loopback."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.fakes import END, FakeText
+from tests.server.live import Live
+
+TURNS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+
+
+async def test_a_prompt_is_split_and_counted(live: Live) -> None:
+    status, reply = await live.post("/tokenize", {"model": "fake", "prompt": "Hé"})
+    assert status == 200
+    assert reply == {"count": 3, "max_model_len": 256, "tokens": [72, 195, 169], "token_strs": None}
+
+
+async def test_the_vocabularys_own_spelling_comes_when_asked_for(live: Live) -> None:
+    _, reply = await live.post("/tokenize", {"prompt": "Hi", "return_token_strs": True})
+    assert reply["token_strs"] == ["H", "i"]
+
+
+@pytest.mark.parametrize("speaks", [True, False, None])
+async def test_a_conversation_is_split_as_a_chat_with_it_is(live: Live, speaks: bool | None) -> None:
+    variables = {"date": "today"}
+    body = {"messages": TURNS, "add_generation_prompt": speaks, "chat_template_kwargs": variables}
+    _, reply = await live.post("/tokenize", body)
+    text = f"date=today\nsystem:Be brief.\nuser:Hi\n{'' if speaks is False else 'assistant:'}"
+    assert reply["tokens"] == FakeText().encode(text)
+    await live.chat(messages=TURNS, chat_template_kwargs=variables)
+    if speaks is not False:
+        assert live.dispatcher.submitted[0].prompt == tuple(reply["tokens"])
+
+
+async def test_tokens_are_joined_with_control_tokens_written_out(live: Live) -> None:
+    _, reply = await live.post("/detokenize", {"tokens": [72, 105, END]})
+    assert reply == {"prompt": "Hi<end>"}
+    assert (await live.post("/detokenize", {"tokens": []}))[1] == {"prompt": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/tokenize", {}, 400, "prompt"),
+        ("/tokenize", {"prompt": "Hi", "messages": TURNS}, 400, "prompt"),
+        ("/tokenize", {"prompt": "a\0"}, 400, "prompt"),
+        ("/tokenize", {"prompt": "x" * 1000}, 400, "prompt"),
+        ("/tokenize", {"prompt": 7}, 400, "prompt"),
+        ("/tokenize", {"messages": []}, 400, "messages"),
+        ("/tokenize", {"messages": TURNS, "add_special_tokens": True}, 400, "add_special_tokens"),
+        ("/tokenize", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages"),
+        ("/tokenize", {"messages": TURNS, "chat_template_kwargs": {"a": []}}, 400, "chat_template_kwargs"),
+        ("/tokenize", {"prompt": "Hi", "model": "other"}, 404, "model"),
+        ("/detokenize", {}, 400, None),
+        ("/detokenize", {"tokens": [END + 1]}, 400, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, 400, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, 400, "tokens"),
+        ("/detokenize", {"tokens": [1], "model": "other"}, 404, "model"),
+    ],
+)
+async def test_what_cannot_be_split_or_joined_is_refused(
+    live: Live, path: str, body: object, status: int, param: str | None
+) -> None:
+    answered, reply = await live.post(path, body)
+    assert (answered, reply["error"]["param"]) == (status, param), reply
+
+
+async def test_nothing_gets_in_line(live: Live) -> None:
+    await live.post("/tokenize", {"prompt": "Hi"})
+    await live.post("/detokenize", {"tokens": [1]})
+    assert live.dispatcher.submitted == []

@@ -1,0 +1,237 @@
+"""The dashboard in a real browser, in front of a real server: what it shows, how it looks, how it is used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from engine.messages import ExecutorDied
+from server.access import Access
+from server.front import Front
+from server.keys import Keyring
+from server.service import Limits
+from tests.browser import CHROMIUM, Page, chromium, opened_page
+from tests.server.fakes import ANSWER
+from tests.server.live import Live, live_server
+from tests.server.test_feed import Theatre
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, as Debian's package `chromium`")
+
+LIVE = "document.getElementById('link').dataset.state === 'live' && document.querySelector('.lanes canvas').width > 0"
+DECODING = """(() => {
+    const canvas = document.querySelector('.lanes canvas');
+    const [red, green, blue] = [47, 111, 224];
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+    copy.drawImage(canvas, 0, 0);
+    const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+    let seen = 0;
+    for (let i = 0; i < data.length; i += 4) seen += data[i] === red && data[i + 1] === green && data[i + 2] === blue;
+    return seen;
+})()"""
+"""How many pixels of the timeline have the colour of decode."""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def page(browser: str, live_url: str) -> AsyncIterator[Page]:
+    """The dashboard, connected; whatever its console complains of fails the test."""
+    async with opened_page(browser) as page:
+        await page.open(live_url)
+        await page.until(LIVE)
+        yield page
+        assert page.problems == []
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A page before a server whose answers and rows the test plays."""
+
+    page: Page
+    live: Live
+    theatre: Theatre
+
+
+@pytest.fixture
+async def played(browser: str, pool: ThreadPoolExecutor) -> AsyncIterator[Played]:
+    theatre = Theatre()
+    async with live_server(pool, Limits(), feed=theatre.feed) as live, opened_page(browser) as page:
+        await page.open(live.url)
+        await page.until(LIVE)
+        yield Played(page, live, theatre)
+        assert page.problems == []
+
+
+async def ask(page: Page, tokens: int, text: str = "the quick brown fox") -> None:
+    """Send a message by keyboard."""
+    await page.value(f"document.getElementById('play-tokens').value = {tokens}")
+    await page.press("/")
+    await page.type(text)
+    await page.press("Enter")
+
+
+async def test_it_names_what_serves(page: Page) -> None:
+    assert await page.value("document.getElementById('model').textContent") == "tiny"
+    assert await page.value("document.getElementById('strategy').textContent") == "baton-pd"
+    assert await page.value("document.title") == "tiny · Lengthwise"
+    assert await page.value("document.querySelector('.executor h3').textContent") == "Executor 0 · cpu"
+
+
+async def test_rows_appear_while_requests_stream(page: Page, live_url: str) -> None:
+    assert await page.value(DECODING) == 0
+    body = {"prompt": "the quick", "max_tokens": 400, "ignore_eos": True, "n": 4}
+    async with aiohttp.ClientSession() as session:
+        streams = [session.post(f"{live_url}/v1/completions", json=body | {"stream": True}) for _ in range(3)]
+        for response in await asyncio.gather(*streams):
+            assert (await response.read()).endswith(b"data: [DONE]\n\n")
+    await page.until(f"{DECODING} > 100")
+    await page.until("document.getElementById('latency').textContent !== '–'")
+    await page.until("document.getElementById('lengths-empty').textContent.includes('predicts no lengths')")
+
+
+async def test_the_playground_streams_an_answer(played: Played) -> None:
+    page, dispatcher = played.page, played.live.dispatcher
+    dispatcher.pause = 3
+    await ask(page, 60)
+    await page.until("document.querySelector('.said.assistant.busy')?.textContent === 'answerGr'")
+    assert await page.value("document.getElementById('play-send').disabled")
+    dispatcher.go.set()
+    await page.until("document.getElementById('play-note').textContent.includes(' out')")
+    said = "[...document.querySelectorAll('.said')].map((one) => one.textContent)"
+    assert await page.value(said) == ["youthe quick brown fox", f"answer{ANSWER}"]
+    await page.until("!document.getElementById('play-send').disabled && !document.querySelector('.busy')")
+
+
+async def test_an_answer_can_be_stopped(played: Played) -> None:
+    page, dispatcher = played.page, played.live.dispatcher
+    dispatcher.pause = 3
+    await ask(page, 60)
+    await page.until("document.querySelector('.said.assistant.busy')")
+    await page.press("Escape")
+    await page.until("document.getElementById('play-note').textContent.startsWith('Stopped')")
+    async with asyncio.timeout(20):
+        await dispatcher.until(lambda: bool(dispatcher.cancelled))
+
+
+async def test_a_refused_message_is_told(played: Played) -> None:
+    page = played.page
+    await ask(page, 99_999)
+    await page.until("document.querySelector('.said.failed')?.textContent.includes('max_tokens')")
+    page.problems[:] = [one for one in page.problems if "400" not in one]  # the browser itself logs that status
+
+
+async def test_rows_are_also_told_in_words(played: Played) -> None:
+    page, theatre = played.page, played.theatre
+    rows = [theatre.submit(predicted=6.0).row_id for _ in range(3)]
+    theatre.dispatcher.dispatch()
+    theatre.step(*rows[:2], begun=(rows[0], rows[1]))
+    theatre.clock.time += 5.0  # the words change seldom, so that they can be read
+    await page.value("document.getElementById('rows').open = true")
+    cells = "[...document.querySelectorAll('#rows tbody tr')].map((row) => row.cells[2].textContent).join()"
+    await page.until(f"{cells} === 'decode,decode'")
+    await page.until("document.querySelectorAll('#queue tbody tr').length === 1")
+    assert "≈ 1.5 s" in await page.value("document.getElementById('queue').textContent")
+    await page.until("document.querySelector('.lanes canvas').getAttribute('aria-label').includes('2 rows decode')")
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+async def test_nothing_is_wider_than_the_window(page: Page, tmp_path: Path, width: int, dark: bool) -> None:
+    await page.prefer("prefers-color-scheme", "dark" if dark else "light")
+    await page.resize(width, 800)
+    await page.until(f"document.documentElement.clientWidth === {width}")
+    assert await page.value("document.documentElement.scrollWidth") == width
+    ground = await page.value("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(14, 19, 26)" if dark else "rgb(244, 246, 249)")
+    await page.screenshot(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 5000
+
+
+async def test_everything_can_be_reached_with_the_tab_key_in_order(page: Page) -> None:
+    seen: list[str] = []
+    for _ in range(40):
+        await page.press("Tab")
+        name = "document.activeElement.id || document.activeElement.textContent.trim().slice(0, 20)"
+        seen.append(await page.value(name))
+        if seen[-1] == "play-send" or len(set(seen)) < len(seen):
+            break
+    assert seen[0] == "Skip to the playgrou"
+    wanted = ["key-open", "help-open", "freeze", "play-new", "prompt", "play-tokens", "play-heat", "play-count"]
+    assert [name for name in seen if name in wanted] == wanted
+    assert {"10 s", "5 min", "Rows as a table"} <= set(seen)
+
+
+async def test_single_keys_work_but_not_while_something_is_typed(page: Page) -> None:
+    frozen = "document.getElementById('freeze').getAttribute('aria-pressed')"
+    await page.press("f")
+    assert await page.value(frozen) == "true"
+    await page.press("/")
+    assert await page.value("document.activeElement.id") == "prompt"
+    await page.press("f")
+    assert (await page.value(frozen), await page.value("document.activeElement.value")) == ("true", "f")
+    await page.value("document.activeElement.blur()")
+    await page.press("3")
+    assert await page.value("document.querySelector('[data-span][aria-pressed=true]').textContent") == "1 min"
+    await page.press("?")
+    assert await page.value("document.getElementById('help').open")
+    await page.value("document.getElementById('shortcuts-on').click()")
+    await page.press("Escape")
+    assert not await page.value("document.getElementById('help').open")
+    await page.press("f")
+    assert await page.value(frozen) == "true"
+
+
+async def test_nothing_blinks_for_those_who_want_things_to_stand_still(page: Page) -> None:
+    blinking = """(() => {
+        const one = document.createElement('div');
+        one.className = 'said busy';
+        document.body.append(one);
+        const name = getComputedStyle(one, '::after').animationName;
+        one.remove();
+        return name;
+    })()"""
+    assert await page.value(blinking) == "blink"
+    await page.prefer("prefers-reduced-motion", "reduce")
+    assert await page.value(blinking) == "none"
+
+
+async def test_a_lost_connection_is_told(page: Page) -> None:
+    await page.offline(True)
+    await page.until("document.getElementById('link').dataset.state === 'lost'")
+    await page.offline(False)
+    await page.until(LIVE)
+    page.problems.clear()  # the browser logs that it was offline
+
+
+async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str, pool: ThreadPoolExecutor) -> None:
+    front, feed = Front(access=Access(Keyring(["a-key-of-this-server"]))), Theatre().feed
+    async with live_server(pool, Limits(), front=front, feed=feed) as live, opened_page(browser) as page:
+        # The page itself comes only to a browser whose user has typed the key into the browser's own dialog.
+        await page.open(live.url, headers={"Authorization": "Bearer a-key-of-this-server"})
+        await page.until(LIVE)
+        await page.send_headers({})
+        feed.reported(ExecutorDied(99, "a fault, so that the page has to connect again"))
+        for key in ("another", "a-key-of-this-server"):
+            await page.until("document.getElementById('key').open")
+            assert "wants" in await page.value("document.getElementById('key-why').textContent")
+            await page.value("document.getElementById('key-value').value = ''")
+            await page.type(key)
+            await page.press("Enter")
+        await page.until(LIVE)
+        assert await page.value("sessionStorage.getItem('lengthwise-key')") == "a-key-of-this-server"

@@ -1,0 +1,113 @@
+"""Schemathesis asks a live server whatever the OpenAPI document allows, and some of what it forbids: the answers are
+what the document says, and none is a failure of the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from server.openapi import document
+from server.operations import OPERATIONS, Operation
+from tests import tiny
+from tests.live_server import serve
+
+API = schemathesis.openapi.from_dict(document())
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+HARD_TO_GUESS = frozenset(
+    {
+        "model",
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "min_tokens",
+        "replay_tokens",
+        "stop_token_ids",
+        "logit_bias",
+        "stream_options",
+        "prompt_logprobs",
+        "top_logprobs",
+        "best_of",
+        "n",
+        "deadline_ms",
+        "suffix",
+        "functions",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "structured_outputs",
+        "text",
+        "store",
+        "background",
+        "truncation",
+        "previous_response_id",
+        "conversation",
+    }
+)
+"""Fields whose right values depend on the model or on each other: with all of them, no body would ever be right."""
+
+RIGHT = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "prompt": "Hi",
+    "input": "Hi",
+    "tokens": [1, 2],
+}
+"""Values for fields that are there, and wrong more often than not when they are guessed."""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(tiny.build(tmp_path_factory.mktemp("models") / "tiny", context=64)) as url:
+        yield url
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_answers_are_as_the_document_says(url: str, operation: Operation) -> None:
+    described = API[operation.path][operation.method.upper()]
+    modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE] if operation.body else [GenerationMode.POSITIVE]
+    cases = st.one_of(*(described.as_strategy(generation_mode=mode) for mode in modes))
+    statuses: set[int] = set()
+
+    @settings(
+        max_examples=40 if operation.body else 5,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases, st.booleans())
+    def ask(case: Case[Any], simple: bool) -> None:
+        if case.headers:
+            case.headers.clear()  # values that are no HTTP do not get as far as the API
+        if simple and isinstance(case.body, dict):
+            case.body = simpler(case.body)
+        statuses.add(case.call_and_validate(base_url=url, checks=CHECKS, timeout=60).status_code)
+
+    ask()
+    found = {"showModel", "showRequest", "cancelRequest"}  # ids that exist cannot be guessed
+    assert (404 if operation.name in found else 200) in statuses, statuses
+
+
+def simpler(body: dict[str, Any]) -> dict[str, Any]:
+    """The same body with less to get wrong."""
+    kept = {name: RIGHT.get(name, value) for name, value in body.items() if name not in HARD_TO_GUESS}
+    return {name: value for name, value in kept.items() if not (name == "messages" and "prompt" in kept)}

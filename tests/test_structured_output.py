@@ -1,0 +1,215 @@
+"""The official client asks a live server with a tiny random model for structured answers: whatever the model would
+rather say, what comes out matches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from itertools import product
+from typing import Any
+
+import jsonschema_rs
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+
+from tests import tiny
+from tests.engine.grammars import SCHEMAS, closed, text
+from tests.live_server import serve
+from tests.test_openai_client import running
+
+MODEL = "tiny"
+MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Go."}]
+SEEDS = range(4)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """With a context that the words about tools fit into."""
+    with serve(tiny.build(tmp_path_factory.mktemp("models") / MODEL, context=2048)) as url:
+        yield url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+async def many(url: str) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def formatted(schema: dict[str, Any]) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
+async def ask(client: AsyncOpenAI, schema: dict[str, Any], seed: int) -> str:
+    """A whole answer at temperature 1."""
+    reply = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, response_format=formatted(schema), temperature=1, seed=seed
+    )
+    assert reply.choices[0].finish_reason == "stop"
+    return reply.choices[0].message.content or ""
+
+
+async def stream(client: AsyncOpenAI, schema: dict[str, Any], seed: int) -> str:
+    """The same, streamed."""
+    chunks = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, response_format=formatted(schema), temperature=1, seed=seed, stream=True
+    )
+    choices = [chunk.choices[0] async for chunk in chunks]
+    assert choices[-1].finish_reason == "stop"
+    return "".join(choice.delta.content or "" for choice in choices)
+
+
+async def test_every_answer_matches_its_schema_whole_and_streamed(many: AsyncOpenAI) -> None:
+    wanted = list(product(SCHEMAS.values(), SEEDS))
+    whole = await asyncio.gather(*(ask(many, schema, seed) for schema, seed in wanted))
+    streamed = await asyncio.gather(*(stream(many, schema, seed) for schema, seed in wanted))
+    assert whole == streamed
+    for (schema, _), answer in zip(wanted, whole, strict=True):
+        jsonschema_rs.validate(schema, json.loads(answer), validate_formats=True)
+    assert len(set(whole)) > len(SCHEMAS)  # the seeds do count
+
+
+def test_json_objects_and_vllm_s_forms_match_on_completions_too(client: OpenAI) -> None:
+    def complete(**extra: object) -> list[str]:
+        body = {"n": 4, "min_tokens": 2, **extra}
+        reply = client.completions.create(
+            model=MODEL, prompt="One", max_tokens=300, temperature=1, seed=3, extra_body=body
+        )
+        return [choice.text for choice in reply.choices if choice.finish_reason == "stop"]
+
+    for answer in complete(response_format={"type": "json_object"}):
+        assert isinstance(json.loads(answer), dict)
+    assert set(complete(structured_outputs={"choice": ["alpha", "beta", "\u4e16\u754c"]})) <= {"alpha", "beta", "世界"}
+    dates = complete(structured_outputs={"regex": r"\d{4}-\d{2}-\d{2}"})
+    assert len(dates) == 4
+    assert all(re.fullmatch(r"\d{4}-\d{2}-\d{2}", date) for date in dates)
+    sums = complete(structured_outputs={"grammar": 'start: digit "+" digit\ndigit: /[0-9]/'})
+    assert all(re.fullmatch(r"[0-9]\+[0-9]", sum_) for sum_ in sums) and sums
+
+
+# Tools
+
+CITY = closed(city=text(), days={"type": "integer", "minimum": 1, "maximum": 9})
+TOOLS: list[ChatCompletionToolParam] = [
+    {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": CITY}},
+    {"type": "function", "function": {"name": "clock"}},
+]
+
+
+def check_calls(calls: list[tuple[str, str]]) -> None:
+    assert calls
+    for name, arguments in calls:
+        jsonschema_rs.validate({"weather": CITY, "clock": closed()}[name], json.loads(arguments))
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_a_call_that_must_come_always_parses(many: AsyncOpenAI, parallel: bool) -> None:
+    async def ask(seed: int) -> list[tuple[str, str]]:
+        reply = await many.chat.completions.create(
+            model=MODEL,
+            messages=MESSAGES,
+            tools=TOOLS,
+            tool_choice="required",
+            parallel_tool_calls=parallel,
+            temperature=1,
+            seed=seed,
+            extra_body={"instruction": "Go."},
+        )
+        choice = reply.choices[0]
+        assert choice.message.content is None
+        calls = [
+            (call.function.name, call.function.arguments)
+            for call in choice.message.tool_calls or []
+            if call.type == "function"
+        ]
+        if choice.finish_reason == "length":  # of many calls the last may be cut short
+            return calls[:-1]
+        assert choice.finish_reason == "tool_calls"
+        check_calls(calls)
+        return calls
+
+    counts = {len(calls) for calls in await asyncio.gather(*(ask(seed) for seed in range(8)))}
+    assert parallel or counts == {1}
+
+
+async def test_a_streamed_call_adds_up_in_the_client(many: AsyncOpenAI) -> None:
+    arguments, names, ids, finish = "", [], [], None
+    chunks = await many.chat.completions.create(
+        model=MODEL,
+        messages=MESSAGES,
+        tools=TOOLS,
+        tool_choice={"type": "function", "function": {"name": "weather"}},
+        temperature=1,
+        seed=1,
+        stream=True,
+    )
+    async for chunk in chunks:
+        finish = chunk.choices[0].finish_reason or finish
+        assert not chunk.choices[0].delta.content
+        for part in chunk.choices[0].delta.tool_calls or []:
+            assert part.index == 0 and part.function is not None
+            arguments += part.function.arguments or ""
+            names += [part.function.name] if part.function.name else []
+            ids += [part.id] if part.id else []
+    assert finish == "tool_calls"
+    assert names == ["weather"] and len(ids) == 1
+    check_calls([("weather", arguments)])
+
+
+def test_a_conversation_with_calls_and_results_goes_on(client: OpenAI) -> None:
+    turns: list[ChatCompletionMessageParam] = [
+        *MESSAGES,
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "clock", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "noon"},
+    ]
+    reply = client.chat.completions.create(model=MODEL, messages=turns, max_tokens=4, temperature=0)
+    assert reply.choices[0].message.content is not None
+
+
+# Everybody else
+
+
+async def test_a_plain_answer_is_the_same_beside_structured_ones(many: AsyncOpenAI) -> None:
+    async def plain(seed: int) -> str | None:
+        reply = await many.chat.completions.create(
+            model=MODEL, messages=MESSAGES, max_tokens=40, temperature=1, seed=seed, extra_body={"ignore_eos": True}
+        )
+        return reply.choices[0].message.content
+
+    alone = [await plain(seed) for seed in range(4)]
+    others = [ask(many, schema, 1) for schema in SCHEMAS.values()]
+    together = await asyncio.gather(*(plain(seed) for seed in range(4)), *others)
+    assert together[:4] == alone
+
+
+async def test_a_client_that_leaves_a_structured_stream_frees_its_row(many: AsyncOpenAI) -> None:
+    endless = {"type": "array", "items": {"type": "integer"}, "minItems": 400}
+    chunks = await many.chat.completions.create(
+        model=MODEL, messages=MESSAGES, response_format=formatted(endless), stream=True
+    )
+    await anext(aiter(chunks))
+    await chunks.close()
+    async with asyncio.timeout(20):
+        while await running(many):
+            pass
+
+
+def test_a_wrong_schema_is_the_client_s_error(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
+        client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, response_format=formatted({"type": "array", "uniqueItems": True})
+        )
+    assert (caught.value.param, caught.value.code) == ("response_format", "invalid_grammar")

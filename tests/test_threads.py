@@ -1,0 +1,27 @@
+"""Threads of a whole service: what it started is gone when it ends, whatever was under way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+from engine.messages import SamplingParams
+from scheduler.request import Failure, State
+from server.app import open_service
+from server.config import load_config
+
+
+async def test_no_thread_outlives_its_service(tiny_folder: Path) -> None:
+    before = set(threading.enumerate())
+    config = load_config({"model": str(tiny_folder), "no_journal": True, "max_num_seqs": 2}, {}, None)
+    async with open_service(config) as service:
+        assert {thread.name for thread in set(threading.enumerate()) - before} >= {"executor-0"}
+        assert service.responsive()
+        params = SamplingParams(max_tokens=100_000, ignore_eos=True)
+        requests = [service.dispatcher.submit((5, 6, 7), params) for _ in range(3)]
+        async with asyncio.timeout(60):
+            await anext(aiter(requests[0].stream))
+        service.dispatcher.abort_all("the server is shutting down")
+    assert [(one.state, one.failure) for one in requests] == [(State.FAILED, Failure.SHUTDOWN)] * 3
+    assert set(threading.enumerate()) - before == set()
