@@ -93,12 +93,6 @@ class Page:
         """What a user prefers, as media queries see it."""
         await self.call("Emulation.setEmulatedMedia", features=[{"name": feature, "value": value}])
 
-    async def offline(self, off: bool) -> None:
-        """Cut the network off, or let it work again."""
-        speed = 0 if off else -1
-        speeds = {"latency": 0, "downloadThroughput": speed, "uploadThroughput": speed}
-        await self.call("Network.emulateNetworkConditions", offline=off, **speeds)
-
     async def send_headers(self, headers: Mapping[str, str]) -> None:
         """From now on, all requests have these."""
         await self.call("Network.setExtraHTTPHeaders", headers=dict(headers))

@@ -70,7 +70,7 @@ class Played:
 
 @pytest.fixture
 async def played(browser: str, pool: ThreadPoolExecutor) -> AsyncIterator[Played]:
-    theatre = Theatre()
+    theatre = Theatre("fake")
     async with live_server(pool, Limits(), feed=theatre.feed) as live, opened_page(browser) as page:
         await page.open(live.url)
         await page.until(LIVE)
@@ -211,12 +211,15 @@ async def test_nothing_blinks_for_those_who_want_things_to_stand_still(page: Pag
     assert await page.value(blinking) == "none"
 
 
-async def test_a_lost_connection_is_told(page: Page) -> None:
-    await page.offline(True)
-    await page.until("document.getElementById('link').dataset.state === 'lost'")
-    await page.offline(False)
-    await page.until(LIVE)
-    page.problems.clear()  # the browser logs that it was offline
+async def test_a_lost_connection_is_told_and_comes_back(played: Played) -> None:
+    page = played.page
+    await page.value("""{
+        const link = document.getElementById('link');
+        window.seen = [];
+        new MutationObserver(() => window.seen.push(link.textContent)).observe(link, { childList: true });
+    }""")
+    played.theatre.feed.reported(ExecutorDied(99, "a fault, so that the feed ends"))
+    await page.until("window.seen.join() === 'connection lost,connecting,live'")
 
 
 async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str, pool: ThreadPoolExecutor) -> None:

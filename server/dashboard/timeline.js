@@ -76,8 +76,9 @@ export class Timeline {
     pen.fillStyle = this.paint.decode;
     const shares = segment.shares.length ? segment.shares : [{ t: segment.from, own: 1 }];
     shares.forEach((share, place) => {
-      const from = Math.max(left, place ? this.place(share.t) : left);
-      const to = Math.min(right, place + 1 < shares.length ? this.place(shares[place + 1].t) : right);
+      // Whole pixels, so that no seam shows where two shares meet.
+      const from = Math.floor(Math.max(left, place ? this.place(share.t) : left));
+      const to = Math.ceil(Math.min(right, place + 1 < shares.length ? this.place(shares[place + 1].t) : right));
       if (to <= from && right - left > 1) return;
       const own = Math.max(1.5, share.own * height);
       pen.fillRect(from, y + height - own, Math.max(1, to - from), own);

@@ -99,6 +99,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "sse_keep_alive_interval": 3.5,
         "log_level": "debug",
         "log_format": "json",
+        "otlp_traces_endpoint": "http://collector:4318/v1/traces",
     }
     assert set(values) == {field.name for field in fields(ServeConfig)}
     texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in values.items()}

@@ -31,12 +31,12 @@ SOON = 0.001
 class Theatre:
     """A dispatcher on a clock and an executor that the test plays, and a feed of what happens there."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str = "m") -> None:
         self.clock = VirtualClock()
         self.feed = Feed(SOON)
         parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
         self.dispatcher = Dispatcher(parts, [port(rows=2)], self.clock, self.feed)
-        self.feed.show(Scene(self.dispatcher, Introduction("m", "baton-pd", 500), lambda request: 1.5))
+        self.feed.show(Scene(self.dispatcher, Introduction(model, "baton-pd", 500), lambda request: 1.5))
 
     def submit(self, predicted: float | None = None) -> Request:
         return self.dispatcher.submit(range(4), SamplingParams(max_tokens=8), predicted_length=predicted)
