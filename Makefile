@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench test check openapi clean
+.PHONY: help install serve chat bench test check docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,8 +40,9 @@ check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/mypy $(PACKAGES) tests
 	$(BIN)/python -m pytest -q $(ARGS)
 
-openapi: $(RUNTIME) ## write docs/openapi.json anew
+docs: $(RUNTIME) ## write anew what in docs/ is made from the program
 	@$(BIN)/lengthwise openapi > docs/openapi.json
+	@$(BIN)/python -m server.flags_document > docs/flags.md
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -126,14 +126,24 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     }
 
 
+_EVENT: Mapping[str, Any] = MappingProxyType(
+    {
+        "type": "object",
+        "description": "With `stream`: server-sent events. This is one; its `data` is `[DONE]`, or a JSON object of "
+        "those in `x-events`.",
+        "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+        "required": ["data"],
+    }
+)
+
+
 def _success(operation: Operation) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if operation.reply is not None:
         content["application/json"] = {"schema": _ref(operation.reply)}
     if operation.events:
         events = [_ref(one) for one in operation.events]
-        stream = {"type": "string", "description": "With `stream`: server-sent events, each a JSON object."}
-        content["text/event-stream"] = {"schema": stream, "x-events": events}
+        content["text/event-stream"] = {"schema": dict(_EVENT), "x-events": events}
     for media in operation.other:
         content[media] = {}
     return {"description": "Success", "headers": _HEADERS, "content": content}

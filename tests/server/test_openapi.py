@@ -21,7 +21,7 @@ PAGES_OWN = {"/dashboard/events", "/dashboard/{name}"}
 
 
 def test_the_kept_document_is_that_of_the_code() -> None:
-    assert KEPT.read_bytes() == encoded(), "run `make openapi`"
+    assert KEPT.read_bytes() == encoded(), "run `make docs`"
 
 
 def test_the_command_writes_it(capsys: pytest.CaptureFixture[str]) -> None:
