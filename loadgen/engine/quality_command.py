@@ -69,10 +69,12 @@ def measure(args: argparse.Namespace, bars: Bars) -> list[Quality]:
     """The quality in float32, then of each kind that was asked for. Raises what loading raises, and WorkloadError."""
     from loadgen.engine.floor import weight_bytes
     from loadgen.engine.quality import Quality, perplexity
+    from loadgen.engine.setup import hush
     from models.catalog import Catalog
     from models.loader import load
     from models.text import Text
 
+    hush()
     folder = Catalog().resolve(args.model)
     texts = _tokens(args, Text.load(folder))
     found = []

@@ -67,7 +67,7 @@ class Subject:
 
 def load_subject(name: str, *, dtype: str, device: str, quantization: str = "auto") -> Subject:
     """Raises CatalogError, LoadError and TextError with the remedy."""
-    _hush()
+    hush()
     folder = Catalog().resolve(name)
     return Subject(
         name, load(folder, dtype=dtype, device=_device(device), quantization=quantization), Text.load(folder)
@@ -108,7 +108,7 @@ def _device(name: str) -> str:
     return "cuda:0" if there and name != "cpu" else "cpu"
 
 
-def _hush() -> None:
+def hush() -> None:
     """What transformers says of itself is no part of a table."""
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
