@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from models.loader import LoadedModel, LoadError, load
 from models.text import Text
 from scheduler.assembly import Parts
 from scheduler.assignment import Observer
+from scheduler.background import background
 from scheduler.bilinear import Bilinear
 from scheduler.clock import MonotonicClock
 from scheduler.dispatcher import Dispatcher
@@ -84,7 +85,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
                 vigil = Vigil(loaded.executors, dispatcher, config.stall_timeout)
                 with _running(loaded.executors):
                     lag = measured_lag(metrics.lag.labels(**metrics.labels).observe)
-                    async with _dispatching(dispatcher), lag, kept(vigil):
+                    async with background(dispatcher.run(), "dispatcher"), lag, kept(vigil):
                         service = _service(config, loaded, dispatcher, pool, lengths)
                         feed.show(_scene(config, service, dispatcher))
                         sources = Sources(dispatcher, loaded.store, lengths.learned, config.strategy, feed)
@@ -167,17 +168,6 @@ def _running(executors: Sequence[Executor]) -> Iterator[None]:
             executor.post(Stop())
         for executor in executors:
             executor.stop(STOP_TIMEOUT)
-
-
-@asynccontextmanager
-async def _dispatching(dispatcher: Dispatcher) -> AsyncIterator[None]:
-    task = asyncio.create_task(dispatcher.run(), name="dispatcher")
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def _service(

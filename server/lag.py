@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+
+from scheduler.background import background
 
 INTERVAL = 0.25
 """Seconds between two looks."""
@@ -13,13 +15,8 @@ INTERVAL = 0.25
 @asynccontextmanager
 async def measured_lag(observe: Callable[[float], object]) -> AsyncIterator[None]:
     """Tell how many seconds too late each look came, as long as the context is open."""
-    task = asyncio.create_task(_measure(observe), name="loop lag")
-    try:
+    async with background(_measure(observe), "loop lag"):
         yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def _measure(observe: Callable[[float], object]) -> None:

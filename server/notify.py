@@ -7,7 +7,9 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, MutableMapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+
+from scheduler.background import background
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +50,8 @@ class Notifier:
 @asynccontextmanager
 async def watched(notifier: Notifier, healthy: Callable[[], bool]) -> AsyncIterator[None]:
     """Tell the watchdog that all is well, as long as it is."""
-    task = asyncio.create_task(_report(notifier, healthy), name="watchdog")
-    try:
+    async with background(_report(notifier, healthy), "watchdog"):
         yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def _report(notifier: Notifier, healthy: Callable[[], bool]) -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from models.catalog import Catalog, CatalogError, default_cache
 from models.proxy_store import read_manifest
 from scheduler.assembly import StrategyError
+from scheduler.background import background
 from scheduler.clock import Clock
 from scheduler.journal import Journal
 from scheduler.journal_file import JournalError, Reader
@@ -145,10 +145,10 @@ async def _connected(
     cache = LengthCache(size) if size else None
     cached = None if cache is None else CachedPredictor(process, process, cache)
     front = Front(cached or process, history, time_limit=config.prediction_timeout)
-    await stack.enter_async_context(_running(front.run(), "length front"))
+    await stack.enter_async_context(background(front.run(), "length front"))
     learning = await _learning(config, predictor, clock, journal, origin)
     if learning is not None:
-        await stack.enter_async_context(_running(learning.run(), "length learning"))
+        await stack.enter_async_context(background(learning.run(), "length learning"))
 
     def heard(ended: Ended) -> None:
         history.add(ended.query.instruction, ended.length)
@@ -211,14 +211,3 @@ async def _opened_journal(config: ServeConfig) -> AsyncIterator[Journal | None]:
         yield journal
     finally:
         await asyncio.to_thread(journal.close)
-
-
-@asynccontextmanager
-async def _running(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-    task = asyncio.create_task(work, name=name)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task

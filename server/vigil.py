@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.messages import ExecutorInfo, Report, StepReport
+from scheduler.background import background
 
 log = logging.getLogger(__name__)
 
@@ -109,10 +110,5 @@ class Vigil:
 @asynccontextmanager
 async def kept(vigil: Vigil) -> AsyncIterator[Vigil]:
     """Keep a vigil meanwhile."""
-    task = asyncio.create_task(vigil.keep(), name="vigil")
-    try:
+    async with background(vigil.keep(), "vigil"):
         yield vigil
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task

@@ -16,6 +16,7 @@ from loadgen.simulation import Simulation, Watch, served
 from loadgen.validation.real import serve
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts
+from scheduler.background import background
 from scheduler.bilinear import Bilinear
 from scheduler.clock import Clock, MonotonicClock
 from scheduler.dispatcher import Dispatcher
@@ -121,10 +122,5 @@ async def _dispatching(
         dispatcher.receive(report)
 
     relay.listener = listen
-    task = asyncio.create_task(dispatcher.run())
-    try:
+    async with background(dispatcher.run(), "dispatcher"):
         yield dispatcher
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
