@@ -10,6 +10,8 @@ RUNTIME := $(VENV)/installed
 TESTING := $(VENV)/installed-test
 PACKAGES := server engine scheduler models loadgen
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-warn-script-location -c constraints.txt
+# A process a core, four at most, since each loads torch; a file's tests stay together, and share what they set up.
+PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
@@ -32,13 +34,13 @@ bench: $(RUNTIME) ## compare a running engine with static batches
 	@exec $(BIN)/python -m loadgen.static_batch $(ARGS)
 
 test: $(TESTING) ## run the tests
-	@exec $(BIN)/python -m pytest -q $(ARGS)
+	@exec $(PYTEST) $(ARGS)
 
 check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(PACKAGES) tests
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(PYTEST) $(ARGS)
 
 docs: $(RUNTIME) ## write anew what in docs/ is made from the program
 	@$(BIN)/lengthwise openapi > docs/openapi.json
