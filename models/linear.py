@@ -75,17 +75,21 @@ class PackedLinear(InferenceLinear):
         return output
 
 
+class BeyondFloat16(ValueError):
+    """A weight has numbers that float16 cannot hold."""
+
+
 class HalfLinear(InferenceLinear):
     """A float32 layer whose weight is kept in float16 (FBGEMM): half the bytes to read, products still in float32.
 
-    Nothing but what float16 cannot tell apart is lost. Raises ValueError when it cannot hold the weight.
+    Nothing but what float16 cannot tell apart is lost. Raises BeyondFloat16 when it cannot hold the weight.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
         weight = linear.weight.detach()
         if weight.abs().max() > torch.finfo(torch.float16).max:
-            raise ValueError("the weight has numbers that float16 cannot hold")
+            raise BeyondFloat16("the weight has numbers that float16 cannot hold")
         self.packed = torch.ops.quantized.linear_prepack_fp16(weight, linear.bias)
 
     @property

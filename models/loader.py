@@ -23,7 +23,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from models import attention
 from models.cache import KvShape, KvStore, StoreCache
 from models.linear import InferenceLinear
-from models.packing import Quantization, UnsupportedQuantization, computes_bfloat16, halves, pack, packs, require
+from models.packing import UnsupportedQuantization, choose, computes_bfloat16, pack, packs
+from models.quantization import Quantization
 
 log = logging.getLogger(__name__)
 
@@ -158,19 +159,11 @@ def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
 def _choose_quantization(
     name: str, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, *, narrows: bool
 ) -> Quantization:
-    """`auto` keeps weights of 16 bits in 16 bits where the CPU would have them widened, and rounds nothing else."""
-    if name == "auto":
-        stored = str(getattr(config, "dtype", None)).removeprefix("torch.")
-        fits = narrows and stored in ("bfloat16", "float16") and halves(dtype, device)
-        return Quantization.FLOAT16 if fits else Quantization.NONE
+    stored = str(getattr(config, "dtype", None)).removeprefix("torch.")
     try:
-        chosen = Quantization(name)
-        require(chosen, dtype, device)
+        return choose(name, stored, dtype, device, narrows=narrows)
     except UnsupportedQuantization as error:
         raise LoadError(str(error)) from error
-    except ValueError:
-        raise LoadError(f"unknown quantization '{name}': choose auto, {', '.join(Quantization)}") from None
-    return chosen
 
 
 def _read_config(folder: Path) -> PreTrainedConfig:

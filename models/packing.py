@@ -1,16 +1,17 @@
-"""Which kind of linear layer a network's plain ones become on this device, and the replacing.
+"""How weights are kept on this device, which kind of linear layer a network's plain ones become, and the replacing.
 
 It knows no network beyond its linear layers, and of the CPU only what decides about them.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
+from contextlib import suppress
 
 import torch
 from torch import nn
 
-from models.linear import GROUP, HalfLinear, InferenceLinear, Int4Linear, Int8Linear, PackedLinear
+from models.linear import GROUP, BeyondFloat16, HalfLinear, InferenceLinear, Int4Linear, Int8Linear, PackedLinear
+from models.quantization import QUANTIZATIONS, Quantization
 
 ALIGNMENT = 16
 """Outputs of a layer that the kernels for integer weights go through at a time."""
@@ -18,19 +19,12 @@ ALIGNMENT = 16
 OPEN_ENDS = 4
 """How many times as many outputs as inputs make a layer a head, which four bits would harm."""
 
-
-class Quantization(StrEnum):
-    """How the weights of linear layers are kept; values as the flag has them."""
-
-    NONE = "none"
-    """As the dtype says."""
-    FLOAT16 = "float16"
-    INT8 = "int8"
-    INT4 = "int4"
+HALVES = ("bfloat16", "float16")
+"""Types of 16 bits that a checkpoint may be stored in."""
 
 
 class UnsupportedQuantization(ValueError):
-    """This device has no kernels for it; the message says what to do."""
+    """There is no such thing, or no kernels for it on this device; the message says what to do."""
 
 
 def computes_bfloat16() -> bool:
@@ -49,6 +43,22 @@ def packs(dtype: torch.dtype, device: torch.device) -> bool:
 def halves(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether float32 layers can keep their weights in float16 here."""
     return dtype is torch.float32 and device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines
+
+
+def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, narrows: bool) -> Quantization:
+    """The quantization of a name. Raises UnsupportedQuantization.
+
+    `auto` keeps weights that are stored in 16 bits in 16 bits where the CPU would have them widened, if it `narrows`,
+    and rounds nothing else.
+    """
+    if name == "auto":
+        fits = narrows and stored in HALVES and halves(dtype, device)
+        return Quantization.FLOAT16 if fits else Quantization.NONE
+    if name not in QUANTIZATIONS:
+        raise UnsupportedQuantization(f"unknown quantization '{name}': choose auto, {', '.join(QUANTIZATIONS)}")
+    chosen = Quantization(name)
+    require(chosen, dtype, device)
+    return chosen
 
 
 def require(quantization: Quantization, dtype: torch.dtype, device: torch.device) -> None:
@@ -77,8 +87,9 @@ def _packed(linear: nn.Linear, quantization: Quantization) -> nn.Module:
     is_head = linear.out_features > OPEN_ENDS * linear.in_features
     kind: type[InferenceLinear] | None = PackedLinear if packs(linear.weight.dtype, linear.weight.device) else None
     match quantization:
-        case Quantization.FLOAT16 if linear.weight.abs().max() <= torch.finfo(torch.float16).max:
-            kind = HalfLinear
+        case Quantization.FLOAT16:
+            with suppress(BeyondFloat16):
+                return HalfLinear(linear)
         case Quantization.INT4 if even and not is_head:
             kind = Int4Linear
         case Quantization.INT4 | Quantization.INT8 if even:

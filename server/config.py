@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL
+from models.quantization import QUANTIZATIONS
 from server.settings import ConfigError, gather, option, settings
 
 __all__ = ["ConfigError", "ServeConfig", "load_config"]
@@ -36,7 +37,7 @@ def _dtypes() -> Iterable[str]:
 
 
 def _quantizations() -> Iterable[str]:
-    return ("auto", "none", "float16", "int8", "int4")
+    return ("auto", *QUANTIZATIONS)
 
 
 def _devices() -> Iterable[str]:

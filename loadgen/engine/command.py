@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.quantization import QUANTIZATIONS
+
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 MODEL = "smollm2-135m-instruct"
 ROWS = (1, 8, 32, 64)
-KINDS = ("none", "float16", "int8", "int4")
-"""How weights can be kept."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -34,8 +34,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--output-len", type=several, default=64, metavar="N", help="tokens to generate for a row")
     parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="rounds that count, after one more")
     parser.add_argument(
-        "--beside", nargs="+", choices=KINDS, default=(), metavar="KIND",
-        help=f"also this engine with its weights kept so: {', '.join(KINDS)}",
+        "--beside", nargs="+", choices=QUANTIZATIONS, default=(), metavar="KIND",
+        help=f"also this engine with its weights kept so: {', '.join(QUANTIZATIONS)}",
     )  # fmt: skip
     parser.add_argument("--ragged", action="store_true", help="compare with requests of different lengths")
     parser.add_argument("--num-requests", type=positive, default=128, metavar="N", help="of --ragged")
@@ -53,7 +53,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, dtype: str) -> None:
     dtypes = ("auto", "float32", "bfloat16", "float16")
     parser.add_argument("--dtype", default=dtype, choices=dtypes, help="as for serve (default: %(default)s)")
     parser.add_argument(
-        "--quantization", default="auto", choices=("auto", *KINDS), help="as for serve (default: %(default)s)"
+        "--quantization", default="auto", choices=("auto", *QUANTIZATIONS), help="as for serve (default: %(default)s)"
     )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="as for serve")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts")

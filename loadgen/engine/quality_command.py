@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.engine.command import MODEL, failed, positive, several
+from models.quantization import QUANTIZATIONS, Quantization
 
 if TYPE_CHECKING:
     from loadgen.engine.bars import Bars
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-KINDS = ("float16", "int8", "int4")
+KINDS = tuple(kind for kind in QUANTIZATIONS if kind != Quantization.NONE)
+"""What float32 is compared with."""
+
 MODULES = 12
 """Of the standard library, whose texts are read where no file is named."""
 
@@ -78,8 +81,8 @@ def measure(args: argparse.Namespace, bars: Bars) -> list[Quality]:
     folder = Catalog().resolve(args.model)
     texts = _tokens(args, Text.load(folder))
     found = []
-    for kind in ("none", *args.quantization):
-        bars.begin("float32" if kind == "none" else kind, len(texts))
+    for kind in (Quantization.NONE.value, *args.quantization):
+        bars.begin("float32" if kind == Quantization.NONE else kind, len(texts))
         model = load(folder, dtype="float32", quantization=kind)
         found.append(Quality(kind, perplexity(model, texts, bars.advance), weight_bytes(model.network)))
     return found

@@ -17,7 +17,7 @@ from engine.pipeline import Pipeline
 from loadgen.engine.job import BenchError
 from models.catalog import Catalog
 from models.loader import LoadedModel, load
-from models.packing import Quantization
+from models.quantization import Quantization
 from models.text import Text
 
 CHUNK_TOKENS = 512

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from models.linear import GROUP, MANY, HalfLinear, InferenceLinear, Int4Linear, Int8Linear, PackedLinear
-from models.packing import Quantization, UnsupportedQuantization, halves, pack, packs, require
+from models.packing import UnsupportedQuantization, halves, pack, packs, require
+from models.quantization import Quantization
 
 CPU = torch.device("cpu")
 KINDS = {PackedLinear: 1e-6, HalfLinear: 1e-3, Int8Linear: 2e-2, Int4Linear: 0.15}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.packing import Quantization
+from models.quantization import Quantization
 from scheduler.assembly import BATCHERS, assemble
 from scheduler.batch_order import BATCH_ORDERS
 from scheduler.batching import Limits

@@ -8,7 +8,8 @@ from loadgen.engine.floor import Floor, measure_bandwidth, weight_bytes
 from loadgen.engine.job import Job
 from loadgen.engine.overhead import measure_overhead
 from models.loader import LoadedModel
-from models.packing import Quantization, pack
+from models.packing import pack
+from models.quantization import Quantization
 from models.text import Text
 from tests.loadgen.engine.parts import subject_of, ticking
 
