@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.grammar import GrammarFault
@@ -22,16 +23,19 @@ def masks(rows: Sequence[Row], logits: Tensor) -> Masks:
 
     A fault is the row's own; the others never notice. Rows without a grammar cost nothing.
     """
-    bits, faults = {}, {}
+    bits: dict[int, NDArray[np.uint8]] = {}
+    faults: dict[int, GrammarFault] = {}
     for place, row in enumerate(rows):
-        if row.matcher is not None:
-            try:
-                bits[place] = row.allowed()
-            except GrammarFault as fault:
-                faults[place] = fault
+        try:
+            line = row.allowed()
+        except GrammarFault as fault:
+            faults[place] = fault
+        else:
+            if line is not None:
+                bits[place] = line
     if not bits:
         return {}, faults
-    packed = torch.from_numpy(np.stack([line for line in bits.values() if line is not None])).to(logits.device)
+    packed = torch.from_numpy(np.stack(list(bits.values()))).to(logits.device)
     return dict(zip(bits, unpack(packed, logits.shape[-1]), strict=True)), faults
 
 
