@@ -6,12 +6,12 @@ It owns the flags and the errors; simulate.py does the work.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.numbers import natural, positive, unsigned, whole
 from loadgen.workload import flags as workload_flags
 
 if TYPE_CHECKING:
@@ -89,14 +89,14 @@ def _add_scheduling(group: argparse._ArgumentGroup) -> None:
     _add(group, "--prefill-ahead", "rows to prefill before a slot is free (default: an eighth of --max-num-seqs)")
     group.add_argument(
         "--batch-wait-timeout",
-        type=_seconds,
+        type=unsigned,
         default=0.0,
         metavar="S",
         help="seconds to wait for a batch to fill up (default: 0)",
     )
     group.add_argument(
         "--aging-factor",
-        type=_seconds,
+        type=unsigned,
         default=10.0,
         metavar="N",
         help="times its predicted time after which a request is no longer passed, where the shortest goes first "
@@ -110,7 +110,7 @@ def _add_scheduling(group: argparse._ArgumentGroup) -> None:
         help="what strategies that ask for predicted lengths are told: none; oracle, the true ones; or noisy:SIGMA, "
         "with log-normal errors of that standard deviation (default: %(default)s)",
     )
-    group.add_argument("--min-interval", type=_seconds, metavar="S", help="Γ of SCLS: seconds between two arrangements")
+    group.add_argument("--min-interval", type=unsigned, metavar="S", help="Γ of SCLS: seconds between two arrangements")
     group.add_argument(
         "--recompute", action="store_true", help="rows lose their K and V between slices, as SCLS has it"
     )
@@ -118,15 +118,15 @@ def _add_scheduling(group: argparse._ArgumentGroup) -> None:
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--rate", type=_positive, metavar="RPS", help="requests a second (default: a trace's own times, else 20)"
+        "--rate", type=positive, metavar="RPS", help="requests a second (default: a trace's own times, else 20)"
     )
     group.add_argument(
-        "--burstiness", type=_positive, default=1.0, metavar="N", help="1 is Poisson, less is burstier (default: 1)"
+        "--burstiness", type=positive, default=1.0, metavar="N", help="1 is Poisson, less is burstier (default: 1)"
     )
     group.add_argument(
-        "--duration", type=_positive, default=600.0, metavar="S", help="seconds of arrivals (default: 600)"
+        "--duration", type=positive, default=600.0, metavar="S", help="seconds of arrivals (default: 600)"
     )
-    group.add_argument("--seed", type=_natural, default=0, metavar="N", help="of lengths and arrivals (default: 0)")
+    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of lengths and arrivals (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add(group: argparse._ArgumentGroup, flag: str, help: str, default: int | None = None) -> None:
-    group.add_argument(flag, type=_whole, default=default, metavar="N", help=help)
+    group.add_argument(flag, type=whole, default=default, metavar="N", help=help)
 
 
 def _prediction(text: str) -> Prediction:
@@ -162,29 +162,3 @@ def _names(text: str) -> tuple[str, ...]:
     if not names:
         raise argparse.ArgumentTypeError("names no strategy")
     return names
-
-
-def _whole(text: str) -> int:
-    return int(_number(text, lambda value: value >= 1 and value.is_integer(), "a whole number of at least 1"))
-
-
-def _natural(text: str) -> int:
-    return int(_number(text, lambda value: value >= 0 and value.is_integer(), "a whole number of at least 0"))
-
-
-def _positive(text: str) -> float:
-    return _number(text, lambda value: value > 0, "a number above 0")
-
-
-def _seconds(text: str) -> float:
-    return _number(text, lambda value: value >= 0, "a number of at least 0")
-
-
-def _number(text: str, fits: Callable[[float], bool], what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and fits(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value

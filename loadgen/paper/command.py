@@ -6,11 +6,12 @@ It owns the flags and the errors; run.py does the work, or whoever is handed in 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from loadgen.numbers import natural, positive, whole
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -35,6 +36,15 @@ def add_parser(subparsers: Subparsers, real: Real | None = None) -> None:
         "on simulated executors, or with --real at a size that fits on the real engine here, and print what was "
         "measured beside what the paper says, row by row.",
     )
+    _add_experiments(parser)
+    _add_load(parser)
+    parser.add_argument("--save-result", type=Path, metavar="FILE", help="write all runs and rows as JSON")
+    if real is not None:
+        _add_real(parser.add_argument_group("on the real engine"))
+    parser.set_defaults(run=run, realize=real, real=False)
+
+
+def _add_experiments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paper", choices=PAPERS, help="whose experiments to run")
     parser.add_argument(
         "--experiments",
@@ -44,17 +54,20 @@ def add_parser(subparsers: Subparsers, real: Real | None = None) -> None:
     )
     parser.add_argument(
         "--scale",
-        type=_positive,
+        type=positive,
         default=1.0,
         metavar="X",
         help="share of the paper's size: executors and rates (magnus, scls), runs (ssjf), queries (baton) (default: 1)",
     )
     parser.add_argument(
-        "--seed", type=_natural, default=0, metavar="N", help="of lengths, arrivals and errors (default: 0)"
+        "--seed", type=natural, default=0, metavar="N", help="of lengths, arrivals and errors (default: 0)"
     )
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--duration",
-        type=_positive,
+        type=positive,
         metavar="S",
         help="seconds of arrivals (default: the paper's; with --real 30, for ssjf 30 requests; baton has none)",
     )
@@ -73,16 +86,12 @@ def add_parser(subparsers: Subparsers, real: Real | None = None) -> None:
     )
     parser.add_argument(
         "--input-scale",
-        type=_positive,
+        type=positive,
         default=1.0,
         metavar="X",
         help="what the prompts' lengths are multiplied with, for loads whose prompts are shorter than the trace's "
         "(default: 1)",
     )
-    parser.add_argument("--save-result", type=Path, metavar="FILE", help="write all runs and rows as JSON")
-    if real is not None:
-        _add_real(parser.add_argument_group("on the real engine"))
-    parser.set_defaults(run=run, realize=real, real=False)
 
 
 def _add_real(group: argparse._ArgumentGroup) -> None:
@@ -96,13 +105,13 @@ def _add_real(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model", metavar="MODEL", help="as for serve")
     group.add_argument(
         "--executors",
-        type=_whole,
+        type=whole,
         metavar="N",
         help="executor threads (default: one a CUDA device; on a CPU, whose cores they share, 2 for scls, else 1)",
     )
     group.add_argument(
         "--length-scale",
-        type=_positive,
+        type=positive,
         metavar="X",
         help="what the paper's lengths are multiplied with (default: 1/8; baton: 1/16, its short queries 1/2)",
     )
@@ -114,7 +123,7 @@ def _add_real(group: argparse._ArgumentGroup) -> None:
         "scls, 4,16 for ssjf)",
     )
     group.add_argument(
-        "--rounds", type=_whole, metavar="N", help="runs of each, with other requests; means are shown (default: 1)"
+        "--rounds", type=whole, metavar="N", help="runs of each, with other requests; means are shown (default: 1)"
     )
 
 
@@ -139,29 +148,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    rates = tuple(_positive(part) for part in text.split(",") if part.strip())
+    rates = tuple(positive(part) for part in text.split(",") if part.strip())
     if not rates:
         raise argparse.ArgumentTypeError("names no rate")
     return rates
-
-
-def _positive(text: str) -> float:
-    return _number(text, lambda value: value > 0, "a number above 0")
-
-
-def _whole(text: str) -> int:
-    return int(_number(text, lambda value: value >= 1 and value.is_integer(), "a whole number of at least 1"))
-
-
-def _natural(text: str) -> int:
-    return int(_number(text, lambda value: value >= 0 and value.is_integer(), "a whole number of at least 0"))
-
-
-def _number(text: str, fits: Callable[[float], bool], what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and fits(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value

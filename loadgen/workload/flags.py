@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadgen.numbers import number, positive, unsigned, whole
 from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Cut
 from loadgen.workload.mix import Part, parse_part
@@ -57,19 +58,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="have the server generate exactly the recorded lengths; it must run with --allow-replay "
         "(default: for traces)",
     )
-    _add(group, "--max-input-len", _whole, None, "clip traces' and random prompts; leave longer texts out")
-    _add(group, "--max-output-len", _whole, None, "clip answers; also max_tokens of each request")
+    _add(group, "--max-input-len", whole, None, "clip traces' and random prompts; leave longer texts out")
+    _add(group, "--max-output-len", whole, None, "clip answers; also max_tokens of each request")
     group.add_argument(
         "--tokenizer", type=Path, metavar="FOLDER", help="count tokens with the tokenizer.json there, else estimate"
     )
-    _add(group, "--trace-start", _seconds, 0.0, "second of the trace to begin at")
-    _add(group, "--trace-duration", _positive, math.inf, "seconds of the trace to play")
-    _add(group, "--trace-speed", _positive, 1.0, "2 plays a trace in half its time")
-    _add(group, "--random-input-len", _whole, 1024, "mean tokens of random prompts")
-    _add(group, "--random-output-len", _whole, 128, "mean tokens of their answers")
+    _add(group, "--trace-start", unsigned, 0.0, "second of the trace to begin at")
+    _add(group, "--trace-duration", positive, math.inf, "seconds of the trace to play")
+    _add(group, "--trace-speed", positive, 1.0, "2 plays a trace in half its time")
+    _add(group, "--random-input-len", whole, 1024, "mean tokens of random prompts")
+    _add(group, "--random-output-len", whole, 128, "mean tokens of their answers")
     _add(group, "--random-range-ratio", _share, 0.0, "lengths are uniform in mean * [1 - ratio, 1 + ratio]")
-    _add(group, "--random-vocab-size", _whole, None, "random token ids are below this", f"{VOCABULARY}, or --tokenizer")
-    _add(group, "--sharegpt-output-len", _whole, None, "answer length for all of sharegpt", "each one's own")
+    _add(group, "--random-vocab-size", whole, None, "random token ids are below this", f"{VOCABULARY}, or --tokenizer")
+    _add(group, "--sharegpt-output-len", whole, None, "answer length for all of sharegpt", "each one's own")
 
 
 def read_flags(args: argparse.Namespace) -> Choice:
@@ -126,27 +127,5 @@ def _add(
     group.add_argument(flag, type=convert, default=default, metavar="N", help=text)
 
 
-def _whole(text: str) -> int:
-    return int(_number(text, lambda value: value >= 1 and value.is_integer(), "a whole number of at least 1"))
-
-
-def _positive(text: str) -> float:
-    return _number(text, lambda value: value > 0, "a number above 0")
-
-
-def _seconds(text: str) -> float:
-    return _number(text, lambda value: value >= 0, "a number of at least 0")
-
-
 def _share(text: str) -> float:
-    return _number(text, lambda value: 0 <= value < 1, "a number from 0 to below 1")
-
-
-def _number(text: str, fits: Callable[[float], bool], what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and fits(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
+    return number(text, lambda value: 0 <= value < 1, "a number from 0 to below 1")
