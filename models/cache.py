@@ -40,6 +40,13 @@ class KvStore(Protocol):
         ...
 
 
+class PassingStore:
+    """A KvStore that keeps nothing: attention reads what was just computed, for texts that are read in one pass."""
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        return keys, values
+
+
 class StoreCache(Cache):
     """Presents a KvStore to a transformers network as its `past_key_values`.
 

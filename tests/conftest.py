@@ -1,10 +1,12 @@
-"""What several folders of tests share: a tiny checkpoint, loaded once."""
+"""What several folders of tests share: a tiny checkpoint, loaded once, a server with it, and clients."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -15,6 +17,9 @@ from models.text import Text
 from tests import tiny
 from tests.live_server import serve
 from tests.reference import Reference
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, OpenAI
 
 # What a busy machine is slow at is no failure.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,6 +63,37 @@ def live_url(tiny_folder: Path) -> Iterator[str]:
     """A real server with the tiny model, whose id is "tiny"."""
     with serve(tiny_folder) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def url(live_url: str) -> str:
+    """The server that the clients talk to; modules with a server of their own override it."""
+    return live_url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[OpenAI]:
+    """The official client."""
+    from openai import OpenAI  # which takes a second to import
+
+    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+async def many(url: str) -> AsyncIterator[AsyncOpenAI]:
+    """The same for many requests at a time."""
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """A thread, where servers compute what would hold up their event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -43,12 +43,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
 @pytest.fixture
 async def page(browser: str, live_url: str) -> AsyncIterator[Page]:
     """The dashboard, connected; whatever its console complains of fails the test."""

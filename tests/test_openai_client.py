@@ -5,7 +5,6 @@ and consistency are what is checked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -16,20 +15,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletio
 from openai.types.completion import Completion
 from openai.types.responses import Response
 
+from tests.clients import running
+
 MODEL = "tiny"
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say something, 世界 😀."}]
-
-
-@pytest.fixture
-def client(live_url: str) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{live_url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
-
-
-@pytest.fixture
-async def many(live_url: str) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{live_url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
 
 
 def chat(client: OpenAI, **extra: object) -> ChatCompletion:
@@ -201,12 +190,6 @@ async def test_a_client_that_closes_its_stream_frees_its_row(many: AsyncOpenAI, 
     async with asyncio.timeout(20):
         while await running(many):
             pass
-
-
-async def running(client: AsyncOpenAI) -> int:
-    """Requests that an executor holds."""
-    health = await client.get("../health/ready", cast_to=dict[str, int])
-    return health["requests_running"]
 
 
 def respond(client: OpenAI, **extra: object) -> Response:

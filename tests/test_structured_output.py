@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -18,9 +18,9 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
 from tests import tiny
+from tests.clients import running
 from tests.engine.grammars import SCHEMAS, closed, text
 from tests.live_server import serve
-from tests.test_openai_client import running
 
 MODEL = "tiny"
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Go."}]
@@ -32,18 +32,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """With a context that the words about tools fit into."""
     with serve(tiny.build(tmp_path_factory.mktemp("models") / MODEL, context=2048)) as url:
         yield url
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
-
-
-@pytest.fixture
-async def many(url: str) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
 
 
 def formatted(schema: dict[str, Any]) -> Any:

@@ -8,19 +8,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
+from models.cache import PassingStore
 from models.loader import LoadedModel
 
 SHORTEST = 2
 """Tokens of a text that has one to foretell."""
-
-
-class PassingStore:
-    """Keeps no K and V: each text is read in one pass."""
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        return keys, values
 
 
 @dataclass(frozen=True, slots=True)

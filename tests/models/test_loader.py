@@ -13,19 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models import loader
-from models.cache import KvShape
+from models.cache import KvShape, PassingStore
 from models.linear import HalfLinear, PackedLinear
 from models.loader import LoadedModel, LoadError, SamplingDefaults, load
 from models.packing import halves
 from tests import tiny
 from tests.architectures import GROUPED, build
-
-
-class Passing:
-    """A KvStore for one pass: attention reads what was just computed."""
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        return keys, values
 
 
 @pytest.fixture
@@ -41,7 +34,7 @@ def edit(path: Path, **changes: Any) -> None:
 
 def forward(model: LoadedModel, tokens: Tensor, select: tuple[Tensor, Tensor] | None = None) -> Tensor:
     positions = torch.arange(tokens.shape[1]).expand_as(tokens)
-    return model.forward(tokens, positions, None, Passing(), select)
+    return model.forward(tokens, positions, None, PassingStore(), select)
 
 
 # What is refused

@@ -1,9 +1,10 @@
-"""A live server for each test that asks for one."""
+"""A live server for each test that asks for one, and what predictors are made from."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,18 @@ def limits() -> Limits:
     return Limits()
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for models, predictors and the journal, empty."""
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.models import tiny_embedder  # which takes seconds to import
+
+    return tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,21 +11,11 @@ import pytest
 from models.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL
 from server import models_command
 from tests import tiny
+from tests.server.commands import run_command
 
+pytestmark = pytest.mark.usefixtures("cache")
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    models_command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["models", *arguments])
-    code = args.run(args)
-    assert isinstance(code, int)
-    return code
+run = partial(run_command, models_command.add_parser, "models")
 
 
 def test_the_list_names_the_packaged_models_and_touches_no_disk(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,27 +19,11 @@ from server.length_worker import Setup, Texts, load_embedder
 from server.places import proxy_path
 from server.proxy_training import PAPER
 from server.proxy_worker import ProxyWorker, predict_by_proxy
-from tests.models import tiny_embedder
+from tests.server.commands import run_command
 
+pytestmark = pytest.mark.usefixtures("cache")
 
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def run(*arguments: object) -> int:
-    parser = argparse.ArgumentParser()
-    train_command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["train", "--predictor", "proxy", *map(str, arguments)])
-    code = args.run(args)
-    assert isinstance(code, int)
-    return code
+train = partial(run_command, train_command.add_parser, "train", "--predictor", "proxy")
 
 
 def rows_file(path: Path, rows: int = 60, length: int | None = None) -> Path:
@@ -60,7 +44,7 @@ def flags(tiny_folder: Path, embedder: Path) -> tuple[object, ...]:
 def test_a_file_becomes_a_report_and_a_proxy(
     tmp_path: Path, tiny_folder: Path, embedder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder)) == 0
+    assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder)) == 0
     out = capsys.readouterr().out
     path = proxy_path(cache, str(tiny_folder))
     about = read_manifest(path)
@@ -75,7 +59,7 @@ def test_all_tasks_are_compared_as_json_and_one_is_kept(
 ) -> None:
     out = tmp_path / "mine"
     more = ("--task", "ordinal-l1", "--compare-tasks", "--json", "--output", out)
-    assert run(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), *more) == 0
+    assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), *more) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["kept"] == "ordinal-l1" and read_manifest(out).task is Task.ORDINAL_L1
     assert told["tasks"].keys() == set(Task) and told["paper"].keys() == set(PAPER)
@@ -102,7 +86,7 @@ def test_what_cannot_be_trained_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     files = () if rows is None else (rows_file(tmp_path / "rows.jsonl", rows, length),)
-    assert run(*files, *flags(tiny_folder, embedder), *more) == 1
+    assert train(*files, *flags(tiny_folder, embedder), *more) == 1
     err = capsys.readouterr().err
     assert err.startswith("lengthwise: error: ") and said in err and err.count("\n") == 1
 
@@ -110,7 +94,7 @@ def test_what_cannot_be_trained_is_one_line(
 @pytest.fixture
 def trained(tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]) -> Setup:
     path = tmp_path / "proxy"
-    assert run(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), "--output", path) == 0
+    assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), "--output", path) == 0
     return Setup("tiny", embedder, 32, path)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,28 +14,12 @@ from scheduler.length.ablation import PAPER
 from scheduler.length.store import load
 from server import train_command
 from server.places import forest_path
-from tests.models import tiny_embedder
 from tests.scheduler.entries import request_entry
+from tests.server.commands import run_command
 
+pytestmark = pytest.mark.usefixtures("cache")
 
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def run(*arguments: object) -> int:
-    parser = argparse.ArgumentParser()
-    train_command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["train", *map(str, arguments)])
-    code = args.run(args)
-    assert isinstance(code, int)
-    return code
+train = partial(run_command, train_command.add_parser, "train")
 
 
 def requests(path: Path, rows: int = 60, **more: object) -> Path:
@@ -54,7 +38,7 @@ def test_a_file_becomes_a_report_and_a_forest(
     tmp_path: Path, tiny_folder: Path, embedder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = requests(tmp_path / "rows.jsonl")
-    assert run(file, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 5) == 0
+    assert train(file, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 5) == 0
     out = capsys.readouterr().out
     forest, about = load(forest_path(cache, str(tiny_folder)))
     assert (about.embedder, about.max_tokens, about.rows) == (str(embedder), 32, 60)
@@ -81,7 +65,7 @@ def test_the_report_as_json_and_the_forest_where_it_is_wanted(
         40,
         "--json",
     ]
-    assert run(file, *flags, "--json") == 0
+    assert train(file, *flags, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["rows"], report["instructions"], report["forest"]) == (40, 2, str(out))
     assert list(report["held_out"]) == ["UILO", "RAFT", "INST", "USIN"]
@@ -92,7 +76,7 @@ def test_the_report_as_json_and_the_forest_where_it_is_wanted(
 def test_references_are_counted_with_the_end_token(tmp_path: Path, tiny_folder: Path, embedder: Path) -> None:
     file = requests(tmp_path / "rows.jsonl", length=None, reference="qqq")
     out = tmp_path / "my.forest"
-    assert run(file, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 1, "--output", out) == 0
+    assert train(file, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 1, "--output", out) == 0
     (length,) = set(load(out)[0].examples.lengths.tolist())
     assert length == 4  # three letters that make no common token, and the end
 
@@ -106,7 +90,7 @@ def test_without_files_the_journal_is_used(cache: Path, tmp_path: Path, capsys: 
         journal.put(replace(request_entry(features=one), model="another"))  # whose answers have other lengths
     journal.close()
     out = tmp_path / "my.forest"
-    assert run("--trees", 3, "--output", out, "--tokenizer", "somewhere/tiny") == 0
+    assert train("--trees", 3, "--output", out, "--tokenizer", "somewhere/tiny") == 0
     assert "30 rows, 2 instructions" in capsys.readouterr().out
     assert load(out)[0].examples.lengths.tolist() == list(range(1, 31))
 
@@ -126,7 +110,7 @@ def test_what_cannot_be_used_is_one_line_on_standard_error(
     tmp_path: Path, tiny_folder: Path, embedder: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.jsonl").write_text(line)
-    assert run(tmp_path / "rows.jsonl", "--tokenizer", tiny_folder, "--embedder", embedder) == 1
+    assert train(tmp_path / "rows.jsonl", "--tokenizer", tiny_folder, "--embedder", embedder) == 1
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith("lengthwise: error: ")
@@ -139,21 +123,21 @@ def test_a_journal_without_answers_of_the_model_is_told(cache: Path, capsys: pyt
     journal.start()
     journal.put(request_entry())
     journal.close()
-    assert run("--tokenizer", "other") == 1
+    assert train("--tokenizer", "other") == 1
     assert "has no answer of other that was predicted" in capsys.readouterr().err
 
 
 def test_missing_files_and_journals_are_told(
     tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(tmp_path / "absent", "--tokenizer", tiny_folder) == 1
+    assert train(tmp_path / "absent", "--tokenizer", tiny_folder) == 1
     assert "absent cannot be read: No such file" in capsys.readouterr().err
-    assert run() == 1
+    assert train() == 1
     assert "there is no journal at" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["--holdout", "1"], ["--holdout", "x"], ["--trees", "0"], ["--sample", "-1"]])
 def test_wrong_numbers_are_refused(flags: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        run(*flags)
+        train(*flags)
     assert stopped.value.code == 2

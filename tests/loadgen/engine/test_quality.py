@@ -9,6 +9,7 @@ import torch
 
 from loadgen.engine.quality import Quality, perplexity
 from loadgen.engine.quality_command import table
+from models.cache import PassingStore
 from models.loader import LoadedModel
 from server.cli import main
 
@@ -18,14 +19,9 @@ def test_perplexity_is_what_transformers_own_loss_says(tiny_model: LoadedModel) 
     losses = []
     for text in texts:
         tokens = torch.tensor([text])
-        logits = tiny_model.forward(tokens, torch.arange(len(text))[None], None, _Passing())
+        logits = tiny_model.forward(tokens, torch.arange(len(text))[None], None, PassingStore())
         losses += [-logits[0].log_softmax(-1)[place, token].item() for place, token in enumerate(text[1:])]
     assert perplexity(tiny_model, texts) == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
-
-
-class _Passing:
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return keys, values
 
 
 def test_each_text_is_told(tiny_model: LoadedModel) -> None:
