@@ -11,7 +11,7 @@ import dataclasses
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 FOREVER = 0.0
+LENGTHS = ("instruction", "input", "length")
+"""Fields of a file that `lengthwise train` reads."""
+
+Row = dict[str, object]
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -42,7 +46,12 @@ def add_parser(subparsers: Subparsers) -> None:
     show.add_argument("-n", "--last", type=_whole, default=20, metavar="N", help="how many (default: %(default)s)")
     export = _action(actions, "export", "write everything as CSV or JSONL to standard output", _export)
     export.add_argument("--format", choices=("csv", "jsonl"), default="jsonl", help="default: %(default)s")
-    export.add_argument("--what", choices=("requests", "batches"), default="requests", help="default: %(default)s")
+    export.add_argument(
+        "--what",
+        choices=("requests", "batches", "lengths"),
+        default="requests",
+        help="lengths: texts and what became of them, as `lengthwise train` reads them (default: %(default)s)",
+    )
     export.add_argument("--since", type=_duration, metavar="AGE", help="only what is younger than e.g. 30m, 12h, 7d")
     prune = _action(actions, "prune", "delete old entries and give their space back", _prune)
     prune.add_argument("--older-than", type=_duration, metavar="AGE", help="delete what is older than e.g. 12h, 30d")
@@ -104,15 +113,40 @@ def _export(args: argparse.Namespace, path: Path) -> int:
 
     since = FOREVER if args.since is None else time.time() - args.since
     if args.what == "batches":
-        _write(args.format, BatchEntry, read(path, BatchEntry, since=since))
+        _write(args.format, _names(BatchEntry), map(_fields, read(path, BatchEntry, since=since)))
+    elif args.what == "requests":
+        _write(args.format, _names(RequestEntry), map(_fields, read(path, RequestEntry, since=since)))
     else:
-        _write(args.format, RequestEntry, read(path, RequestEntry, since=since))
+        _write(args.format, LENGTHS, _lengths(read(path, RequestEntry, since=since)))
     return 0
 
 
-def _write(format: str, kind: type[RequestEntry] | type[BatchEntry], entries: Iterable[Entry]) -> None:
-    names = [field.name for field in dataclasses.fields(kind)]
-    rows: Iterator[dict[str, object]] = ({name: getattr(entry, name) for name in names} for entry in entries)
+def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
+    """Rows to train from; raises JournalError when there are answers and none of them with its texts."""
+    from scheduler.journal_file import ANSWERED, JournalError
+
+    told = missed = 0
+    for entry in entries:
+        if entry.outcome not in ANSWERED or not entry.generated:
+            continue
+        if entry.instruction is None or entry.user_input is None:
+            missed += 1
+            continue
+        told += 1
+        yield dict(zip(LENGTHS, (entry.instruction, entry.user_input, entry.generated), strict=True))
+    if missed and not told:
+        raise JournalError(f"none of {missed} answers has its texts: `lengthwise serve --journal-prompts` keeps them")
+
+
+def _names(kind: type[RequestEntry] | type[BatchEntry]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _fields(entry: Entry) -> Row:
+    return {name: getattr(entry, name) for name in _names(type(entry))}
+
+
+def _write(format: str, names: Sequence[str], rows: Iterable[Row]) -> None:
     if format == "jsonl":
         for row in rows:
             sys.stdout.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE).decode())

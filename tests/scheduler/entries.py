@@ -13,6 +13,7 @@ def request_entry(
     outcome: str = "stop",
     features: tuple[float, ...] = (0.5, 2.0),
     instruction: str | None = None,
+    user_input: str | None = None,
 ) -> RequestEntry:
     return RequestEntry(
         finished_at=finished_at,
@@ -31,6 +32,7 @@ def request_entry(
         latency=1.5,
         features=features,
         instruction=instruction,
+        user_input=user_input,
     )
 
 

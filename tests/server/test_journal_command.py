@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,9 @@ from scheduler.journal import Journal
 from scheduler.journal_file import RequestEntry, read
 from server import journal_command
 from tests.scheduler.entries import batch_entry, request_entry
+from tests.server.commands import run_command
+
+run = partial(run_command, journal_command.add_parser, "journal")
 
 
 @pytest.fixture
@@ -29,15 +32,6 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     journal.put(batch_entry())
     journal.close()
     return path
-
-
-def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    journal_command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["journal", *arguments])
-    code = args.run(args)
-    assert isinstance(code, int)
-    return code
 
 
 def test_show_prints_the_newest(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,6 +59,23 @@ def test_export_writes_batches_too(path: Path, capsys: pytest.CaptureFixture[str
     assert run("export", "--what", "batches") == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["predicted_seconds"] == 2.5
+
+
+def test_export_writes_rows_to_train_from(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(path)
+    journal.start()
+    for outcome in ("stop", "abort"):
+        entry = request_entry(time.time(), generated=7, outcome=outcome, instruction="Mend it.", user_input="It are.")
+        journal.put(entry)
+    journal.close()
+    assert run("export", "--what", "lengths") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {"instruction": "Mend it.", "input": "It are.", "length": 7}
+
+
+def test_rows_to_train_from_need_texts(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", "--what", "lengths") == 1
+    assert "none of 3 answers has its texts: `lengthwise serve --journal-prompts`" in capsys.readouterr().err
 
 
 def test_prune_deletes_by_age_and_number(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
