@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from engine.messages import ExecutorInfo, Report, RowUpdate, SamplingParams, StepReport, Tally
 from engine.simulated.cost import Cost
@@ -89,6 +90,16 @@ class Simulation:
     def duration(self) -> float:
         """Seconds from the first arrival to the last answer."""
         return max(one.end for one in self.requests) - self.requests[0].arrival
+
+    @property
+    def mean_jct(self) -> float:
+        """Seconds from arrival to last token, where all were answered."""
+        return fmean(one.end - one.arrival for one in self.requests)
+
+    @property
+    def throughput(self) -> float:
+        """Requests a second over the duration, where all were answered."""
+        return len(self.requests) / self.duration
 
 
 Watch = Callable[[int], None]

@@ -12,15 +12,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from engine.executor import Executor
 from engine.grammar import Grammars
 from engine.messages import Deliver, Report, Stop
 from engine.offload import HostStore
-from engine.probe import probe
 from models.catalog import Catalog, default_cache
-from models.loader import LoadedModel, LoadError, load
+from models.loader import LoadedModel
 from models.text import Text
 from scheduler.assembly import Parts
 from scheduler.assignment import Observer
@@ -32,13 +29,13 @@ from scheduler.ledger import Ledgers, Observers
 from scheduler.profile_store import load_profile
 from server.conditions import conditions_of
 from server.config import ServeConfig
-from server.devices import cuda_devices, hush_transformers, quantization, threads
 from server.executors import build_executor
 from server.feed import Feed
 from server.gauges import Gauges, Sources
 from server.instruction import InstructionSplit
 from server.lag import measured_lag
 from server.lengths import Lengths
+from server.loading import load_models
 from server.metrics import Metrics
 from server.predictors import fetch_predictor, opened_lengths, opened_predictor
 from server.scene import Introduction, Scene
@@ -77,7 +74,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     async with opened_predictor(config) as predictor:
         with ThreadPoolExecutor(1, "loader") as loader:
             loaded = await loop.run_in_executor(loader, _load, config, deliver)
-        async with opened_lengths(config, predictor, clock) as lengths:
+        async with opened_lengths(config, predictor, clock, metrics.prediction.observe) as lengths:
             with ThreadPoolExecutor(1, "tokenizer") as pool, ThreadPoolExecutor(1, "learner") as learner:
                 infos = [executor.info for executor in loaded.executors]
                 parts = _observed(parts_for(config, infos, loaded.serving_time, learner.submit), lengths, metrics)
@@ -121,11 +118,7 @@ def _scene(config: ServeConfig, service: Service, dispatcher: Dispatcher) -> Sce
 
 
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
-    hush_transformers()
-    folder = Catalog().resolve(config.model)
-    text = Text.load(folder, chat_template=_chat_template(config))
-    models = _load_models(config, folder)
-    probe(models[0], text)
+    models, text = load_models(config)
     store = HostStore()
     grammars = Grammars(text, models[0].vocab_size, models[0].end_token_ids)
     grammars.prepare()
@@ -134,27 +127,6 @@ def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
     ]
     serving_time = load_profile(default_cache(), conditions_of(config, models[0]))
     return _Loaded(text, models[0], tuple(executors), store, grammars, serving_time)
-
-
-def _chat_template(config: ServeConfig) -> str | None:
-    if config.chat_template is None:
-        return None
-    try:
-        return config.chat_template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LoadError(f"--chat-template {config.chat_template} cannot be read: {error}") from error
-
-
-def _load_models(config: ServeConfig, folder: Path) -> list[LoadedModel]:
-    """One network per executor: on CUDA a device each, on a CPU the same weights for all."""
-    devices = cuda_devices(config)
-    if devices:
-        return [
-            load(folder, dtype=config.dtype, device=device, quantization=quantization(config)) for device in devices
-        ]
-    torch.set_num_threads(threads(config))
-    first = load(folder, dtype=config.dtype, device="cpu", quantization=quantization(config))
-    return [first, *(first.twin() for _ in range(max(1, config.executors) - 1))]
 
 
 @contextmanager

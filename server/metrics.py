@@ -87,6 +87,8 @@ class Metrics:
 
     def _measure_predictions(self) -> None:
         self._predicted = self._histogram("lengthwise:request_predicted_tokens", "Predicted length.", TOKENS)
+        waited = self._histogram("lengthwise:prediction_seconds", "What a request waits for its prediction.", SECONDS)
+        self.prediction = waited.labels(**self.labels)
         self._error = self._histogram(
             "lengthwise:predicted_length_error_tokens", "Distance of the predicted from the true length.", TOKENS
         )

@@ -118,8 +118,13 @@ async def opened_predictor(config: ServeConfig, work: Work | None = None) -> Asy
 
 
 @asynccontextmanager
-async def opened_lengths(config: ServeConfig, predictor: Predictor | None, clock: Clock) -> AsyncIterator[Lengths]:
-    """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be."""
+async def opened_lengths(
+    config: ServeConfig, predictor: Predictor | None, clock: Clock, observe: Callable[[float], None]
+) -> AsyncIterator[Lengths]:
+    """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be.
+
+    `observe` is told how many seconds each request waited for its prediction.
+    """
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(_opened_journal(config))
         origin = Origin(model_key(config.model), config.strategy, config.journal_prompts)
@@ -128,7 +133,7 @@ async def opened_lengths(config: ServeConfig, predictor: Predictor | None, clock
             yield Lengths(KNOWN[length_of(config)], records)
             return
         await _until_ready(predictor)
-        yield await _connected(config, predictor, clock, journal, origin, stack)
+        yield await _connected(config, predictor, clock, journal, origin, stack, observe)
 
 
 async def _connected(
@@ -138,13 +143,14 @@ async def _connected(
     journal: Journal | None,
     origin: Origin,
     stack: AsyncExitStack,
+    observe: Callable[[float], None],
 ) -> Lengths:
     """The parts put together, and their loops started."""
     process, history = predictor.process, LengthHistory()
     size = predictor.kind.cache_size if config.length_cache_size is None else config.length_cache_size
     cache = LengthCache(size) if size else None
     cached = None if cache is None else CachedPredictor(process, process, cache)
-    front = Front(cached or process, history, time_limit=config.prediction_timeout)
+    front = Front(cached or process, history, time_limit=config.prediction_timeout, observe=observe)
     await stack.enter_async_context(background(front.run(), "length front"))
     learning = await _learning(config, predictor, clock, journal, origin)
     if learning is not None:

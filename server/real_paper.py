@@ -6,7 +6,6 @@ The composition root of that: models, executors, a player. What to play, and wha
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,24 +14,21 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-import uvloop
-
-from engine.executor import Executor
 from loadgen.paper.real.baton import run_baton
 from loadgen.paper.real.ground import LENGTH_SCALE, Ground
 from loadgen.paper.real.plan import NotHere
-from loadgen.paper.real.play import Prompts, Relay, play_course
+from loadgen.paper.real.play import play_course
 from loadgen.paper.real.run import EXECUTORS, run_real
 from loadgen.paper.run import PAPERS, PaperError
 from loadgen.paper.trial import Course, Player, Trial
+from loadgen.playing import PlayError, random_prompts
 from loadgen.result import ResultError
 from loadgen.simulation import SimulationError, Watch
-from loadgen.validation.real import PlayError, random_prompts
 from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Lengths
 from models.catalog import CatalogError
 from models.loader import LoadError
-from models.packing import Quantization
+from models.quantization import Quantization
 from models.text import TextError
 from scheduler.assembly import StrategyError
 from scheduler.profile_store import ProfileError
@@ -40,7 +36,8 @@ from scheduler.strategy import Strategy
 from server.conditions import device_name
 from server.config import ServeConfig, load_config
 from server.devices import cuda_devices, threads
-from server.measured_engine import Connect, Engine, load_engine, load_models, new_executors
+from server.loading import load_models
+from server.measured_engine import Engine, load_engine, new_executors
 
 FAILURES = (
     CatalogError, LoadError, TextError, ProfileError, StrategyError, SimulationError, WorkloadError, PlayError,
@@ -119,11 +116,8 @@ class EnginePlayer:
         """Raises PlayError and StrategyError, and NotHere where weights cannot be kept as a strategy says."""
         engine = _fitted(self._engine(course.strategy), course)
         prompts = random_prompts(requests, engine.vocabulary, seed)
-        with (
-            new_executors(engine) as (executors, connect),
-            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        ):
-            return runner.run(_play(course, executors, connect, requests, prompts, seed, watch))
+        with new_executors(engine) as rig:
+            return rig.run(play_course(course, rig.executors, rig.relay, requests, prompts, seed, watch))
 
     def _engine(self, strategy: Strategy) -> Engine:
         kept = strategy.quantization
@@ -148,19 +142,3 @@ def _fitted(engine: Engine, course: Course) -> Engine:
         kv_cache_memory=(machine.capacity_tokens + 0.5) * models[0].kv.bytes_per_token / 2**30,
     )
     return replace(engine, config=config, models=models)
-
-
-async def _play(
-    course: Course,
-    executors: Sequence[Executor],
-    connect: Connect,
-    requests: Sequence[Lengths],
-    prompts: Prompts,
-    seed: int,
-    watch: Watch,
-) -> Trial:
-    relay = Relay(asyncio.get_running_loop())
-    connect(relay.deliver)
-    for executor in executors:
-        executor.start()
-    return await play_course(course, executors, relay, requests, prompts, seed, watch)

@@ -13,31 +13,33 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from engine.messages import ExecutorInfo
 from loadgen import result
+from loadgen.playing import PlayError, random_prompts
+from loadgen.recorder import Recorder
 from loadgen.result import ResultError
-from loadgen.simulation import Machine, Simulation, SimulationError, simulate
+from loadgen.simulated_prediction import Predict
+from loadgen.simulation import Machine, Simulation, SimulationError, Watch, simulate
 from loadgen.validation.load import lengths, paced
-from loadgen.validation.real import Played, PlayError, random_prompts
-from loadgen.validation.speed import at_speed_of
+from loadgen.validation.speed import Speedometer
 from loadgen.validation.verdict import BOUND, Quantity, Verdict, table, verdict_json
 from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Lengths
 from models.catalog import CatalogError
 from models.loader import LoadError
 from models.text import TextError
-from scheduler.assembly import StrategyError
+from scheduler.assembly import Parts, StrategyError
 from scheduler.batch_learning import inline
 from scheduler.length.oracle import true_length
+from scheduler.length.table import Length
 from scheduler.profile_store import ProfileError
 from scheduler.strategy import STRATEGIES
 from server.config import ServeConfig, load_config
-from server.measured_engine import Engine, load_engine, most_tokens, new_executors, play_trace, predicts
+from server.measured_engine import Engine, load_engine, new_executors
 from server.scheduling import parts_for
 
 
@@ -70,7 +72,8 @@ def _validate(args: argparse.Namespace) -> list[Verdict]:
     with ThreadPoolExecutor(1, "loader") as loader:  # see server.app: what computes here must be gone later
         engine = loader.submit(load_engine, config).result()
     verdicts = _verdicts(args, engine)
-    Console().print(table(verdicts))
+    # Without a terminal nobody's width limits the table.
+    Console(width=None if sys.stdout.isatty() else 160).print(table(verdicts))
     if args.save_result is not None:
         result.save(args.save_result, {"bound": BOUND, "strategies": [verdict_json(one) for one in verdicts]})
     return verdicts
@@ -105,32 +108,34 @@ def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
     with _bars() as begin:
         for name in args.strategies:
             config = replace(engine.config, strategy=name)
-            with new_executors(engine) as (executors, connect):
-                twin = _twin(engine, [one.info for one in executors])
+            with new_executors(engine) as rig:
+                infos = [one.info for one in rig.executors]
+                twin = _twin(engine, infos)
                 trace = trace or _trace(args, engine, twin)
                 prompts = random_prompts(trace, engine.vocabulary, args.seed)
-                real = play_trace(config, engine, executors, connect, trace, prompts, begin(name, len(trace)))
-            found.append(_verdict(name, real, partial(_simulate, config, engine, twin, trace)))
+                recorder = Recorder(rig.executors, rig.relay, trace, prompts, _most_tokens(trace))
+                parts = partial(parts_for, config, infos, engine.profile, inline)
+                speed = Speedometer(engine.profile)
+                real = rig.run(_record(recorder, parts, _predict(config), begin(name, len(trace)), speed))
+            found.append(_verdict(name, real, speed.slowdown, partial(_simulate, config, engine, twin, trace)))
     return found
 
 
-def _verdict(name: str, real: Played, simulate: Callable[[float], Simulation]) -> Verdict:
-    profiled = simulate(1.0)
-    slowdown, simulated = at_speed_of(real.busy, simulate)
+async def _record(
+    recorder: Recorder, parts: Callable[[], Parts], predict: Predict | None, watch: Watch, speed: Speedometer
+) -> Simulation:
+    await recorder.warm_up(parts(), predict)
+    return await recorder.record(parts(), predict, watch, speed.hear)
+
+
+def _verdict(name: str, real: Simulation, slowdown: float, simulate: Callable[[float], Simulation]) -> Verdict:
+    profiled, simulated = simulate(1.0), simulate(slowdown)
     return Verdict(
         name,
         slowdown,
-        Quantity(real.mean_jct, _mean_jct(profiled), _mean_jct(simulated)),
-        Quantity(real.throughput, _throughput(profiled), _throughput(simulated)),
+        Quantity(real.mean_jct, profiled.mean_jct, simulated.mean_jct),
+        Quantity(real.throughput, profiled.throughput, simulated.throughput),
     )
-
-
-def _mean_jct(done: Simulation) -> float:
-    return fmean(one.end - one.arrival for one in done.requests)
-
-
-def _throughput(done: Simulation) -> float:
-    return len(done.requests) / done.duration
 
 
 def _trace(args: argparse.Namespace, engine: Engine, twin: Machine) -> list[Lengths]:
@@ -141,7 +146,7 @@ def _trace(args: argparse.Namespace, engine: Engine, twin: Machine) -> list[Leng
     served = []
     for name in args.strategies:
         done = _simulate(replace(engine.config, strategy=name), engine, twin, wanted)
-        served.append(_throughput(done))
+        served.append(done.throughput)
     return paced(args, wanted, min(served))
 
 
@@ -169,12 +174,20 @@ def _simulate(
         for index in range(twin.workers)
     ]
     parts = parts_for(config, infos, engine.profile, inline)
-    predict = true_length if predicts(config) else None
     slowed = replace(twin, cost=engine.profile.slowed(slowdown))
-    done = simulate(parts, slowed, trace, most_tokens(trace), predict=predict)
+    done = simulate(parts, slowed, trace, _most_tokens(trace), predict=_predict(config))
     if failed := sum(not one.completed for one in done.requests):
         raise SimulationError(f"{failed} requests failed in the simulation of {config.strategy}")
     return done
+
+
+def _predict(config: ServeConfig) -> Predict | None:
+    """Where the strategy wants to know lengths, both sides are told the true ones."""
+    return None if STRATEGIES[config.strategy].length == Length.NONE else true_length
+
+
+def _most_tokens(trace: Sequence[Lengths]) -> int:
+    return max(one.output_length for one in trace)
 
 
 @contextmanager

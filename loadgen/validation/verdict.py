@@ -44,7 +44,7 @@ class Verdict:
 
     A machine that others use too is not always as fast as when it was profiled, and near saturation a tenth more work
     is half as long again to wait. So the simulator is judged with the speed of the run, one number for the whole of
-    it: `slowdown`, with which simulated executors are as long at work as the real ones were.
+    it: `slowdown`, how much longer its iterations took than the profile says.
     """
 
     strategy: str
@@ -62,7 +62,7 @@ def table(verdicts: Sequence[Verdict]) -> Table:
     shown = Table(
         title="The simulator beside the engine",
         title_style="bold",
-        caption="slowdown: seconds of the executors' work in this run, over what the profile says",
+        caption="slowdown: seconds of this run's iterations, over what the profile says",
     )
     for head in ("strategy", ""):
         shown.add_column(head, no_wrap=True)

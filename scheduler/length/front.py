@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
@@ -118,11 +118,14 @@ class Front:
         *,
         time_limit: float = TIME_LIMIT,
         max_batch: int = MAX_BATCH,
+        observe: Callable[[float], None] = lambda seconds: None,
     ) -> None:
+        """`observe` is told how many seconds each request waited here."""
         self._predictor = predictor
         self._history = history
         self._time_limit = time_limit
         self._max_batch = max_batch
+        self._observe = observe
         self._pending: deque[_Asked] = deque()
         self._working: list[_Asked] = []  # what the predictor has at the moment,
         self._since = 0.0  # and from when; times are the event loop's, as timeouts are
@@ -157,7 +160,10 @@ class Front:
 
     async def predict(self, query: LengthQuery) -> Prediction:
         """The predicted length, after `time_limit` seconds at most; never raises for the predictor's sake."""
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
         prediction = self._predicted(query, await self._ask(query))
+        self._observe(loop.time() - asked)
         self._sources[prediction.source] += 1
         return prediction
 

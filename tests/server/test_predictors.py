@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,23 +29,13 @@ from server.length_process import Work
 from server.lengths import Lengths
 from server.places import forest_path
 from server.predictors import fetch_predictor, opened_lengths, opened_predictor
-from tests.models import tiny_embedder
 from tests.scheduler.length.examples import linear
 from tests.server import light_predictor
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 QUERY = LengthQuery("a b", "c d", 40, 100)
 PARAMS = SamplingParams(max_tokens=100)
-
-
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -62,10 +52,14 @@ def config(embedder: Path) -> ServeConfig:
 
 
 @asynccontextmanager
-async def lengths_of(config: ServeConfig, work: Work | None = light_predictor.predict) -> AsyncIterator[Lengths]:
+async def lengths_of(
+    config: ServeConfig,
+    work: Work | None = light_predictor.predict,
+    observe: Callable[[float], None] = lambda seconds: None,
+) -> AsyncIterator[Lengths]:
     async with (
         opened_predictor(config, work) as predictor,
-        opened_lengths(config, predictor, MonotonicClock()) as lengths,
+        opened_lengths(config, predictor, MonotonicClock(), observe) as lengths,
     ):
         yield lengths
 
@@ -109,10 +103,12 @@ async def test_a_forest_predicts_and_tells_how_likely_lengths_are(
     config: ServeConfig, cache: Path, embedder: Path
 ) -> None:
     keep_forest(cache, str(embedder))
-    async with lengths_of(config) as lengths:
+    waits: list[float] = []
+    async with lengths_of(config, observe=waits.append) as lengths:
         prediction = await serve(lengths)
         assert prediction.source is Source.FOREST and prediction.distribution is not None
         assert lengths.learned.front is not None and lengths.learned.front.sources == {Source.FOREST: 1}
+    assert len(waits) == 1
 
 
 async def test_a_forest_that_is_refused_is_told_with_the_remedy_and_serving_goes_on(

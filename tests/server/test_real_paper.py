@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import threading
@@ -17,12 +16,12 @@ from engine.messages import Tally
 from engine.timing import Timings
 from loadgen.paper.real import ssjf
 from loadgen.paper.real.plan import NotHere
-from loadgen.paper.real.play import Relay, record_course
+from loadgen.paper.real.play import record_course
 from loadgen.paper.stage import limits
 from loadgen.paper.trial import Course, Trial, trial
+from loadgen.playing import random_prompts
 from loadgen.simulated_prediction import Prediction
 from loadgen.simulation import Machine, Simulation
-from loadgen.validation.real import random_prompts
 from loadgen.workload.lengths import Lengths
 from models.loader import LoadedModel, LoadError
 from models.text import Text
@@ -80,17 +79,9 @@ def course(name: str, machine: Machine = MACHINE, **bounds: object) -> Course:
 
 def recorded(engine: Engine, asked: Course, trace: list[Lengths]) -> tuple[Simulation, float]:
     fitted = real_paper._fitted(engine, asked)
-    with new_executors(fitted) as (executors, connect):
-
-        async def run() -> tuple[Simulation, float]:
-            relay = Relay(asyncio.get_running_loop())
-            connect(relay.deliver)
-            for executor in executors:
-                executor.start()
-            prompts = random_prompts(trace, engine.vocabulary, 0)
-            return await record_course(asked, executors, relay, trace, prompts, 0, lambda ended: None)
-
-        return asyncio.run(run())
+    prompts = random_prompts(trace, engine.vocabulary, 0)
+    with new_executors(fitted) as rig:
+        return rig.run(record_course(asked, rig.executors, rig.relay, trace, prompts, 0, lambda ended: None))
 
 
 def test_a_static_batch_is_recorded_to_the_token(engine: Engine) -> None:

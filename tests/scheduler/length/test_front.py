@@ -61,8 +61,8 @@ async def settle() -> None:
 
 
 async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> None:
-    predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=LONG, max_batch=3)
+    predictor, waits = FakePredictor(), list[float]()
+    front = Front(predictor, LengthHistory(), time_limit=LONG, max_batch=3, observe=waits.append)
     async with running(front):
         first = asyncio.create_task(front.predict(query("a")))
         await settle()
@@ -79,6 +79,7 @@ async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> N
         (7, Source.FOREST, (2.0,)),
     ]
     assert front.sources == {Source.FOREST: 6}
+    assert len(waits) == 6 and all(0 < wait < LONG for wait in waits)
     assert answers[0].distribution is not None and answers[0].distribution.remaining(2) == 5
 
 

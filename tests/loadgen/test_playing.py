@@ -9,9 +9,12 @@ from typing import Any, cast
 import pytest
 
 from engine.messages import FinishReason, RowUpdate, SamplingParams
-from loadgen.validation.real import Played, PlayError, play, random_prompts
+from loadgen.playing import PlayError, random_prompts, serve
+from loadgen.simulated_prediction import Predict
+from loadgen.simulation import Simulation, served
 from loadgen.workload.lengths import Lengths
 from scheduler.dispatcher import Dispatcher, Refused
+from scheduler.length.oracle import true_length
 from scheduler.request import Request, State, Times
 
 TRACE = [Lengths(0.0, 3, 5), Lengths(1.0, 2, 9)]
@@ -62,27 +65,27 @@ def fail(request: Request) -> None:
     request.state, request.times.end = State.FAILED, 200.0
 
 
-def run(end: Callable[[Request], None], oracle: bool = False) -> tuple[Played, Scripted, list[int]]:
+def run(end: Callable[[Request], None], predict: Predict | None = None) -> tuple[Simulation, Scripted, list[int]]:
     clock, ended = Jumping(), list[int]()
     scripted = Scripted(clock, end)
     done = asyncio.run(
-        play(cast(Dispatcher, scripted), clock, TRACE, PROMPTS, max_tokens=9, oracle=oracle, watch=ended.append)
+        serve(cast(Dispatcher, scripted), clock, TRACE, PROMPTS, max_tokens=9, predict=predict, watch=ended.append)
     )
-    return done, scripted, ended
+    return Simulation(tuple(served(one, done[0].times.arrival) for one in done), ()), scripted, ended
 
 
 def test_requests_count_from_when_they_were_due() -> None:
     done, scripted, ended = run(finish)
-    assert done == Played((0.0, 1.0), (5.0, 9.0))
+    assert [(one.arrival, one.end - one.arrival) for one in done.requests] == [(0.0, 5.0), (1.0, 9.0)]
     assert (done.mean_jct, done.duration, done.throughput) == (7.0, 10.0, 0.2)
     assert [request.prompt for request in scripted.taken] == PROMPTS
     assert [request.sampling.replay_tokens for request in scripted.taken] == [5, 9]
     assert ended == [1, 2]
 
 
-@pytest.mark.parametrize(("oracle", "known"), [(True, [5, 9]), (False, [None, None])])
-def test_only_an_oracle_tells_the_lengths(oracle: bool, known: list[float | None]) -> None:
-    _, scripted, _ = run(finish, oracle)
+@pytest.mark.parametrize(("predict", "known"), [(true_length, [5, 9]), (None, [None, None])])
+def test_only_an_oracle_tells_the_lengths(predict: Predict | None, known: list[float | None]) -> None:
+    _, scripted, _ = run(finish, predict)
     assert [request.predicted_length for request in scripted.taken] == known
 
 
@@ -98,7 +101,7 @@ def test_an_engine_that_takes_nothing_is_told() -> None:
     scripted = Scripted(Jumping(), finish)
     scripted.submit = refuse  # type: ignore[method-assign]
     with pytest.raises(PlayError, match="gave up: no executor is alive"):
-        asyncio.run(play(cast(Dispatcher, scripted), Jumping(), TRACE, PROMPTS, max_tokens=9))
+        asyncio.run(serve(cast(Dispatcher, scripted), Jumping(), TRACE, PROMPTS, max_tokens=9))
 
 
 def test_prompts_have_the_lengths_of_the_trace() -> None:

@@ -1,77 +1,29 @@
-"""A trace played on the real engine, in process: what became of it, as the dispatcher saw it. Starts no engine."""
+"""A trace played through a dispatcher: every request at its time, until the last is answered. Starts no engine."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from engine.messages import RowUpdate, SamplingParams
 from loadgen.simulated_prediction import Predict, told
+from loadgen.simulation import Watch
 from loadgen.workload.lengths import Lengths
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher, Refused
-from scheduler.length.oracle import true_length
 from scheduler.request import Request, State
 from scheduler.stream import TokenStream
-
-Watch = Callable[[int], None]
-"""Told how many requests have ended so far."""
 
 
 class PlayError(Exception):
     """The engine did not serve the trace; the message says what happened."""
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """Seconds of each request in order of arrival: when it came, after the first one, and its completion time."""
-
-    arrivals: tuple[float, ...]
-    jct: tuple[float, ...]
-    busy: float = 0.0
-    """Seconds that all executors were at work."""
-
-    @property
-    def mean_jct(self) -> float:
-        return sum(self.jct) / len(self.jct)
-
-    @property
-    def duration(self) -> float:
-        """From the first arrival to the last answer."""
-        ends = [arrival + seconds for arrival, seconds in zip(self.arrivals, self.jct, strict=True)]
-        return max(ends) - self.arrivals[0]
-
-    @property
-    def throughput(self) -> float:
-        """Requests a second."""
-        return len(self.jct) / self.duration
-
-
 def random_prompts(trace: Sequence[Lengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
     """Prompts of the trace's lengths; which tokens they are does not bear on how long they take."""
     rng = random.Random(f"{seed}, prompts")
     return [tuple(rng.choices(range(vocabulary), k=one.input_length)) for one in trace]
-
-
-async def play(
-    dispatcher: Dispatcher,
-    clock: Clock,
-    trace: Sequence[Lengths],
-    prompts: Sequence[tuple[int, ...]],
-    *,
-    max_tokens: int,
-    oracle: bool = False,
-    watch: Watch = lambda ended: None,
-) -> Played:
-    """`serve` a trace, in seconds; `oracle` tells the dispatcher how long answers become."""
-    predict = true_length if oracle else None
-    requests = await serve(dispatcher, clock, trace, prompts, max_tokens=max_tokens, predict=predict, watch=watch)
-    return Played(
-        tuple(request.times.arrival - requests[0].times.arrival for request in requests),
-        tuple(_jct(request) for request in requests),
-    )
 
 
 async def serve(
@@ -150,8 +102,3 @@ def _require_finished(request: Request) -> None:
         stream = request.stream
         said = stream.error if isinstance(stream, _Sink) else None
         raise PlayError(f"a request of {request.input_length} tokens failed on the engine: {said or request.state}")
-
-
-def _jct(request: Request) -> float:
-    assert request.times.end is not None, "it has finished"
-    return request.times.end - request.times.arrival
