@@ -6,6 +6,7 @@ and simulated without a network.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -108,6 +109,12 @@ class Overflow(StrEnum):
     """The batch stops, and all its rows are handed back."""
 
 
+EVERY_LENGTH = range(sys.maxsize)
+"""All numbers of tokens."""
+
+NO_LENGTH = range(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """How the rows of one order shall run. An executor knows no more of strategies than this."""
@@ -121,8 +128,9 @@ class Terms:
     overflow: Overflow = Overflow.SCALE
     prefill_together: bool = True
     """Whether a closed batch is prefilled as one padded group, else in groups of similar length."""
-    keep_kv: bool = True
-    """Whether K and V of rows that are handed back stay in host memory, else they are recomputed later."""
+    keep_kv: range = EVERY_LENGTH
+    """K and V of rows that are handed back stay in host memory when they have so many tokens, prompt and answer; those
+    of the others are recomputed later."""
 
 
 # Orders: event loop -> executor
@@ -217,6 +225,8 @@ class HandedBack:
 
     row_ids: tuple[RowId, ...]
     cause: Cause
+    dropped: tuple[RowId, ...] = ()
+    """Those of them that have no K and V in host memory: all their tokens are read before they go on."""
 
 
 @dataclass(frozen=True, slots=True)

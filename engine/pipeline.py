@@ -449,13 +449,18 @@ class Pipeline:
     def _hand_back(self, rows: Iterable[Row], cause: Cause) -> None:
         """Let rows go before their end; those that run from the last place on, so that none has to be moved."""
         leaving = list(rows)
+        dropped: set[RowId] = set()
         for row in sorted(leaving, key=lambda row: -self.batch.rows.index(row) if row in self.batch.rows else 0):
-            self._store.keep(row, self._kv_of(row) if row.group.terms.keep_kv else None)
+            kv = self._kv_of(row) if _length(row) in row.group.terms.keep_kv else None
+            self._store.keep(row, kv)
+            if kv is None:
+                dropped.add(row.row_id)
             if not row.generated:
                 row.prompt_logprobs = None  # what was read of the prompt will be read again
             self._forget(row)
         if leaving:
-            self._handed_back.append(HandedBack(tuple(row.row_id for row in leaving), cause))
+            row_ids = tuple(row.row_id for row in leaving)
+            self._handed_back.append(HandedBack(row_ids, cause, tuple(one for one in row_ids if one in dropped)))
 
     def _kv_of(self, row: Row) -> RowKv | None:
         """What there is of a row's K and V, in host memory."""

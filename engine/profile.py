@@ -1,7 +1,8 @@
-"""Measures what a device takes to prefill batches and to decode them, with the engine's own parts.
+"""Measures what a device takes to prefill batches, to decode them and to move their K and V, with the engine's parts.
 
 It knows neither what is made of the timings nor where they are kept. What is timed is what serving does: prefill
-is chunks, first tokens and the copies into the arena; an iteration is a step, sampling and the rows' bookkeeping.
+is chunks, first tokens and the copies into the arena; an iteration is a step, sampling and the rows' bookkeeping;
+copies go out of the arena to host memory and in again, as those of rows that are handed back and return.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 
@@ -35,9 +36,19 @@ REPEATS = 5
 PREFILL_SHARE = 0.6
 """Of the time for a survey."""
 
+COPIES_SHARE = 0.05
+"""Of the same."""
+
+COPIED_ROWS = 8
+COPIED_TOKENS = 4096
+"""Most that is copied at a time: a batch's worth, which a processor's cache does not hold, yet little of the memory."""
+
 
 class ProfileFailed(Exception):
     """The network did not compute what was to be timed."""
+
+
+Phase: TypeAlias = Literal["copies", "prefill", "decode"]
 
 
 class Cell(NamedTuple):
@@ -51,7 +62,7 @@ class Cell(NamedTuple):
 class Measured:
     """One cell that was dealt with; `timing` is None when there was no time or no room for it."""
 
-    phase: Literal["prefill", "decode"]
+    phase: Phase
     cell: Cell
     timing: Timing | None
 
@@ -101,14 +112,23 @@ class Profiler:
     @torch.inference_mode()
     def decode(self, rows: int, length: int) -> Timing:
         """The median of some iterations, after one that warms up; the last of them reads `length` columns."""
-        cached = length - 1 - REPEATS
-        kv = self._random_kv(cached)
-        for row in self._new_rows(rows, cached):
-            row.accept(Choice(row.prompt[0]))
-            self._batch.insert(row, kv)
+        self._fill(rows, length - 1 - REPEATS)
         seconds = [self._iterate() for _ in range(1 + REPEATS)]
         self._clear()
         return Timing(rows, length - REPEATS // 2, statistics.median(seconds[1:]))
+
+    @torch.inference_mode()
+    def copies(self, rows: int, length: int) -> float:
+        """Seconds in which K and V of `rows` rows of `length` tokens go to host memory and come back."""
+        self._fill(rows, length)
+        begin = self.now()
+        leaving = list(reversed(self._batch.rows))  # as they are handed back, so that none has to be moved
+        kept = [(row, self._batch.extract(row)) for row in leaving]
+        for row, kv in kept:
+            self._batch.insert(row, kv)
+        end = self.now()
+        self._clear()
+        return end - begin
 
     @torch.inference_mode()
     def slice(self, rows: int, length: int, iterations: int) -> float:
@@ -131,6 +151,13 @@ class Profiler:
         for done in ended:
             self._batch.insert(done.row, done.kv)
         return self.now() - begin
+
+    def _fill(self, rows: int, length: int) -> None:
+        """Let rows run that were never read."""
+        kv = self._random_kv(length)
+        for row in self._new_rows(rows, length):
+            row.accept(Choice(row.prompt[0]))
+            self._batch.insert(row, kv)
 
     def _iterate(self) -> float:
         begin = self.now()
@@ -180,23 +207,36 @@ def grid(max_rows: int, longest: int, *, points: int) -> tuple[Cell, ...]:
     return tuple(sorted(cells, key=lambda cell: (cell.rows * cell.length, cell.rows)))
 
 
+def copied(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    """What to copy where these cells are measured: each of their lengths once, the shortest first."""
+    most = min(COPIED_ROWS, max(cell.rows for cell in cells))
+    lengths = sorted({cell.length for cell in cells})
+    return tuple(Cell(max(1, min(most, COPIED_TOKENS // length)), length) for length in lengths)
+
+
 def survey(profiler: Profiler, cells: tuple[Cell, ...], time_limit: float) -> Iterator[Measured]:
-    """Measure a grid cell by cell, prefill first, in about `time_limit` seconds.
+    """Measure copies of each length, then a grid cell by cell, prefill first, in about `time_limit` seconds.
 
     Cells come cheapest first. One that would not end in time, judged by those before it, is passed over.
     """
     begin = profiler.now()
-    share = PREFILL_SHARE * time_limit / len(cells)
+    lengths = copied(cells)
+
+    def copy(cell: Cell) -> Timing:
+        share = COPIES_SHARE * time_limit / len(lengths)
+        return Timing(*cell, _repeated(lambda: profiler.copies(*cell), share))
 
     def prefill(cell: Cell) -> Timing:
+        share = PREFILL_SHARE * time_limit / len(cells)
         return Timing(*cell, _repeated(lambda: profiler.prefill(*cell), share))
 
+    yield from _phase("copies", copy, profiler, lengths, begin + COPIES_SHARE * time_limit)
     yield from _phase("prefill", prefill, profiler, cells, begin + PREFILL_SHARE * time_limit)
     yield from _phase("decode", lambda cell: profiler.decode(*cell), profiler, cells, begin + time_limit)
 
 
 def _phase(
-    phase: Literal["prefill", "decode"],
+    phase: Phase,
     measure: Callable[[Cell], Timing],
     profiler: Profiler,
     cells: tuple[Cell, ...],

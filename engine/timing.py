@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one prefill, or one decode iteration, of a batch took."""
+    """How long one prefill of a batch took, one decode iteration, or one way of its K and V to host memory and back."""
 
     rows: int
     length: int
-    """Prefill: prompt tokens of each row. Decode: columns that the iteration reads, the new token's included."""
+    """Prefill: prompt tokens of each row. Decode: columns that the iteration reads, the new token's included. Copies:
+    tokens of each row's K and V."""
     seconds: float
 
 
@@ -33,3 +34,5 @@ class Timings:
     prefill: tuple[Timing, ...]
     decode: tuple[Timing, ...]
     slices: tuple[SliceTiming, ...] = ()
+    copies: tuple[Timing, ...] = ()
+    """Of all rows of a batch together, both ways."""

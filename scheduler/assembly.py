@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
+from engine.messages import EVERY_LENGTH, NO_LENGTH
 from scheduler.adaptive import AdaptiveBatcher
 from scheduler.assignment import Observer
 from scheduler.batch_learning import BatchLearning, Submit, inline, profile_lessons
@@ -68,7 +69,7 @@ def assemble(
     """
     limits = replace(limits, aging=_aging(limits, serving_time))
     iterations = limits.slice_length if strategy.slices else None
-    terms = replace(strategy.refill, iterations=iterations, keep_kv=not limits.recompute)
+    terms = replace(strategy.refill, iterations=iterations, keep_kv=_kept_lengths(limits, serving_time))
     estimator = _estimator(strategy, serving_time)
     kit = Kit(
         order=ORDERS[strategy.order](limits.aging),
@@ -79,13 +80,20 @@ def assemble(
         serving_time=serving_time,
         estimator=estimator,
         batch_order=BATCH_ORDERS[strategy.batch_order],
-        work=work_of(serving_time, limits.slots, limits.capacity_tokens, limits.context_length),
+        work=work_of(serving_time, limits.slots, limits.capacity_tokens, limits.context_length, terms.keep_kv),
     )
     observer = None
     if serving_time is not None and isinstance(estimator, Nearest):
         observer = BatchLearning(estimator, submit, basis=profile_lessons(serving_time, limits))
     preemption = PREEMPTIONS[strategy.preemption](kit)
     return Parts(BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement], observer, preemption)
+
+
+def _kept_lengths(limits: Limits, profile: Bilinear | None) -> range:
+    """Tokens of rows whose K and V stay in host memory when they are handed back; all where nobody can say."""
+    if limits.recompute:
+        return NO_LENGTH
+    return EVERY_LENGTH if profile is None else profile.kept_lengths()
 
 
 def _aging(limits: Limits, profile: Bilinear | None) -> Aging:

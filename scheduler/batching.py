@@ -44,7 +44,8 @@ class Limits:
     interval_factor: float = 0.5
     """λ: the part of the least loaded executor's work that may pass before the next arrangement."""
     recompute: bool = False
-    """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory."""
+    """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory where the
+    device's profile says that copying takes less than reading again, and everywhere without one."""
     aging: Aging = Aging()
     """When requests that wait are promoted, for orders that promote, and when they are due by their deadline."""
     patience: Patience = Patience()

@@ -4,19 +4,26 @@
     τ_decode(l, N)    = d1·N·l + d2·N + d3·l + d4                          equation 4
     T_serve(N, L, S)  = T_prefill(N, L) + Σ_{l=1..S} τ_decode(L + l, N)    equations 1 and 2
 
+and a line that the paper has not: what K and V of a row cost that go to host memory and come back, instead of being
+computed again (its authors are "trying" that, section 7).
+
+    T_copy(L)         = c1·L + c0
+
 It knows neither who measures nor where a fit is kept.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from math import isfinite
+from math import ceil, floor, inf, isfinite
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.messages import EVERY_LENGTH, NO_LENGTH
 from engine.timing import Timing, Timings
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -31,7 +38,8 @@ class Bilinear:
     """Seconds as a function of rows N, input length L and decode iterations S: numbers, or arrays that broadcast.
 
     No coefficient is negative: a row or a column more never costs less, and no estimate is below zero, inside the
-    measured range or outside. Raises ValueError for others.
+    measured range or outside. Raises ValueError for others. Copies cost nothing (c1 = c0 = 0) where they were never
+    measured, as on the papers' machines; then nothing is ever cheaper than keeping K and V.
     """
 
     p1: float
@@ -42,6 +50,8 @@ class Bilinear:
     d2: float
     d3: float
     d4: float
+    c1: float = 0.0
+    c0: float = 0.0
 
     def __post_init__(self) -> None:
         if not all(isfinite(value) and value >= 0 for value in astuple(self)):
@@ -70,6 +80,30 @@ class Bilinear:
         """T_serve: seconds of a batch from its prefill to the end of its last iteration."""
         return self.prefill(rows, length) + self.decode(rows, length, iterations)
 
+    @property
+    def knows_copies(self) -> bool:
+        """Whether anybody measured what copies take."""
+        return self.c1 > 0 or self.c0 > 0
+
+    def copy(self, length: Quantity) -> Quantity:
+        """T_copy: seconds to copy K and V of a row of `length` tokens out to host memory and in again."""
+        return self.c1 * length + self.c0
+
+    def kept_lengths(self) -> range:
+        """Tokens of rows whose K and V are worth keeping: all but those that are read again in less time than copied.
+
+        Reading a row again costs what it adds to a prefill of its length, p1·L + p2; what a prefill costs whoever is in
+        it, p3·L + p4, others pay too. So rows are kept with (p1 - c1)·L >= c0 - p2: from some length on, or up to one.
+        """
+        slope, head_start = self.p1 - self.c1, self.p2 - self.c0
+        if slope > 0:
+            least = max(0.0, -head_start / slope)
+            return range(ceil(least), sys.maxsize) if least < sys.maxsize else NO_LENGTH
+        if head_start < 0:
+            return NO_LENGTH
+        most = head_start / -slope if slope < 0 else inf
+        return range(floor(most) + 1) if most < sys.maxsize else EVERY_LENGTH
+
     def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
         """`serve`, as a ServingTime."""
         return self.serve(rows, input_length, generation_length)
@@ -87,24 +121,29 @@ class FitErrors:
     prefill: float
     iteration: float
     slices: float | None
+    copies: float | None = None
+    """Of one row's K and V, both ways."""
 
 
-def fit(prefill: Sequence[Timing], decode: Sequence[Timing]) -> Bilinear:
-    """Least squares over what was measured, no coefficient below zero.
+def fit(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[Timing] | None = None) -> Bilinear:
+    """Least squares over what was measured, no coefficient below zero; None where nobody measured copies.
 
     The bound is what keeps estimates from being negative: attention makes prefill grow faster than its length, and an
     unbounded plane through that dips below zero at the short end. Raises ValueError when the timings are too few.
     """
-    return Bilinear(*_surface(prefill, "prefill"), *_surface(decode, "decode"))
+    surfaces = (*_surface(prefill, "prefill"), *_surface(decode, "decode"))
+    return Bilinear(*surfaces, *(() if copies is None else _line(copies)))
 
 
 def fit_errors(model: Bilinear, timings: Timings) -> FitErrors:
     """How far a model is from what was measured."""
+    copied = [(model.copy(one.length), one.seconds / one.rows) for one in timings.copies]
     served = [(model.serve(one.rows, one.length, one.iterations), one.seconds) for one in timings.slices]
     return FitErrors(
         prefill=rmse([(model.prefill(one.rows, one.length), one.seconds) for one in timings.prefill]),
         iteration=rmse([(model.iteration(one.rows, one.length), one.seconds) for one in timings.decode]),
         slices=rmse(served) if served else None,
+        copies=rmse(copied) if copied else None,
     )
 
 
@@ -115,29 +154,45 @@ def rmse(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _surface(timings: Sequence[Timing], what: str) -> tuple[float, ...]:
-    """The four coefficients of one surface.
+    """The four coefficients of one surface."""
+    rows, length, seconds = _columns(timings)
+    if len(timings) < 4 or np.linalg.matrix_rank(_terms(rows, length)) < 4:
+        raise ValueError(
+            f"{len(timings)} {what} timings do not determine a model: two batch sizes at two lengths each are needed"
+        )
+    return _least_squares(_terms(rows, length), seconds)
+
+
+def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
+    """c1 and c0: seconds of a row by its length."""
+    rows, length, seconds = _columns(timings)
+    if len(set(length.tolist())) < 2:
+        raise ValueError(f"{len(timings)} timings of copies do not determine a model: two lengths are needed")
+    return _least_squares(np.stack([length, np.ones_like(length)], axis=1), seconds / rows)
+
+
+def _columns(timings: Sequence[Timing]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Rows, lengths and seconds."""
+    columns = np.array([astuple(one) for one in timings], dtype=np.float64).reshape(-1, 3)
+    return columns[:, 0], columns[:, 1], columns[:, 2]
+
+
+def _least_squares(terms: FloatArray, seconds: FloatArray) -> tuple[float, ...]:
+    """Coefficients of (cells, terms), none below zero.
 
     All quantities are scaled to at most 1 first, since the coefficients differ by orders of magnitude.
     """
     from scipy.optimize import curve_fit  # slow to import, and only wanted when something was measured
 
-    rows, length, seconds = (
-        np.array([getattr(one, name) for one in timings], dtype=np.float64) for name in ("rows", "length", "seconds")
-    )
-    if len(timings) < 4 or np.linalg.matrix_rank(_terms(rows, length)) < 4:
-        raise ValueError(
-            f"{len(timings)} {what} timings do not determine a model: two batch sizes at two lengths each are needed"
-        )
-    terms = _terms(rows, length)
     scale, top = terms.max(axis=0), seconds.max() or 1.0
     found, _ = curve_fit(
         lambda scaled, *coefficients: scaled @ np.array(coefficients),
         terms / scale,
         seconds / top,
-        p0=np.full(4, 0.25),
+        p0=np.full(terms.shape[1], 0.25),
         bounds=(0.0, np.inf),
         jac=lambda scaled, *_: scaled,
-        absolute_sigma=True,  # the covariance is not used, and exactly four timings have none to estimate
+        absolute_sigma=True,  # the covariance is not used, and as many timings as terms have none to estimate
         xtol=1e-12,
         ftol=1e-12,
         gtol=1e-12,

@@ -280,6 +280,7 @@ class Dispatcher:
         request.move(State.ASSIGNED)
         self._queued.leave(request)
         request.executor = worker.info.index
+        request.lacks_kv = False
         request.runs += 1
         if request.times.assigned is None:
             request.times.assigned = assignment.sent
@@ -376,6 +377,7 @@ class Dispatcher:
     def _take_back(self, worker: Worker, handed_back: HandedBack, now: float) -> None:
         """Rows that an executor let go wait again; what they have generated stays theirs."""
         requests = [worker.requests[row_id] for row_id in handed_back.row_ids if row_id in worker.requests]
+        dropped = set(handed_back.dropped)
         for request in requests:
             assignment = worker.assignments[request.row_id]
             assignment.intact &= handed_back.cause is Cause.SLICE
@@ -383,6 +385,7 @@ class Dispatcher:
             self._leave(worker, request)
             if partial is not None:
                 request.tell(partial, now)
+            request.lacks_kv = request.row_id in dropped
             request.move(State.WAITING)
             self._queued.enter(request)
             self._release(assignment)

@@ -33,7 +33,8 @@ def partition(
 
     `lengths` (rows,) are tokens so far, ascending; `fresh` (rows,) says which rows are to be prefilled, the others
     bring their K and V with them. A part has `most_rows` at most, and (L + iterations)·N tokens at most
-    `capacity_tokens`, where L is its last row's length; a single row may have more.
+    `capacity_tokens`, where L is its last row's length; a single row may have more. What is copied costs the same in
+    whatever parts, so it is in their seconds but not weighed.
 
         T[i] = min over j of T[j-1] + T_serve(i-j+1, L_i, S)                         (equation 10)
 
@@ -62,13 +63,16 @@ def partition(
 
 
 def slice_seconds(lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int) -> float:
-    """T_serve of one batch: prefill of its fresh rows, padded to the longest of them, and `iterations` of all rows.
+    """T_serve of one batch: prefill of its fresh rows, padded to the longest of them, copies of the others' K and V,
+    and `iterations` of all rows.
 
-    Copying kept K and V back to the device is not counted: it is little beside reading the tokens again.
+    A copy is both ways, out after the slice before this one and in again, so that every copy is counted once.
     """
     seconds = model.decode(len(lengths), int(lengths.max()), iterations)
-    prompts = lengths[fresh]
-    return seconds + model.prefill(len(prompts), int(prompts.max())) if len(prompts) else seconds
+    prompts, copied = lengths[fresh], lengths[~fresh].astype(np.float64)
+    if len(prompts):
+        seconds += model.prefill(len(prompts), int(prompts.max()))
+    return seconds + float(model.copy(copied).sum())
 
 
 def _costs(

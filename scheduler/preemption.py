@@ -29,10 +29,10 @@ class Swap:
     """A request takes a running row's slot where it would wait for one much longer than it needs one.
 
     Let f be the iterations until a row of the executor is expected to end, so that a slot is free anyway, g those that
-    the request needs, and c those that could be done in the time that it takes to copy a row's K and V out and in. With
-    the row's slot the request ends f earlier, and the row g + c later. So they swap when f > factor·(g + c); the row is
-    the one that has most left to do, of the class of the request. Only the best request that waits is weighed, one row
-    at a time. `factor` is the hysteresis.
+    the request needs, and c those that could be done in the time that it takes to copy a row's K and V out and in, or
+    to read it again where they are not kept. With the row's slot the request ends f earlier, and the row g + c later.
+    So they swap when f > factor·(g + c); the row is the one that has most left to do, of the class of the request. Only
+    the best request that waits is weighed, one row at a time. `factor` is the hysteresis.
 
     None thrashes, and none starves: a row has its slot for a slice at least, and makes way once in its life, so that it
     waits twice at most; and it cannot take the slot back from the request, which ends before anything it would have to

@@ -17,7 +17,7 @@ import msgspec
 from engine.timing import Timings
 from scheduler.bilinear import Bilinear, FitErrors
 
-VERSION = 1
+VERSION = 2
 """Raise it when the format, or the meaning of what is in it, changes."""
 
 FOLDER = "profiles"

@@ -97,6 +97,8 @@ class Request:
     """Index of the executor that holds the row; set by the dispatcher while ASSIGNED or RUNNING."""
     failure: Failure | None = None
     """Why the server gave it up; None also where its row failed by itself."""
+    lacks_kv: bool = False
+    """Whether it waits without K and V of what it has generated, since they were not kept when it was handed back."""
     runs: int = 0
     """How often it was given to an executor: 1, and once more for each time that it was handed back."""
     predicted_length: float | None = None
@@ -114,6 +116,11 @@ class Request:
     def kv_length(self) -> int:
         """Tokens whose K and V a device holds when the row runs there, the newest token's among them."""
         return self.input_length + self.generated
+
+    @property
+    def needs_prefill(self) -> bool:
+        """Whether all its tokens must be read before it can go on."""
+        return self.generated == 0 or self.lacks_kv
 
     @property
     def spec(self) -> RowSpec:

@@ -104,16 +104,12 @@ class SlicedBatcher:
             most_rows = min(most_rows, self._kit.limits.max_batch_size or most_rows)
         return partition(
             np.array([request.kv_length for request in ranked], dtype=np.int64),
-            np.array([self._is_fresh(request) for request in ranked]),
+            np.array([request.needs_prefill for request in ranked]),
             self._model,
             iterations=self._kit.limits.slice_length,
             capacity_tokens=min(worker.capacity_tokens for worker in workers),
             most_rows=most_rows,
         )
-
-    def _is_fresh(self, request: Request) -> bool:
-        """Whether it has no K and V in host memory that it could go on with."""
-        return request.generated == 0 or not self._kit.terms.keep_kv
 
     def _plan(self, ranked: Sequence[Request], part: Part) -> Plan:
         requests = tuple(ranked[part.start : part.stop])

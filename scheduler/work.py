@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from engine.messages import EVERY_LENGTH
 from scheduler.bilinear import Bilinear
 from scheduler.remaining import expected_remaining
 from scheduler.request import Request
@@ -23,7 +24,7 @@ cores are both of about this shape, and nothing that is decided depends on the u
 
 COPY_SHARE = 0.4
 """Moving a token's K and V to host memory and back, as a share of reading the token anew: twice 0.8 MB at 25 GB/s
-against 2.6e10 operations at 1.6e14 a second, for LLaMA2-13B on an A100. No profile tells it; on a CPU it is less."""
+against 2.6e10 operations at 1.6e14 a second, for LLaMA2-13B on an A100. For devices whose copies nobody measured."""
 
 ENOUGH = 0.98
 """Of the tokens a second that a device makes with all slots taken."""
@@ -44,12 +45,18 @@ class Work:
     """Of a generated token, whatever its context."""
     cell: float
     """Of a cell of K and V that an iteration reads."""
+    copy: float = 0.0
+    """Of a token of K and V that goes to host memory and comes back."""
+    row_copy: float = 0.0
+    """Of a row whose K and V do, however long it is."""
+    keep_kv: range = EVERY_LENGTH
+    """Tokens of rows whose K and V do; all tokens of others are read again."""
 
     def of(self, request: Request) -> float:
-        """All that a request has still to do, in a batch no longer than itself. Rows that were handed back have their
-        K and V; should they not, reading them again is not charged."""
+        """All that a request has still to do, in a batch no longer than itself. Nothing is charged for K and V that
+        rows which were handed back bring with them."""
         left = expected_remaining(request)
-        read = 0.0 if request.generated else self.entry + self.prompt * request.input_length
+        read = self._reading(request) if request.needs_prefill else 0.0
         return read + left * (self.token + self.cell * (request.kv_length + left / 2))
 
     def beside(self, request: Request, worker: Worker) -> float:
@@ -63,8 +70,15 @@ class Work:
         return self.of(request) + self.cell * pads
 
     def swap(self, row: Request) -> float:
-        """Iterations that could be done in the time that it takes to copy a row's K and V out and in again."""
-        return COPY_SHARE * self.prompt * row.kv_length / (self.token + self.cell * row.kv_length)
+        """Iterations that could be done in the time that it takes to copy a row's K and V out and in again, or to read
+        it again where they are not kept."""
+        kept = row.kv_length in self.keep_kv
+        back = self.copy * row.kv_length + self.row_copy if kept else self._reading(row)
+        return back / (self.token + self.cell * row.kv_length)
+
+    def _reading(self, request: Request) -> float:
+        """Of all its tokens."""
+        return self.entry + self.prompt * request.kv_length
 
 
 def work_of(
@@ -72,6 +86,7 @@ def work_of(
     slots: int | None = None,
     capacity_tokens: int | None = None,
     context_length: int | None = None,
+    keep_kv: range = EVERY_LENGTH,
 ) -> Work:
     """The prices of a device of such a profile and size, as far as they are known; rows are taken to be half as long as
     they may become."""
@@ -80,11 +95,15 @@ def work_of(
     usual = (context_length or 0) / 2
     rows = float(slots) if capacity_tokens is None or not usual else min(slots, max(1.0, capacity_tokens / usual))
     by_cells = capacity_tokens is not None and slots * usual > capacity_tokens
+    prompt = model.p1 + model.p3
     return Work(
-        prompt=model.p1 + model.p3,
+        prompt=prompt,
         entry=model.p2 + model.p4,
         token=model.d2 + (0.0 if by_cells else model.d4 / rows),
         cell=model.d1 + model.d3 / rows + (model.d4 / capacity_tokens if by_cells and capacity_tokens else 0.0),
+        copy=model.c1 if model.knows_copies else COPY_SHARE * prompt,
+        row_copy=model.c0,
+        keep_kv=keep_kv,
     )
 
 

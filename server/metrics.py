@@ -82,7 +82,7 @@ class Metrics:
         self._step = self._histogram("lengthwise:step_seconds", "Duration of an executor's turns.", SECONDS)
         self._turn = self._histogram("vllm:iteration_tokens_total", "Tokens read and made in a turn.", STEP_TOKENS)
         self._preempted = self._counter("vllm:num_preemptions", "Running rows that had to make way.")
-        self._returned = self._counter("lengthwise:handed_back_rows", "Rows let go before their end.", "cause")
+        self._returned = self._counter("lengthwise:handed_back_rows", "Rows let go before their end.", "cause", "kv")
         self.lag = self._histogram("lengthwise:event_loop_lag_seconds", "How late the event loop woke up.", SECONDS)
 
     def _measure_predictions(self) -> None:
@@ -160,7 +160,9 @@ class Metrics:
             self._observe(self._rows, tally.generated + tally.invalid)
         self._preempted.labels(**self.labels).inc(len(report.extracted))
         for back in report.handed_back:
-            self._returned.labels(**self.labels, cause=back.cause).inc(len(back.row_ids))
+            kept = len(back.row_ids) - len(back.dropped)
+            self._returned.labels(**self.labels, cause=back.cause, kv="kept").inc(kept)
+            self._returned.labels(**self.labels, cause=back.cause, kv="dropped").inc(len(back.dropped))
             if back.cause is not Cause.SLICE:
                 self._preempted.labels(**self.labels).inc(len(back.row_ids))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -23,11 +24,16 @@ def print_report(profile: Profile, console: Console | None = None) -> None:
     console.print(_grid(timings.prefill))
     _say(console, "one decode iteration in ms, by rows and columns read")
     console.print(_grid(timings.decode))
+    _say(console, "K and V of a row to host memory and back in ms, by tokens")
+    console.print(_copies(timings.copies))
     for line in equations(model):
         _say(console, line)
+    _say(console, kept(model))
     _say(console, "root-mean-square errors, beside the mean of what was measured:")
     _say(console, _error("prefill", errors.prefill, [one.seconds for one in timings.prefill]))
     _say(console, _error("one iteration", errors.iteration, [one.seconds for one in timings.decode]))
+    if errors.copies is not None:
+        _say(console, _error("a row's copies", errors.copies, [one.seconds / one.rows for one in timings.copies]))
     if errors.slices is None:
         _say(console, "  whole slices were not measured for lack of time or context: raise --time-limit")
         return
@@ -36,11 +42,25 @@ def print_report(profile: Profile, console: Console | None = None) -> None:
     console.print(_slices(profile))
 
 
-def equations(model: Bilinear) -> tuple[str, str]:
-    """The fit in the paper's notation (SCLS, equations 3 and 4), in seconds."""
+def equations(model: Bilinear) -> tuple[str, str, str]:
+    """The fit in the paper's notation (SCLS, equations 3 and 4), in seconds, and that of copies."""
     prefill = f"{model.p1:.3g}·N·L + {model.p2:.3g}·N + {model.p3:.3g}·L + {model.p4:.3g}"
     decode = f"{model.d1:.3g}·N·l + {model.d2:.3g}·N + {model.d3:.3g}·l + {model.d4:.3g}"
-    return f"T_prefill(N, L) = {prefill}", f"τ_decode(l, N)  = {decode}"
+    copies = f"{model.c1:.3g}·L + {model.c0:.3g}"
+    return f"T_prefill(N, L) = {prefill}", f"τ_decode(l, N)  = {decode}", f"T_copy(L)       = {copies}"
+
+
+def kept(model: Bilinear) -> str:
+    """Which rows the fit lets keep their K and V when they are handed back."""
+    lengths = model.kept_lengths()
+    if not lengths:
+        return "rows that are handed back are read again, which takes less than copying, whatever their length"
+    if lengths.start <= 1 and lengths.stop == sys.maxsize:
+        return (
+            "rows that are handed back keep their K and V, which takes less than reading again, whatever their length"
+        )
+    bound = f"from {lengths.start} tokens on" if lengths.stop == sys.maxsize else f"up to {lengths.stop - 1} tokens"
+    return f"rows that are handed back keep their K and V {bound}, where that takes less than reading again"
 
 
 def _say(console: Console, line: str) -> None:
@@ -57,6 +77,12 @@ def _grid(timings: Sequence[Timing]) -> Table:
     table = Table("rows", *map(str, lengths))
     for rows in sorted({one.rows for one in timings}):
         table.add_row(str(rows), *(found.get((rows, length), "-") for length in lengths))
+    return table
+
+
+def _copies(timings: Sequence[Timing]) -> Table:
+    table = Table(*(str(one.length) for one in timings))
+    table.add_row(*(f"{1e3 * one.seconds / one.rows:.2f}" for one in timings))
     return table
 
 

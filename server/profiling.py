@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 
 from engine.probe import probe
-from engine.profile import Cell, Profiler, grid, survey
+from engine.profile import Cell, Profiler, copied, grid, survey
 from engine.timing import SliceTiming, Timings
 from models.catalog import Catalog
 from models.loader import LoadedModel, load
@@ -78,7 +78,7 @@ def make_profile(
     try:
         cells = grid(config.max_num_seqs, longest, points=effort.points)
         timings = _survey(profiler, cells, time_limit * (1 - SLICES_SHARE), watch)
-        fitted = fit(timings.prefill, timings.decode)
+        fitted = fit(timings.prefill, timings.decode, timings.copies)
     except ValueError as error:
         raise ProfileError(f"{error}; with too little time, raise --time-limit") from error
     wanted = slice_cells(
@@ -114,13 +114,14 @@ def _survey(profiler: Profiler, cells: tuple[Cell, ...], time_limit: float, watc
     found, done = [], Counter[str]()
     for measured in survey(profiler, cells, time_limit):
         done[measured.phase] += 1
-        watch(measured.phase, done[measured.phase], len(cells))
+        total = len(copied(cells)) if measured.phase == "copies" else len(cells)
+        watch(measured.phase, done[measured.phase], total)
         found.append(measured)
-    prefill, decode = (
+    prefill, decode, copies = (
         tuple(one.timing for one in found if one.phase == phase and one.timing is not None)
-        for phase in ("prefill", "decode")
+        for phase in ("prefill", "decode", "copies")
     )
-    return Timings(prefill, decode)
+    return Timings(prefill, decode, copies=copies)
 
 
 def slice_cells(cells: Iterable[Cell], model: Bilinear, count: int, seconds: float) -> tuple[Cell, ...]:

@@ -15,3 +15,7 @@ class Cost(Protocol):
     def decode(self, rows: int, length: int, iterations: int, /) -> float:
         """Seconds of so many iterations after `length` columns; more iterations never take less."""
         ...
+
+    def copy(self, length: int, /) -> float:
+        """Seconds to copy K and V of a row of `length` tokens out to host memory and in again; 0 if nobody knows."""
+        ...

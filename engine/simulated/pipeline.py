@@ -1,13 +1,14 @@
 """The way of rows through a simulated device, by the rules of the real one (engine.pipeline): to be read, staged,
 running, gone. Lengths take the place of tensors, and as many iterations as nothing interrupts are one work.
 
+Both ways of a row's K and V, out to host memory and in again, are charged when the row comes back into a batch.
+
 Synchronous; knows no clock and no strategy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 from engine.group import Group
 from engine.messages import (
@@ -56,6 +57,7 @@ class SimulatedPipeline:
         self._prefilled = False  # whether the last work was a chunk of prefill
         self._begun: tuple[RowId, ...] = ()  # rows whose prompts begin to be read in the work under way
         self._joining: list[SimulatedRow] = []  # rows that enter by shape in the work under way
+        self._copying = 0.0  # seconds of copies that the next work begins with
         self._glance = 0  # the batch's iteration as of which all rows were reported
 
     @property
@@ -77,8 +79,8 @@ class SimulatedPipeline:
         """Take in rows on the given terms; those that were handed back before go on where they stopped."""
         group, unread = Group(terms), []
         for spec in specs:
-            row, has_kv = self._admitted_row(spec, group)
-            if has_kv:
+            row = self._admitted_row(spec, group)
+            if row.in_host_memory:
                 self._lobby.stage(row)
             elif terms.entry is Entry.SHAPE:
                 self._lobby.enter(row)
@@ -103,14 +105,15 @@ class SimulatedPipeline:
         here = [self._rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self._rows]
         self._hand_back([row for row in here if not row.ended], Cause.PAUSE)
 
-    def _admitted_row(self, spec: RowSpec, group: Group) -> tuple[SimulatedRow, bool]:
+    def _admitted_row(self, spec: RowSpec, group: Group) -> SimulatedRow:
         row = self._rows[spec.row_id] = SimulatedRow(spec, (spec.priority, self._admitted), group)
         group.open.add(spec.row_id)
         self._admitted += 1
         kept = self._store.take(spec.row_id)
         if kept is not None:
             row.generated = row.told = kept.generated
-        return row, kept is not None and kept.has_kv
+            row.in_host_memory = kept.has_kv
+        return row
 
     # What comes next
 
@@ -214,6 +217,9 @@ class SimulatedPipeline:
 
     def _join(self, row: SimulatedRow) -> None:
         self._lobby.staged.remove(row)
+        if row.in_host_memory:
+            self._copying += self._cost.copy(row.kv_length)
+            row.in_host_memory = False
         self.batch.insert(row)
         if row.group.terms.closed:
             self._closed = row.group
@@ -263,7 +269,7 @@ class SimulatedPipeline:
     def _enter(self) -> Work:
         self._begun = tuple(row.row_id for row in self._joining)
         rows, width = len(self.batch) + len(self._joining), max(row.context for row in self._joining)
-        return _indivisible(Kind.ENTER, self._cost.prefill(rows, width))
+        return _indivisible(Kind.ENTER, self._copied() + self._cost.prefill(rows, width))
 
     def _finish_entry(self) -> None:
         joining, running, live = self._joining, len(self.batch), self.batch.live
@@ -281,8 +287,13 @@ class SimulatedPipeline:
     # Iterations
 
     def _decode(self) -> Work:
-        rows, window = len(self.batch), self.batch.window
-        return Work(Kind.DECODE, min(self._bounds()), partial(self._cost.decode, rows, window))
+        rows, window, copying = len(self.batch), self.batch.window, self._copied()
+        return Work(Kind.DECODE, min(self._bounds()), lambda count: copying + self._cost.decode(rows, window, count))
+
+    def _copied(self) -> float:
+        """Seconds of the copies that come first; they are charged once."""
+        seconds, self._copying = self._copying, 0.0
+        return seconds
 
     def _bounds(self) -> Iterator[int]:
         """Iterations until something must be looked at."""
@@ -333,6 +344,7 @@ class SimulatedPipeline:
             self._forget(worst)
             return
         self.batch.remove(worst)
+        worst.in_host_memory = True
         self._lobby.stage(worst)
 
     def _open(self, group: Group) -> list[SimulatedRow]:
@@ -367,13 +379,17 @@ class SimulatedPipeline:
 
     def _hand_back(self, rows: list[SimulatedRow], cause: Cause) -> None:
         """Let rows go before their end."""
+        dropped: list[RowId] = []
         for row in rows:
             self._tell(row)
             has_kv = row.row_id in self.batch.rows or row in self._lobby.staged
-            self._store.keep(row.row_id, Kept(row.generated, has_kv and row.group.terms.keep_kv))
+            kept = has_kv and row.context in row.group.terms.keep_kv
+            if not kept:
+                dropped.append(row.row_id)
+            self._store.keep(row.row_id, Kept(row.generated, kept))
             self._forget(row)
         if rows:
-            self.outbox.handed_back.append(HandedBack(tuple(row.row_id for row in rows), cause))
+            self.outbox.handed_back.append(HandedBack(tuple(row.row_id for row in rows), cause, tuple(dropped)))
 
     def _forget(self, row: SimulatedRow) -> None:
         """Nothing is left of a row, and when it was the last that its closed batch waited for, of the batch."""

@@ -32,6 +32,8 @@ class SimulatedRow:
     """Its columns less the columns that the batch had opened when it joined."""
     ends_at: int = 0
     """The batch's iteration that brings its last token."""
+    in_host_memory: bool = False
+    """Whether its K and V must be copied before it can run."""
     total: int = field(init=False)
     """Tokens that it will have generated at its end."""
 

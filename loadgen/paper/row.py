@@ -1,4 +1,5 @@
-"""One thing that a paper says, beside the same measured here: a figure, or something that shall hold."""
+"""One thing that a paper says, beside the same measured here: a figure, or something that shall hold; or what it leaves
+to tell."""
 
 from __future__ import annotations
 
@@ -63,6 +64,30 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that was measured here and that no paper tells."""
+
+    what: str
+    value: float
+    unit: str
+
+    @property
+    def measured_text(self) -> str:
+        return span(self.value, self.value, self.unit)
+
+    @property
+    def published_text(self) -> str:
+        return ""
+
+    @property
+    def where(self) -> str:
+        return ""
+
+    def json(self) -> Json:
+        return {"what": self.what, "measured": self.value, "unit": self.unit}
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """What could not be measured, and why."""
 
@@ -86,7 +111,7 @@ class Skipped:
         return {"what": self.what, "skipped": self.why}
 
 
-AnyRow = Row | Claim | Skipped
+AnyRow = Row | Claim | Finding | Skipped
 
 
 def span(low: float, high: float, unit: str) -> str:

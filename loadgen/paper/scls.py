@@ -1,4 +1,5 @@
-"""The experiments of SCLS (section 5): the main comparison, the ablation, slice lengths and numbers of workers."""
+"""The experiments of SCLS (section 5): the main comparison, the ablation, slice lengths and numbers of workers; and
+what it brings to keep K and V between slices, which its authors are trying (section 7)."""
 
 from __future__ import annotations
 
@@ -8,18 +9,33 @@ from functools import partial
 from types import MappingProxyType
 
 from loadgen.paper.load import Load
-from loadgen.paper.scls_rows import SLICES_OF, WORKERS_OF, ablation_rows, main_rows, slice_rows, worker_rows
+from loadgen.paper.scls_rows import (
+    KEPT,
+    READ_ANEW,
+    SLICES_OF,
+    WORKERS_OF,
+    ablation_rows,
+    keeping_rows,
+    main_rows,
+    slice_rows,
+    worker_rows,
+)
 from loadgen.paper.stage import MINUTES_10, Experiment, Line, Stage, limits, missing, scaled
 from loadgen.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
 from loadgen.simulation import Machine
 from scheduler.batching import Limits
+from scheduler.bilinear import Bilinear
 
 RATES = (10.0, 15.0, 20.0, 25.0)
 RATE = 20.0
 """Of all experiments but the main one."""
 ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
+ANEW = ", K and V read anew each slice"
 SLICES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = (1, 2, 4, 8)
+COPY = 2 * 0.819e6 / 25e9
+"""Seconds in which a token's K and V go to host memory and come back: 0.8 MB for LLaMA2-13B (40 layers of 5,120 numbers
+of 2 bytes, twice), at what of the 32 GB/s of PCIe 4.0 x16 is left each way. The paper has no such figure."""
 SHOWN = (
     "throughput", "mean", "tail", "batch_size", "pad", "invalid", "slices", "few_slices", "early_returns", "imbalance",
 )  # fmt: skip
@@ -44,8 +60,10 @@ DS = Engine("ds", "DeepSpeed", replace(A100_LLAMA2_13B_DS, max_num_seqs=28), 12,
 """Its batches have 28 rows at most (Algorithm 2); that algorithm's lower bounds for long rows are the memory's here."""
 
 
-def _limits(engine: Engine, slice_length: int = 128) -> Limits:
-    return limits(slice_length=slice_length, max_batch_size=engine.fixed, min_interval=engine.interval, recompute=True)
+def _limits(engine: Engine, slice_length: int = 128, recompute: bool = True) -> Limits:
+    return limits(
+        slice_length=slice_length, max_batch_size=engine.fixed, min_interval=engine.interval, recompute=recompute
+    )
 
 
 def main(stage: Stage, engine: Engine) -> Experiment:
@@ -90,6 +108,25 @@ def slices(stage: Stage, engine: Engine) -> Experiment:
     )
 
 
+def keeping(stage: Stage, engine: Engine) -> Experiment:
+    """No figure: K and V that stay in host memory between slices, which the authors "are also trying" (section 7)."""
+    machine, load = _place(stage, engine, RATE)
+    assert isinstance(machine.cost, Bilinear), "the papers' machines have bilinear serving times"
+    copying = replace(machine, cost=replace(machine.cost, c1=COPY))
+    lines = [
+        stage.run("scls", copying, load, _limits(engine, recompute=point == READ_ANEW), point)
+        for point in (READ_ANEW, KEPT)
+        if stage.has("scls")
+    ]
+    return Experiment(
+        f"SCLS on {engine.title}: K and V kept between slices",
+        _setting(stage, engine, f"; K and V cost {1e6 * COPY:.0f} µs a token to copy"),
+        SHOWN,
+        lines,
+        [*missing(stage, ("scls",)), *keeping_rows(lines)],
+    )
+
+
 def workers(stage: Stage, engine: Engine) -> Experiment:
     """Figure 22: the whole load on fewer workers."""
     lines = [
@@ -118,13 +155,13 @@ def _load(stage: Stage, rate: float) -> Load:
     return Load(rate, max(1, round(rate * duration)), seed=stage.setting.seed)
 
 
-def _setting(stage: Stage, engine: Engine) -> str:
+def _setting(stage: Stage, engine: Engine, kv: str = ANEW) -> str:
     machine = scaled(engine.machine, stage.setting.scale)
     duration = stage.setting.duration or MINUTES_10
     return (
         f"{machine.workers} × LLaMA2-13B with {engine.title} on an A100 80 GB, {duration:g} s of Poisson arrivals; "
-        f"rates are for {engine.machine.workers} workers; Γ {engine.interval:g} s, λ 0.5, slices of 128 unless said, "
-        "K and V read anew each slice"
+        f"rates are for {engine.machine.workers} workers; Γ {engine.interval:g} s, λ 0.5, slices of 128 unless "
+        f"said{kv}"
     )
 
 
@@ -132,6 +169,12 @@ EXPERIMENTS: Mapping[str, Callable[[Stage], Experiment]] = MappingProxyType(
     {
         name if engine is HF else f"{name}-ds": partial(build, engine=engine)
         for engine in (HF, DS)
-        for name, build in {"main": main, "ablation": ablation, "slices": slices, "workers": workers}.items()
+        for name, build in {
+            "main": main,
+            "ablation": ablation,
+            "slices": slices,
+            "workers": workers,
+            "keeping": keeping,
+        }.items()
     }
 )

@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 
 from engine.grammar import Compiled, Grammars
-from engine.messages import Cause, Entry, FinishReason, Grammar, GrammarKind, RowId, RowSpec, RowUpdate, Terms
+from engine.messages import (
+    EVERY_LENGTH,
+    NO_LENGTH,
+    Cause,
+    Entry,
+    FinishReason,
+    Grammar,
+    GrammarKind,
+    RowId,
+    RowSpec,
+    RowUpdate,
+    Terms,
+)
 from engine.offload import HostStore
 from engine.pipeline import Pipeline
 from models.catalog import DEFAULT_MODEL, Catalog
@@ -125,9 +137,9 @@ def test_plain_rows_beside_constrained_ones_say_what_they_say_alone(
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("keep_kv", [True, False], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("keep_kv", [EVERY_LENGTH, NO_LENGTH], ids=["kept", "recomputed"])
 def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
-    tiny_model: LoadedModel, tiny_text: Text, seed: int, keep_kv: bool
+    tiny_model: LoadedModel, tiny_text: Text, seed: int, keep_kv: range
 ) -> None:
     """Two devices with little memory take the rows from each other at random."""
     rng, store = random.Random(seed), HostStore()

@@ -10,7 +10,7 @@ import pytest
 from engine.arena import KvArena
 from engine.batch import RunningBatch
 from engine.kv import RowKv
-from engine.messages import Cause, Entry, FinishReason, Overflow, RowId, RowSpec, SamplingParams, Terms
+from engine.messages import NO_LENGTH, Cause, Entry, FinishReason, Overflow, RowId, RowSpec, SamplingParams, Terms
 from engine.pipeline import Pipeline
 from models.loader import LoadedModel
 from models.text import Text
@@ -103,12 +103,12 @@ def test_each_row_of_a_random_schedule_generates_what_transformers_generates_for
 
 
 MIXED = [
-    [Terms(), Terms(keep_kv=False)],
-    [Terms(entry=Entry.SHAPE), Terms(entry=Entry.SHAPE, keep_kv=False)],
+    [Terms(), Terms(keep_kv=NO_LENGTH)],
+    [Terms(entry=Entry.SHAPE), Terms(entry=Entry.SHAPE, keep_kv=NO_LENGTH)],
     [Terms(), Terms(entry=Entry.SHAPE)],
     [Terms(closed=True), Terms(closed=True, iterations=7, prefill_together=False)],
-    [Terms(closed=True, iterations=5, keep_kv=False), Terms(closed=True, overflow=Overflow.SPLIT)],
-    [Terms(), Terms(entry=Entry.SHAPE, keep_kv=False), Terms(closed=True, iterations=3)],
+    [Terms(closed=True, iterations=5, keep_kv=range(12)), Terms(closed=True, overflow=Overflow.SPLIT)],
+    [Terms(), Terms(entry=Entry.SHAPE, keep_kv=NO_LENGTH), Terms(closed=True, iterations=3)],
 ]
 
 

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from engine.arena import KvArena
-from engine.profile import REPEATS, Cell, Measured, ProfileFailed, Profiler, grid, survey
+from engine.batch import RunningBatch
+from engine.kv import RowKv
+from engine.profile import REPEATS, Cell, Measured, ProfileFailed, Profiler, copied, grid, survey
+from engine.row import Row
 from engine.timing import Timing
 from models.cache import KvStore
 from models.loader import LoadedModel
@@ -66,6 +69,34 @@ def test_an_iteration_is_the_median_of_some_around_the_length_it_names(
     assert device.passes == [(3, columns, True) for columns in range(40 - REPEATS, 41)]
 
 
+def test_copies_are_all_rows_out_and_in_again(
+    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second for each row that leaves, ten for each that comes back; how they came first is not timed."""
+    device, out, into = Device(lambda *_: 0.0), RunningBatch.extract, RunningBatch.insert
+
+    def extract(batch: RunningBatch, row: Row) -> RowKv:
+        device.seconds += 1
+        return out(batch, row)
+
+    def insert(batch: RunningBatch, row: Row, kv: RowKv, **more: bool) -> None:
+        device.seconds += 10
+        assert kv.length == 30
+        into(batch, row, kv, **more)
+
+    monkeypatch.setattr(RunningBatch, "extract", extract)
+    monkeypatch.setattr(RunningBatch, "insert", insert)
+    profiler = profiler_of(tiny_model, tiny_text, device)
+    assert [profiler.copies(3, 30), profiler.copies(2, 30)] == [33, 22]
+    assert not device.passes
+
+
+def test_each_length_is_copied_in_a_batch_but_not_too_much_at_a_time() -> None:
+    cells = tuple(Cell(rows, length) for rows in (1, 32) for length in (9000, 16, 1024))
+    assert copied(cells) == (Cell(8, 16), Cell(4, 1024), Cell(1, 9000))
+    assert copied((Cell(2, 16), Cell(1, 16))) == (Cell(2, 16),)
+
+
 def test_a_slice_is_a_prefill_and_its_iterations_and_leaves_nothing_behind(
     tiny_model: LoadedModel, tiny_text: Text
 ) -> None:
@@ -110,7 +141,8 @@ def test_a_survey_measures_every_cell_when_there_is_time(tiny_model: LoadedModel
     device = Device(lambda rows, columns, decodes: 0.01)
     cells = grid(4, 64, points=3)
     found = list(survey(profiler_of(tiny_model, tiny_text, device), cells, 1e6))
-    assert [one.cell for one in found] == [*cells, *cells]
+    assert [one.cell for one in found] == [*copied(cells), *cells, *cells]
+    assert measured(found, "copies") == [Cell(4, 16), Cell(4, 32), Cell(4, 64)]
     assert measured(found, "prefill") == measured(found, "decode") == list(cells)
     runs = sum(not decodes for *_, decodes in device.passes)
     assert runs == len(cells) * (1 + REPEATS)
@@ -149,4 +181,5 @@ def test_cells_that_do_not_fit_are_passed_over(tiny_model: LoadedModel, tiny_tex
     found = list(survey(profiler_of(tiny_model, tiny_text, device, capacity=132, rows=4), cells, 100.0))
     small = [cell for cell in cells if cell.rows * (cell.length + 1) <= 132]
     assert measured(found, "prefill") == measured(found, "decode") == small
-    assert Cell(4, 64) not in small and len(found) == 2 * len(cells)
+    assert Cell(4, 64) not in small and len(found) == 2 * len(cells) + 3
+    assert measured(found, "copies") == [Cell(4, 16), Cell(4, 32)]

@@ -10,7 +10,18 @@ from torch import Tensor
 
 from engine.arena import KvArena
 from engine.batch import RunningBatch
-from engine.messages import Cause, Entry, FinishReason, HandedBack, Overflow, RowId, RowSpec, RowUpdate, Terms
+from engine.messages import (
+    NO_LENGTH,
+    Cause,
+    Entry,
+    FinishReason,
+    HandedBack,
+    Overflow,
+    RowId,
+    RowSpec,
+    RowUpdate,
+    Terms,
+)
 from engine.offload import HostStore
 from engine.pipeline import Pipeline
 from engine.similar import similar_lengths
@@ -155,7 +166,7 @@ def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, 
     store = HostStore()
     batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4))
     pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, store=store)
-    pipeline.admit([spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, keep_kv=False))
+    pipeline.admit([spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, keep_kv=NO_LENGTH))
     until_handed_back(pipeline)
     assert len(store) == 1 and store.bytes == 0
     pipeline.admit([spec(0, 5, max_tokens=9)])
@@ -163,6 +174,21 @@ def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, 
     assert pipeline.tally.prompt == 8, "the prompt and what had been generated"
     pipeline.cancel([0])
     assert len(store) == 0
+
+
+def test_rows_of_some_lengths_keep_their_k_and_v(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """They have 8 and 10 tokens after the slice, K and V of 9 of these."""
+    store = HostStore()
+    batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4))
+    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, store=store)
+    rows = [spec(0, 5, max_tokens=9), spec(1, 7, max_tokens=9)]
+    pipeline.admit(rows, replace(CLOSED, iterations=2, keep_kv=range(9, 100)))
+    _, handed_back = until_handed_back(pipeline)
+    assert handed_back == HandedBack((0, 1), Cause.SLICE, dropped=(0,))
+    assert store.bytes == 9 * tiny_model.kv.bytes_per_token
+    pipeline.admit(rows)
+    turns(pipeline, 1)
+    assert pipeline.tally.prompt == 8
 
 
 def test_the_rows_of_a_slice_need_no_room_beyond_it(tiny_model: LoadedModel, tiny_text: Text) -> None:
@@ -327,7 +353,7 @@ def test_a_paused_row_is_handed_back_wherever_it_is(pipeline: Pipeline) -> None:
     pipeline.admit([spec(2)])
     pipeline.pause([1, 2, 99])
     assert not pipeline.idle and running(pipeline) == [0]
-    assert pipeline.take_handed_back() == (HandedBack((1, 2), Cause.PAUSE),)
+    assert pipeline.take_handed_back() == (HandedBack((1, 2), Cause.PAUSE, dropped=(2,)),)
     made = finish(pipeline)
     pipeline.admit([spec(1), spec(2)])
     made += finish(pipeline)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple
+import sys
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.messages import EVERY_LENGTH, NO_LENGTH
 from engine.timing import SliceTiming, Timing, Timings
 from scheduler.bilinear import Bilinear, fit, fit_errors, rmse
 
@@ -50,6 +52,54 @@ def test_arrays_give_what_numbers_give() -> None:
     assert MODEL.serve(rows, 50.0, 128).tolist() == pytest.approx([MODEL.serve(row, 50, 128) for row in rows])
     batches = np.stack([rows, lengths, np.full(3, 128.0)], axis=1)
     assert MODEL.estimate_all(batches).tolist() == pytest.approx(expected)
+
+
+def test_copies_are_a_line() -> None:
+    model = Bilinear(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    assert model.copy(3) == 9 * 3 + 10
+    assert model.copy(np.array([3.0, 5.0])).tolist() == [37.0, 55.0]
+    assert model.slowed(2).copy(3) == 74
+    assert model.knows_copies and not MODEL.knows_copies and MODEL.copy(1000.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("reading", "copying", "kept"),
+    [
+        ((2, 1), (1, 6), range(5, sys.maxsize)),  # 2·4 + 1 < 4 + 6, and 2·5 + 1 = 5 + 6
+        ((2, 1), (1, 1), EVERY_LENGTH),
+        ((2, 10), (3, 4), range(7)),  # 2·6 + 10 = 3·6 + 4
+        ((2, 1), (2, 1), EVERY_LENGTH),
+        ((2, 1), (2, 2), NO_LENGTH),
+        ((2, 1), (3, 2), NO_LENGTH),
+        ((2, 1), (3, 1), range(1)),
+        ((2, 1), (0, 0), EVERY_LENGTH),
+        ((0, 0), (0, 0), EVERY_LENGTH),
+        ((5e-324, 0), (0, 1), NO_LENGTH),
+        ((0, 1), (5e-324, 0), EVERY_LENGTH),
+    ],
+)
+def test_k_and_v_are_kept_unless_reading_again_takes_less(
+    reading: tuple[float, float], copying: tuple[float, float], kept: range
+) -> None:
+    found = Bilinear(*reading, 100, 100, 0, 0, 0, 0, *copying).kept_lengths()
+    assert found == kept
+
+
+@given(*[st.integers(0, 20)] * 4, st.integers(1, 100))
+def test_each_row_is_judged_by_what_it_adds_to_a_prefill(p1: int, p2: int, c1: int, c0: int, length: int) -> None:
+    model = Bilinear(p1, p2, 7, 9, 0, 0, 0, 0, c1, c0)
+    reading = model.prefill(5, length) - model.prefill(4, length)
+    assert (length in model.kept_lengths()) == (model.copy(length) <= reading)
+
+
+def test_copies_are_fitted_by_the_row() -> None:
+    copies = [Timing(rows, length, rows * (2e-5 * length + 1e-3)) for rows, length in ((8, 16), (8, 100), (4, 1000))]
+    found = fit(prefill_of(MODEL), decode_of(MODEL), copies)
+    assert (found.c1, found.c0) == pytest.approx((2e-5, 1e-3), rel=1e-5)
+    assert not fit(prefill_of(MODEL), decode_of(MODEL)).knows_copies
+    for few in ([], copies[:1], [copies[0], copies[0]]):
+        with pytest.raises(ValueError, match="copies do not determine a model: two lengths are needed"):
+            fit(prefill_of(MODEL), decode_of(MODEL), few)
 
 
 def test_a_fit_finds_the_coefficients_that_made_the_timings() -> None:
@@ -115,3 +165,7 @@ def test_errors_are_those_of_each_part() -> None:
     assert errors.prefill == pytest.approx(math.sqrt((9 + 16) / 2))
     assert (errors.iteration, errors.slices) == pytest.approx((0.5, 2))
     assert fit_errors(MODEL, Timings(tuple(prefill), tuple(decode))).slices is None
+    assert errors.copies is None
+    copying, copies = replace(MODEL, c1=0.5, c0=2.0), (Timing(4, 10, 4 * 8.0), Timing(2, 20, 2 * 11.0))
+    errors = fit_errors(copying, Timings(tuple(prefill), tuple(decode), copies=copies))
+    assert errors.copies == pytest.approx(1.0), "7 and 12 s a row were estimated"

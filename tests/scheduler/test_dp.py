@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ def seconds(lengths: list[int], fresh: list[bool], model: Bilinear, iterations: 
     prompts = [length for length, unread in zip(lengths, fresh, strict=True) if unread]
     prefill = model.prefill(float(len(prompts)), float(max(prompts))) if prompts else 0.0
     columns = [float(max(lengths) + step) for step in range(1, iterations + 1)]
-    return prefill + sum(model.iteration(float(len(lengths)), column) for column in columns)
+    copies = sum(model.copy(float(length)) for length, unread in zip(lengths, fresh, strict=True) if not unread)
+    return prefill + copies + sum(model.iteration(float(len(lengths)), column) for column in columns)
 
 
 def partitions(rows: int) -> Iterator[list[slice]]:
@@ -55,7 +57,7 @@ def partitions(rows: int) -> Iterator[list[slice]]:
 
 
 coefficients = st.floats(0, 1, allow_subnormal=False)
-models = st.builds(Bilinear, *(coefficients for _ in range(8)))
+models = st.builds(Bilinear, *(coefficients for _ in range(10)))
 
 
 @given(
@@ -143,10 +145,23 @@ def test_nothing_is_parted_into_nothing() -> None:
     assert parts_of([]) == ()
 
 
+def test_what_copies_cost_changes_no_batch() -> None:
+    rng = np.random.default_rng(3)
+    lengths, fresh = sorted(rng.integers(1, 1024, 200).tolist()), (rng.random(200) < 0.5).tolist()
+    free = parts_of(lengths, fresh=fresh, capacity=20_000)
+    dear = parts_of(lengths, replace(MODEL, c1=1.0, c0=10.0), fresh=fresh, capacity=20_000)
+    assert sizes(dear) == sizes(free)
+    kept = sum(length + 10.0 for length, unread in zip(lengths, fresh, strict=True) if not unread)
+    assert sum(part.seconds for part in dear) - sum(part.seconds for part in free) == pytest.approx(kept)
+
+
 def test_a_batch_is_estimated_by_the_prompts_that_it_reads() -> None:
     lengths, fresh = np.array([10, 20, 30]), np.array([True, True, False])
     assert slice_seconds(lengths, fresh, MODEL, 4) == pytest.approx(
         seconds([10, 20, 30], [True, True, False], MODEL, 4)
     )
+    copying = replace(MODEL, c1=0.5, c0=2.0)
+    copied = slice_seconds(lengths, fresh, copying, 4) - slice_seconds(lengths, fresh, MODEL, 4)
+    assert copied == pytest.approx(0.5 * 30 + 2), "of the row that brings its K and V"
     none = np.array([False] * 3)
     assert slice_seconds(lengths, none, MODEL, 4) == pytest.approx(MODEL.decode(3.0, 30.0, 4.0))

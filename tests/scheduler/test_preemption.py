@@ -60,8 +60,8 @@ def test_a_request_that_needs_a_slot_for_less_than_half_the_time_to_the_next_tak
 
 
 def test_copying_counts() -> None:
-    """A row of 8 tokens, 0.4 of their prefill, an iteration of 1: 1.6 more iterations."""
-    copying = Swap(Work(prompt=0.5, entry=0.0, token=1.0, cell=0.0), SLICE, factor=1.0)
+    """A row of 8 tokens, 0.2 a token, an iteration of 1: 1.6 more iterations."""
+    copying = Swap(Work(prompt=0.5, entry=0.0, token=1.0, cell=0.0, copy=0.2), SLICE, factor=1.0)
     assert copying([running(row(1, 2.5))], [waiting(1.0)], 0.0) == {}
     assert copying([running(row(1, 2.7))], [waiting(1.0)], 0.0) == {0: (1,)}
 

@@ -29,9 +29,11 @@ PROFILE = Profile(
     conditions=CONDITIONS,
     measured_at="2026-01-01T00:00:00+00:00",
     program="0.1.0",
-    model=Bilinear(1e-4, 0.1 + 0.2, 0, 1 / 3, 5, 6, 7, 8),
-    errors=FitErrors(0.1, 0.2, None),
-    timings=Timings((Timing(1, 16, 0.5),), (Timing(2, 32, 0.25),), (SliceTiming(1, 16, 128, 3.5),)),
+    model=Bilinear(1e-4, 0.1 + 0.2, 0, 1 / 3, 5, 6, 7, 8, 9, 10),
+    errors=FitErrors(0.1, 0.2, None, 0.3),
+    timings=Timings(
+        (Timing(1, 16, 0.5),), (Timing(2, 32, 0.25),), (SliceTiming(1, 16, 128, 3.5),), (Timing(4, 16, 0.1),)
+    ),
 )
 
 
@@ -80,7 +82,7 @@ def test_another_version_is_refused_even_when_it_would_read(tmp_path: Path, vers
         read_profile(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"version": 1}', b"\xff", b"[]"])
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"version": %d}' % VERSION, b"\xff", b"[]"])
 def test_what_is_no_profile_is_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
     write_profile(tmp_path, PROFILE).write_bytes(content)
     with pytest.raises(ProfileError, match="is not a profile: .* `lengthwise profile`"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.messages import BatchShape, Cause
+from engine.messages import EVERY_LENGTH, NO_LENGTH, BatchShape, Cause
 from scheduler.assembly import StrategyError, assemble
 from scheduler.assignment import Assignment
 from scheduler.batching import Limits
@@ -21,16 +22,16 @@ from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import kit, port, request
 
-MODEL = Bilinear(p1=1e-2, p2=0.0, p3=0.0, p4=0.1, d1=1e-3, d2=1e-3, d3=0.0, d4=0.1)
+MODEL = Bilinear(p1=1e-2, p2=0.0, p3=0.0, p4=0.1, d1=1e-3, d2=1e-3, d3=0.0, d4=0.1, c1=2e-3, c0=0.05)
 """So that a prompt of 100 tokens is not padded to, and few others are worth a batch of their own."""
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=0, slice_length=10, min_interval=2.0)
 
 
 def batcher_of(
-    *requests: Request, limits: Limits = LIMITS, keep_kv: bool = True, capped: bool = False, adaptive: bool = False
+    *requests: Request, limits: Limits = LIMITS, capped: bool = False, adaptive: bool = False
 ) -> SlicedBatcher:
-    terms = replace(CLOSED, iterations=limits.slice_length, keep_kv=keep_kv)
+    terms = replace(CLOSED, iterations=limits.slice_length)
     batcher = SlicedBatcher(
         replace(kit(limits, memory=slice_bound, terms=terms), serving_time=MODEL), capped=capped, adaptive=adaptive
     )
@@ -70,7 +71,7 @@ def test_all_that_waits_is_parted_by_length_and_handed_out_longest_first() -> No
 def test_a_plan_is_a_closed_slice_with_its_estimate() -> None:
     plan = batcher_of(*spread([4, 4])).take(executor(), 0.0)
     assert plan is not None
-    assert (plan.terms.closed, plan.terms.iterations, plan.terms.keep_kv) == (True, 10, True)
+    assert plan.terms == replace(CLOSED, iterations=10)
     assert plan.estimate == pytest.approx(MODEL.serve(2.0, 4.0, 10.0))
 
 
@@ -121,14 +122,13 @@ def test_rows_that_come_back_are_arranged_with_the_new_ones_by_what_they_have_be
     assert drained(batcher, executor()) == [[1, 0]]
 
 
-@pytest.mark.parametrize("keep_kv", [True, False])
-def test_rows_that_kept_their_k_and_v_are_estimated_without_a_prefill(keep_kv: bool) -> None:
+@pytest.mark.parametrize(("lacks_kv", "start"), [(False, 2e-3 * 14 + 0.05), (True, 1e-2 * 14 + 0.1)])
+def test_rows_are_estimated_with_a_prefill_or_with_the_copies_of_their_k_and_v(lacks_kv: bool, start: float) -> None:
     old = request(0, length=4)
-    old.generated = 10
-    plan = batcher_of(old, keep_kv=keep_kv).take(executor(), 0.0)
+    old.generated, old.lacks_kv = 10, lacks_kv
+    plan = batcher_of(old).take(executor(), 0.0)
     assert plan is not None
-    prefill = 0.0 if keep_kv else MODEL.prefill(1.0, 14.0)
-    assert plan.estimate == pytest.approx(prefill + MODEL.decode(1.0, 14.0, 10.0))
+    assert plan.estimate == pytest.approx(start + MODEL.decode(1.0, 14.0, 10.0))
 
 
 def test_a_request_that_is_discarded_between_arranging_and_handing_out_is_left_out() -> None:
@@ -243,9 +243,19 @@ def test_what_is_arranged_by_serving_times_needs_a_profile(name: str) -> None:
         assemble(STRATEGIES[name], LIMITS)
 
 
-@pytest.mark.parametrize(("recompute", "keep_kv"), [(False, True), (True, False)])
-def test_recomputing_is_for_whoever_asks_for_it(recompute: bool, keep_kv: bool) -> None:
-    parts = assemble(STRATEGIES["scls"], replace(LIMITS, recompute=recompute), MODEL)
+@pytest.mark.parametrize(
+    ("recompute", "model", "keep_kv"),
+    [
+        (False, MODEL, range(7, sys.maxsize)),  # 2e-3·L + 0.05 <= 1e-2·L from 6.25 on
+        (False, replace(MODEL, c1=0.0, c0=0.0), EVERY_LENGTH),
+        (True, MODEL, NO_LENGTH),
+        (True, replace(MODEL, c1=0.0, c0=0.0), NO_LENGTH),
+    ],
+)
+def test_k_and_v_are_kept_where_that_takes_less_unless_somebody_forbids_it(
+    recompute: bool, model: Bilinear, keep_kv: range
+) -> None:
+    parts = assemble(STRATEGIES["scls"], replace(LIMITS, recompute=recompute), model)
     parts.batcher.add(request(), 0.0)
     plan = parts.batcher.take(executor(), 0.0)
     assert plan is not None and plan.terms == replace(CLOSED, iterations=10, keep_kv=keep_kv)

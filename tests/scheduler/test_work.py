@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.bilinear import Bilinear
 from scheduler.work import UNMEASURED, Work, enough_rows, work_of
 from tests.scheduler.fakes import request, worker
 
-WORK = Work(prompt=2.0, entry=5.0, token=3.0, cell=0.5)
+WORK = Work(prompt=2.0, entry=5.0, token=3.0, cell=0.5, copy=0.25, row_copy=1.5, keep_kv=range(8, 100))
 MODEL = Bilinear(p1=2.0, p2=1.0, p3=0.5, p4=4.0, d1=0.5, d2=3.0, d3=0.8, d4=16.0)
 
 
@@ -23,6 +25,8 @@ def test_one_that_was_handed_back_pays_for_the_rest() -> None:
     one = request(length=4)
     one.predicted_length, one.generated = 6.0, 4
     assert WORK.of(one) == 2 * 3 + 0.5 * 2 * 9
+    one.lacks_kv = True
+    assert WORK.of(one) == (5 + 2 * 8) + 2 * 3 + 0.5 * 2 * 9, "and for all its tokens, should its K and V be gone"
 
 
 def test_a_shorter_row_pays_for_its_padding_and_a_longer_one_for_that_of_others() -> None:
@@ -34,8 +38,14 @@ def test_a_shorter_row_pays_for_its_padding_and_a_longer_one_for_that_of_others(
 
 
 def test_a_swap_is_told_in_iterations() -> None:
-    row = request(length=10)
-    assert WORK.swap(row) == pytest.approx(0.4 * 2 * 10 / (3 + 0.5 * 10))
+    assert WORK.swap(request(length=10)) == pytest.approx((0.25 * 10 + 1.5) / (3 + 0.5 * 10))
+    assert WORK.swap(request(length=6)) == pytest.approx((2 * 6 + 5) / (3 + 0.5 * 6)), "it is read again"
+
+
+def test_copies_cost_what_was_measured_or_else_a_part_of_reading() -> None:
+    measured = work_of(replace(MODEL, c1=0.125, c0=0.75), keep_kv=range(5))
+    assert (measured.copy, measured.row_copy, measured.keep_kv) == (0.125, 0.75, range(5))
+    assert (work_of(MODEL).copy, work_of(MODEL).row_copy) == pytest.approx((0.4 * 2.5, 0.0))
 
 
 def test_what_an_iteration_costs_anyway_is_shared_by_slots_or_by_memory() -> None:

@@ -106,10 +106,18 @@ def test_rows_that_ended_are_not_remembered() -> None:
 
 def test_rows_that_make_way_are_counted_by_cause() -> None:
     metrics = Metrics("m")
-    back = (HandedBack((1, 2), Cause.SLICE), HandedBack((3,), Cause.PAUSE), HandedBack((4, 5), Cause.OVERFLOW))
+    back = (
+        HandedBack((1, 2), Cause.SLICE),
+        HandedBack((3,), Cause.PAUSE, dropped=(3,)),
+        HandedBack((4, 5), Cause.OVERFLOW, dropped=(5,)),
+    )
     metrics.reported(StepReport(0, 1, (), BatchShape(), 0.1, handed_back=back, extracted=(6, 7)))
-    causes = [read(metrics, "lengthwise:handed_back_rows_total", cause=cause) for cause in Cause]
-    assert causes == [2, 2, 1]
+    kept, dropped = (
+        {cause.value: read(metrics, "lengthwise:handed_back_rows_total", cause=cause, kv=kv) for cause in Cause}
+        for kv in ("kept", "dropped")
+    )
+    assert kept == {"slice": 2, "pause": 0, "overflow": 1}
+    assert dropped == {"slice": 0, "pause": 1, "overflow": 1}
     assert read(metrics, "vllm:num_preemptions_total") == 5
 
 

@@ -17,6 +17,7 @@ from scheduler.profile_store import load_profile, profile_path, read_profile
 from server import cli
 from server.conditions import conditions_of
 from server.config import ServeConfig
+from server.profile_report import kept
 from server.profiling import QUICK, make_profile, slice_cells
 
 CORES = len(os.sched_getaffinity(0))
@@ -44,9 +45,12 @@ def test_the_command_prints_tables_and_fit_and_keeps_them(
 ) -> None:
     assert cli.main(["profile", str(tiny_folder), "--quick", *FLAGS]) == 0
     output = capsys.readouterr()
-    for said in ("prefill in ms", "one decode iteration in ms", "T_prefill(N, L) = ", "τ_decode(l, N)", "slice of 128"):
+    for said in (
+        *("prefill in ms", "one decode iteration in ms", "K and V of a row to host memory and back in ms"),
+        *("T_prefill(N, L) = ", "τ_decode(l, N)", "T_copy(L)", "rows that are handed back", "slice of 128"),
+    ):
         assert said in output.out
-    assert "prefill" in output.err and "decode" in output.err
+    assert "copies" in output.err and "prefill" in output.err and "decode" in output.err
     conditions = conditions_of(config_for(tiny_folder), tiny_model)
     path = profile_path(cache, conditions)
     assert output.out.endswith(f"kept in {path}\n")
@@ -56,6 +60,8 @@ def test_the_command_prints_tables_and_fit_and_keeps_them(
     assert len(profile.timings.decode) == len(profile.timings.prefill)
     assert [(one.rows, one.length, one.iterations) for one in profile.timings.slices] == [(1, 16, 128), (2, 16, 128)]
     assert profile.errors.slices is not None
+    assert [(one.rows, one.length) for one in profile.timings.copies] == [(2, 16), (2, 51), (2, 160)]
+    assert profile.model.knows_copies and profile.errors.copies is not None
 
 
 def test_with_the_same_clock_the_same_profile_comes_out(tiny_folder: Path) -> None:
@@ -66,7 +72,23 @@ def test_with_the_same_clock_the_same_profile_comes_out(tiny_folder: Path) -> No
     assert {round(one.seconds, 6) for one in (*profile.timings.prefill, *profile.timings.decode)} == {0.1}
     assert profile.model.prefill(3, 100) == pytest.approx(0.1)
     assert profile.model.iteration(3, 100) == pytest.approx(0.1)
-    assert profile.errors.prefill == pytest.approx(0, abs=1e-6)
+    assert profile.model.copy(100.0) == pytest.approx(0.05), "two rows at a time"
+    assert (profile.errors.prefill, profile.errors.copies) == pytest.approx((0, 0), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("copies", "said"),
+    [
+        ((1.0, 0.0), "keep their K and V, which takes less than reading again, whatever their length"),
+        ((1.0, 6.0), "keep their K and V from 5 tokens on, where that takes less"),
+        ((3.0, 4.0), "keep their K and V up to 6 tokens, where that takes less"),
+        ((3.0, 20.0), "are read again, which takes less than copying, whatever their length"),
+    ],
+)
+def test_the_report_says_which_rows_keep_their_k_and_v(copies: tuple[float, float], said: str) -> None:
+    """Reading again takes 2·L + 10 in the third and fourth case, 2·L + 1 in the others."""
+    marginal = 10.0 if copies[0] == 3.0 else 1.0
+    assert said in kept(Bilinear(2, marginal, 0, 0, 0, 0, 0, 0, *copies))
 
 
 def test_too_little_time_is_told_with_the_remedy(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.messages import Admit, Cancel, Entry, Order, Overflow, Pause, RowId, Stop, Terms
+from engine.messages import (
+    EVERY_LENGTH,
+    NO_LENGTH,
+    Admit,
+    Cancel,
+    Entry,
+    Order,
+    Overflow,
+    Pause,
+    RowId,
+    Stop,
+    Terms,
+)
 from engine.simulated.pipeline import GLANCE
 from engine.simulated.store import SimulatedStore
 from scheduler.bilinear import Bilinear
@@ -135,7 +147,7 @@ TERMS = st.builds(
     iterations=st.none() | st.integers(1, 12),
     overflow=st.sampled_from(Overflow),
     prefill_together=st.booleans(),
-    keep_kv=st.booleans(),
+    keep_kv=st.sampled_from([EVERY_LENGTH, NO_LENGTH, range(20), range(20, 100)]),
 )
 ROWS = st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2))
 ADMISSIONS = st.lists(
@@ -143,7 +155,13 @@ ADMISSIONS = st.lists(
 )
 PAUSES = st.lists(st.tuples(st.floats(0, 30), st.lists(st.integers(0, 31), max_size=3)), max_size=6)
 COSTS = st.builds(
-    Bilinear, *(st.floats(0, 0.001) for _ in range(3)), st.floats(0.01, 1), *(st.floats(0, 0.001),) * 3, st.just(0.1)
+    Bilinear,
+    *(st.floats(0, 0.001) for _ in range(3)),
+    st.floats(0.01, 1),
+    *(st.floats(0, 0.001),) * 3,
+    st.just(0.1),
+    st.floats(0, 0.001),
+    st.floats(0, 0.1),
 )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from engine.messages import Admit, Entry, FinishReason, Overflow, Tally, Terms
+from engine.messages import EVERY_LENGTH, NO_LENGTH, Admit, Entry, FinishReason, Overflow, Tally, Terms
 from engine.simulated.store import SimulatedStore
-from tests.engine.simulated.device import PER_COLUMN, Device, row
+from tests.engine.simulated.device import PER_COLUMN, STEADY, Device, row
 
 CLOSED = Terms(closed=True)
 SHAPE = Terms(entry=Entry.SHAPE)
@@ -118,8 +120,8 @@ def test_closed_batches_with_kept_rows_do_not_wait_for_each_other() -> None:
     assert second.ends.keys() == {1, 2, 3, 4}
 
 
-@pytest.mark.parametrize(("keep_kv", "second", "third"), [(True, 0.3, 0.3), (False, 1.3, 1.1)])
-def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(keep_kv: bool, second: float, third: float) -> None:
+@pytest.mark.parametrize(("keep_kv", "second", "third"), [(EVERY_LENGTH, 0.3, 0.3), (NO_LENGTH, 1.3, 1.1)])
+def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(keep_kv: range, second: float, third: float) -> None:
     terms = Terms(closed=True, iterations=3, keep_kv=keep_kv)
     store = SimulatedStore()
     devices = [Device(store=store) for _ in range(3)]
@@ -131,6 +133,45 @@ def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(keep_kv: bool, second:
     assert devices[2].ends == {1: third}
     assert sum(device.tokens[1] for device in devices) == 10
     assert sum(device.tally.prompt for device in devices) == (3 if keep_kv else 3 + 7 + 11)
+
+
+def test_copies_take_their_time_when_rows_come_back() -> None:
+    """6 tokens' K and V after the first slice, 9 after the second."""
+    cost = replace(STEADY, c1=0.01, c0=0.5)
+    terms, store = Terms(closed=True, iterations=3), SimulatedStore()
+    devices = [Device(store=store, cost=cost) for _ in range(3)]
+    for device in devices:
+        device.executor.post(Admit((row(1, 3, 10),), terms))
+        device.run()
+    assert devices[0].handed_back == [(1.3, "slice", (1,))]
+    assert devices[1].handed_back == [(0.86, "slice", (1,))]
+    assert devices[2].ends == {1: 0.89}
+
+
+def test_rows_of_some_lengths_keep_their_k_and_v() -> None:
+    """7 tokens after the first slice are too few; 11 after the second are enough."""
+    cost = replace(STEADY, c1=0.01, c0=0.5)
+    terms, store = Terms(closed=True, iterations=3, keep_kv=range(8, 100)), SimulatedStore()
+    devices = [Device(store=store, cost=cost) for _ in range(3)]
+    for device in devices:
+        device.executor.post(Admit((row(1, 3, 10),), terms))
+        device.run()
+    assert devices[1].handed_back == [(1.3, "slice", (1,))]
+    dropped = [one.dropped for device in devices for _, told in device.reports for one in told.handed_back]
+    assert dropped == [(1,), ()]
+    assert devices[2].ends == {1: 0.8}, "0.6 for 10 tokens' K and V, and two more tokens"
+    assert [device.tally.prompt for device in devices] == [3, 7, 0]
+
+
+def test_a_row_that_makes_way_on_its_device_is_copied_too() -> None:
+    """The better one is read from 1.3 s to 2.3 s and runs for an iteration; then K and V of the other's 6 tokens come
+    back in 0.56 s, and 6 tokens more are made."""
+    device = Device(rows=1, cost=replace(STEADY, c1=0.01, c0=0.5))
+    device.executor.post(Admit((row(1, 3, 10),)))
+    device.run(1.25)
+    device.executor.post(Admit((row(2, 3, 2, priority=-1),)))
+    device.run()
+    assert device.ends == {2: 2.4, 1: 3.56}
 
 
 def test_a_batch_that_ends_before_its_slice_hands_nothing_back() -> None:

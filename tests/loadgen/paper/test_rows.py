@@ -12,8 +12,8 @@ from loadgen.paper.baton import table_rows
 from loadgen.paper.gains import gain_rows
 from loadgen.paper.magnus import ablation_rows as magnus_ablation_rows
 from loadgen.paper.magnus import main_rows as magnus_rows
-from loadgen.paper.row import AnyRow, Claim, Row, Skipped, rising, span
-from loadgen.paper.scls_rows import ablation_rows, main_rows, slice_rows, worker_rows
+from loadgen.paper.row import AnyRow, Claim, Finding, Row, Skipped, rising, span
+from loadgen.paper.scls_rows import KEPT, READ_ANEW, ablation_rows, keeping_rows, main_rows, slice_rows, worker_rows
 from loadgen.paper.ssjf import size_rows, sjf_rows
 from loadgen.paper.stage import Line
 from loadgen.paper.trial import Trial
@@ -103,6 +103,18 @@ def test_slice_lengths_have_a_best_one_in_between(throughputs: tuple[float, ...]
     assert found(rows, "invalid").holds and found(rows, "smaller batches").holds and found(rows, "fewer a").holds
     assert not found(rows, "return early").holds
     assert slice_rows([]) == []
+
+
+def test_keeping_k_and_v_is_told_beside_nothing() -> None:
+    lines = [
+        line("scls", READ_ANEW, throughput=2.0, mean=10.0, tail=30.0),
+        line("scls", KEPT, throughput=2.5, mean=8.0, tail=33.0),
+    ]
+    rows = keeping_rows(lines)
+    assert all(isinstance(row, Finding) and not row.published_text and not row.where for row in rows)
+    assert [row.measured_text for row in rows] == ["25.0 %", "20.0 %", "-10.0 %"]
+    assert rows[0].json() == {"what": "keeping K and V: throughput", "measured": 25.0, "unit": "%"}
+    assert keeping_rows(lines[:1]) == []
 
 
 def test_throughput_of_workers_is_shared_out() -> None:

@@ -55,6 +55,16 @@ def test_scls_slices_and_intervals_are_scaled() -> None:
     assert lengths == [4, 16, 64]
 
 
+def test_scls_keeps_k_and_v_or_reads_anew_under_the_same_load() -> None:
+    plan = EXPERIMENTS["scls"]["keeping"](stage(), replace(GROUND, cost=replace(COST, c1=5e-6, c0=1e-3)))
+    assert [run.limits.recompute for run in plan.runs] == [True, False]
+    assert len({(run.strategy, run.load, replace(run.limits, recompute=False)) for run in plan.runs}) == 1
+    assert (
+        "cost 0.005 ms a token and 1 ms a row to copy, and 0.1 ms a token and 0 ms a row to read anew" in plan.setting
+    )
+    assert "K and V read anew each slice" not in plan.setting
+
+
 @pytest.mark.parametrize(("executors", "counts"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8])])
 def test_scls_puts_the_whole_load_on_fewer_executors(executors: int, counts: list[int]) -> None:
     runs = scls.workers(stage(), replace(GROUND, executors=executors)).runs
