@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadgen import result
+from loadgen.console import table_console
 from loadgen.presets import PRESETS
 from loadgen.result import ResultError
 from loadgen.simulated_figures import SimulatedFigures, figures
@@ -51,7 +52,7 @@ def run_simulate(args: argparse.Namespace) -> int:
         trace = simulated_load(args)
         done = _simulate_all(args, cost, machine, trace)
         told = {name: figures(one) for name, one in done.items()}
-        Console().print(table(told))
+        table_console().print(table(told))
         if args.save_result is not None:
             result.save(args.save_result, _document(args, machine, cost, told, done))
     except (WorkloadError, ProfileError, StrategyError, SimulationError, ResultError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 
 from rich.table import Table
 
@@ -14,8 +15,34 @@ from loadgen.simulation import Simulation
 
 Cell = Callable[[SimulatedFigures], str]
 
+SIDE_BY_SIDE = 6
+"""Strategies that have a column each; more have a line each, with the figures that are asked for most."""
+
+BRIEF: Mapping[str, str] = MappingProxyType(
+    {
+        "Completed requests": "done",
+        "Request throughput (req/s)": "req/s",
+        "Output token throughput (tok/s)": "tok/s",
+        "Mean JCT (s)": "mean JCT s",
+        "Median JCT (s)": "median",
+        "P95 JCT (s)": "p95",
+        "P99 JCT (s)": "p99",
+        "Mean TTFT (s)": "mean TTFT s",
+        "Mean batch size": "batch",
+        "Pad tokens a request": "pad",
+        "Invalid tokens a request": "invalid",
+        "Slices a request": "slices",
+    }
+)
+"""Those figures, and their heads."""
+
 
 def table(results: Mapping[str, SimulatedFigures]) -> Table:
+    """What few or many strategies came to."""
+    return _columns(results) if len(results) <= SIDE_BY_SIDE else _rows(results)
+
+
+def _columns(results: Mapping[str, SimulatedFigures]) -> Table:
     """A line a figure, a column a strategy."""
     shown = Table(title="Simulation Result", title_style="bold")
     shown.add_column("", no_wrap=True)
@@ -23,6 +50,18 @@ def table(results: Mapping[str, SimulatedFigures]) -> Table:
         shown.add_column(name, justify="right")
     for title, cell in _lines():
         shown.add_row(title, *(cell(one) for one in results.values()))
+    return shown
+
+
+def _rows(results: Mapping[str, SimulatedFigures]) -> Table:
+    """A line a strategy."""
+    shown = Table(title="Simulation Result", title_style="bold")
+    shown.add_column("", no_wrap=True)
+    cells = [cell for title, cell in _lines() if title in BRIEF]
+    for head in BRIEF.values():
+        shown.add_column(head, justify="right")
+    for name, one in results.items():
+        shown.add_row(name, *(cell(one) for cell in cells))
     return shown
 
 

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from engine.messages import ExecutorInfo
 from loadgen import result
+from loadgen.console import table_console
 from loadgen.playing import PlayError, random_prompts
 from loadgen.recorder import Recorder
 from loadgen.result import ResultError
@@ -72,8 +73,7 @@ def _validate(args: argparse.Namespace) -> list[Verdict]:
     with ThreadPoolExecutor(1, "loader") as loader:  # see server.app: what computes here must be gone later
         engine = loader.submit(load_engine, config).result()
     verdicts = _verdicts(args, engine)
-    # Without a terminal nobody's width limits the table.
-    Console(width=None if sys.stdout.isatty() else 160).print(table(verdicts))
+    table_console().print(table(verdicts))
     if args.save_result is not None:
         result.save(args.save_result, {"bound": BOUND, "strategies": [verdict_json(one) for one in verdicts]})
     return verdicts

@@ -73,8 +73,9 @@ def run(args: argparse.Namespace) -> int:
     from loadgen.baton.bench import run_bench, setting
     from loadgen.baton.report import page, show
     from loadgen.baton.results import table_json
+    from loadgen.console import table_console
     from loadgen.engine.job import BenchError
-    from loadgen.engine.output import require_writable, table_console, write
+    from loadgen.engine.output import require_writable, write
     from models.catalog import CatalogError
     from models.loader import LoadError
     from models.text import TextError

@@ -64,9 +64,10 @@ def run(args: argparse.Namespace) -> int:
     # These import torch, which --help can do without.
     import orjson
 
+    from loadgen.console import table_console
     from loadgen.engine.bench import run_bench
     from loadgen.engine.job import BenchError
-    from loadgen.engine.output import require_writable, table_console, write
+    from loadgen.engine.output import require_writable, write
     from loadgen.engine.report import results_json, show
     from models.catalog import CatalogError
     from models.loader import LoadError

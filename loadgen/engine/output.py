@@ -1,4 +1,4 @@
-"""Where results go: the terminal, and files that are found to be writable before a long run and written after it."""
+"""Files for results, found to be writable before a long run and written after it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from loadgen.engine.job import BenchError
-
-FILE_WIDTH = 132
-"""Columns for tables that go to a file or a pipe."""
-
-
-def table_console() -> Console:
-    """Where tables are printed."""
-    console = Console()
-    return console if console.is_terminal else Console(width=FILE_WIDTH)
 
 
 def require_writable(path: Path | None) -> None:

@@ -52,8 +52,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare and print; returns the exit code."""
     # These import torch, which --help can do without.
+    from loadgen.console import table_console
     from loadgen.engine.bars import Bars
-    from loadgen.engine.output import table_console
     from loadgen.workload.errors import WorkloadError
     from models.catalog import CatalogError
     from models.loader import LoadError

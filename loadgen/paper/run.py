@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadgen import result
+from loadgen.console import table_console
 from loadgen.paper import baton, magnus, published, scls, ssjf
 from loadgen.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
 from loadgen.paper.load import LONGEST, Pool, chat_pool, outputs, task_pool, trace_pool
@@ -22,9 +23,6 @@ from loadgen.simulated_prediction import Prediction
 from loadgen.simulation import SimulationError, Watch
 from loadgen.workload.errors import WorkloadError
 from scheduler.assembly import StrategyError
-
-FILE_WIDTH = 160
-"""Columns of tables that go to a file or a pipe."""
 
 Build = Callable[[Stage], Experiment]
 
@@ -69,8 +67,7 @@ def run_paper(args: argparse.Namespace) -> int:
     """Run, print and save; returns the exit code. Raises PaperError."""
     paper = PAPERS[args.paper]
     chosen = choose(list(paper.experiments), args.experiments)
-    console = Console()
-    console = console if console.is_terminal else Console(width=FILE_WIDTH)
+    console = table_console()
     done: dict[str, Experiment] = {}
     try:
         if args.save_result is not None:

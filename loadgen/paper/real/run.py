@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from rich.console import Console
-
 from loadgen import result
+from loadgen.console import table_console
 from loadgen.engine.bars import Bars
 from loadgen.paper.load import Pool, outputs, shortened
 from loadgen.paper.real import magnus, scls, ssjf
@@ -19,7 +18,7 @@ from loadgen.paper.real.ground import Ground
 from loadgen.paper.real.options import refuse_simulated
 from loadgen.paper.real.plan import Plan, carry_out
 from loadgen.paper.report import report
-from loadgen.paper.run import FILE_WIDTH, PAPERS, choose, document, pool_of
+from loadgen.paper.run import PAPERS, choose, document, pool_of
 from loadgen.paper.stage import Begin, Experiment, Setting, Stage
 from loadgen.paper.trial import Player
 from loadgen.simulated_prediction import Prediction
@@ -85,8 +84,7 @@ def _stage(subject: Subject, args: argparse.Namespace) -> Stage:
 
 def _run_all(builds: Mapping[str, Build], subject: Subject, stage: Stage, done: dict[str, Experiment]) -> bool:
     """One experiment after another, each printed when it is over; returns whether one was interrupted."""
-    console = Console()
-    console = console if console.is_terminal else Console(width=FILE_WIDTH)
+    console = table_console()
     console.print(f"requests: {subject.pool.source}", highlight=False)
     for name, build in builds.items():
         with _bars() as stage.begin:
