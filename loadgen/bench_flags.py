@@ -11,8 +11,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-import orjson
-
+from loadgen.flag_values import json_object, natural, pair, whole, whole_from
 from loadgen.metrics import DEFAULT_METRICS, GOODPUT_METRICS, METRICS
 
 
@@ -27,13 +26,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def _add_server(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--base-url", metavar="URL", help="where the server listens (default: http://HOST:PORT)")
     group.add_argument("--host", default="127.0.0.1", help="(default: %(default)s)")
-    group.add_argument("--port", type=_whole(1), default=8000, metavar="N", help="(default: %(default)s)")
+    group.add_argument("--port", type=whole, default=8000, metavar="N", help="(default: %(default)s)")
     group.add_argument(
         "--endpoint", metavar="PATH", help="path of the API (default: the one of chats or completions, as prompts need)"
     )
     group.add_argument("--model", metavar="NAME", help="model to ask for (default: the first that the server lists)")
     group.add_argument(
-        "--header", type=_pair, nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="sent along"
+        "--header", type=pair, nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="sent along"
     )
     group.add_argument("--api-key", metavar="KEY", help="sent as a bearer token (default: $OPENAI_API_KEY)")
     group.add_argument(
@@ -46,9 +45,9 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--num-prompts", type=_whole(1), default=100, metavar="N", help="(default: %(default)s)")
+    group.add_argument("--num-prompts", type=whole, default=100, metavar="N", help="(default: %(default)s)")
     group.add_argument(
-        "--seed", type=_whole(0), default=0, metavar="N", help="of prompts, arrivals, cancellations (default: 0)"
+        "--seed", type=natural, default=0, metavar="N", help="of prompts, arrivals, cancellations (default: 0)"
     )
     group.add_argument(
         "--request-rate",
@@ -64,8 +63,8 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         help="gaps follow Gamma(shape=N, scale=1/(RPS*N)): 1 is a Poisson process, less is burstier, "
         "inf is a metronome (default: 1)",
     )
-    group.add_argument("--max-concurrency", type=_whole(1), metavar="N", help="requests that may be under way")
-    group.add_argument("--num-warmups", type=_whole(0), default=1, metavar="N", help="requests before (default: 1)")
+    group.add_argument("--max-concurrency", type=whole, metavar="N", help="requests that may be under way")
+    group.add_argument("--num-warmups", type=natural, default=1, metavar="N", help="requests before (default: 1)")
     group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="how the rate changes")
     group.add_argument("--ramp-up-start-rps", type=_number(above=0), metavar="RPS", help="rate of the first request")
     group.add_argument("--ramp-up-end-rps", type=_number(above=0), metavar="RPS", help="rate of the last request")
@@ -91,10 +90,10 @@ def _add_request(group: argparse._ArgumentGroup) -> None:
         "--temperature", type=_number(low=0), default=0.0, metavar="N", help="0 says the likeliest (default: 0)"
     )
     group.add_argument("--top-p", type=_number(above=0, high=1), metavar="N", help="nucleus sampling")
-    group.add_argument("--top-k", type=_whole(-1), metavar="N", help="sample among so many")
+    group.add_argument("--top-k", type=whole_from(-1), metavar="N", help="sample among so many")
     group.add_argument("--min-p", type=_number(low=0, high=1), metavar="N", help="least share of the likeliest")
     group.add_argument(
-        "--extra-body", type=_json_object, default={}, metavar="JSON", help="further fields of every request's body"
+        "--extra-body", type=json_object, default={}, metavar="JSON", help="further fields of every request's body"
     )
     group.add_argument(
         "--request-id-prefix",
@@ -134,7 +133,7 @@ def _add_result(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--result-filename", metavar="NAME", help="(default: label, rate, model and date)")
     group.add_argument("--label", default="lengthwise", metavar="TEXT", help="begins the file's name, stands in it")
     group.add_argument(
-        "--metadata", type=_pair, nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="noted in the file"
+        "--metadata", type=pair, nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="noted in the file"
     )
 
 
@@ -156,33 +155,6 @@ def _number(
 def _range(low: float, above: float, high: float) -> str:
     bounds = [(f"at least {low:g}", low), (f"above {above:g}", above), (f"at most {high:g}", high)]
     return "finite and " + " and ".join(text for text, bound in bounds if math.isfinite(bound))
-
-
-def _whole(low: int) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        if (value := int(text)) < low:
-            raise argparse.ArgumentTypeError(f"{text} is not at least {low}")
-        return value
-
-    convert.__name__ = "whole number"
-    return convert
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, value
-
-
-def _json_object(text: str) -> dict[str, object]:
-    try:
-        value = orjson.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f'{text} is not a JSON object such as {{"top_k": 5}}')
-    return value
 
 
 def _metrics(text: str) -> tuple[str, ...]:

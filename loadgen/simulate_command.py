@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.numbers import natural, positive, unsigned, whole
+from loadgen.flag_values import natural, positive, unsigned, whole
 from loadgen.workload import flags as workload_flags
 
 if TYPE_CHECKING:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable
 from pathlib import Path
 
-import orjson
-
 from loadgen.compare.plan import LEAST_ROUNDS
+from loadgen.flag_values import json_object, natural, pair, positive, unsigned, whole, whole_from
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +44,7 @@ def _add_contestants(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--ready-check-timeout-sec",
-        type=_number(above=0),
+        type=positive,
         default=600.0,
         metavar="SECONDS",
         help="how long a server may take to start (default: %(default)g)",
@@ -57,7 +54,7 @@ def _add_contestants(group: argparse._ArgumentGroup) -> None:
 def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--rounds",
-        type=_whole(LEAST_ROUNDS),
+        type=whole_from(LEAST_ROUNDS),
         default=LEAST_ROUNDS,
         metavar="N",
         help=f"times that each contestant plays; at least {LEAST_ROUNDS} (default: {LEAST_ROUNDS})",
@@ -75,15 +72,15 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         metavar="LIST",
         help="each with every rate: 1 is a Poisson process, less is burstier, inf is a metronome (default: 1)",
     )
-    group.add_argument("--num-prompts", type=_whole(1), default=100, metavar="N", help="of a run (default: 100)")
-    group.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="of prompts and arrivals (default: 0)")
-    group.add_argument("--max-concurrency", type=_whole(1), metavar="N", help="requests that may be under way")
+    group.add_argument("--num-prompts", type=whole, default=100, metavar="N", help="of a run (default: 100)")
+    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of prompts and arrivals (default: 0)")
+    group.add_argument("--max-concurrency", type=whole, metavar="N", help="requests that may be under way")
     group.add_argument(
-        "--num-warmups", type=_whole(0), default=4, metavar="N", help="requests before each turn (default: 4)"
+        "--num-warmups", type=natural, default=4, metavar="N", help="requests before each turn (default: 4)"
     )
     group.add_argument(
         "--timeout",
-        type=_number(above=0),
+        type=positive,
         default=600.0,
         metavar="SECONDS",
         help="give a request up when nothing came for so long (default: %(default)g)",
@@ -99,14 +96,14 @@ def _add_request(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--ignore-eos", action="store_true", help="generate on to the length that was asked for")
     group.add_argument(
-        "--temperature", type=_number(low=0), default=0.0, metavar="N", help="0 says the likeliest (default: 0)"
+        "--temperature", type=unsigned, default=0.0, metavar="N", help="0 says the likeliest (default: 0)"
     )
     group.add_argument(
-        "--extra-body", type=_json_object, default={}, metavar="JSON", help="further fields of every request's body"
+        "--extra-body", type=json_object, default={}, metavar="JSON", help="further fields of every request's body"
     )
     group.add_argument(
         "--header",
-        type=_pair,
+        type=pair,
         nargs="*",
         action="extend",
         default=[],
@@ -126,7 +123,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _urls(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = tuple(_pair(part.strip()) for part in text.split(","))
+    pairs = tuple(pair(part.strip()) for part in text.split(","))
     for name, url in pairs:
         if not url.startswith(("http://", "https://")):
             raise argparse.ArgumentTypeError(f"{name}={url}: the URL must begin with http:// or https://")
@@ -142,42 +139,3 @@ def _numbers(text: str) -> tuple[float, ...]:
     if not values or not all(value > 0 for value in values):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers above 0, such as 1,2.5,4")
     return tuple(values)
-
-
-def _number(*, low: float = -math.inf, above: float = -math.inf) -> Callable[[str], float]:
-    def convert(text: str) -> float:
-        value = float(text)
-        if not (math.isfinite(value) and value >= low and value > above):
-            bound = f"above {above:g}" if math.isfinite(above) else f"at least {low:g}"
-            raise argparse.ArgumentTypeError(f"{text} is not a finite number {bound}")
-        return value
-
-    convert.__name__ = "number"  # argparse names it when the text is none
-    return convert
-
-
-def _whole(low: int) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        if (value := int(text)) < low:
-            raise argparse.ArgumentTypeError(f"{text} is not at least {low}")
-        return value
-
-    convert.__name__ = "whole number"
-    return convert
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return key, value
-
-
-def _json_object(text: str) -> dict[str, object]:
-    try:
-        value = orjson.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f'{text} is not a JSON object such as {{"top_k": 5}}')
-    return value

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.numbers import number, positive, unsigned, whole
+from loadgen.flag_values import number, positive, unsigned, whole
 from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Cut
 from loadgen.workload.mix import Part, parse_part

@@ -109,7 +109,7 @@ def test_flags_that_do_not_go_together(flags: list[str], message: str) -> None:
         ("--ramp-up-start-rps", "inf", "is not finite"),
         ("--cancel-rate", "1.5", "at most 1"),
         ("--num-prompts", "0", "at least 1"),
-        ("--num-prompts", "many", "invalid whole number value"),
+        ("--num-prompts", "many", "is not a whole number of at least 1"),
         ("--header", "a", "KEY=VALUE"),
         ("--extra-body", "[1]", "not a JSON object"),
         ("--extra-body", "{", "is not JSON"),
