@@ -13,6 +13,10 @@ from engine.timing import Timing
 from scheduler.bilinear import Bilinear
 from scheduler.profile_store import Profile
 
+PUBLISHED_PREFILL = "SCLS: 160 ms with transformers, less than 40 ms with DeepSpeed"
+PUBLISHED_SLICE = "SCLS: 2300 ms, less than 400 ms"
+"""Figures 10a and 10b, on an A100 with LLaMA2-13B."""
+
 
 def print_report(profile: Profile, console: Console | None = None) -> None:
     """Tables and lines on standard output."""
@@ -30,7 +34,7 @@ def print_report(profile: Profile, console: Console | None = None) -> None:
         _say(console, line)
     _say(console, kept(model))
     _say(console, "root-mean-square errors, beside the mean of what was measured:")
-    _say(console, _error("prefill", errors.prefill, [one.seconds for one in timings.prefill]))
+    _say(console, _error("prefill", errors.prefill, [one.seconds for one in timings.prefill], PUBLISHED_PREFILL))
     _say(console, _error("one iteration", errors.iteration, [one.seconds for one in timings.decode]))
     if errors.copies is not None:
         _say(console, _error("a row's copies", errors.copies, [one.seconds / one.rows for one in timings.copies]))
@@ -38,7 +42,8 @@ def print_report(profile: Profile, console: Console | None = None) -> None:
         _say(console, "  whole slices were not measured for lack of time or context: raise --time-limit")
         return
     iterations = timings.slices[0].iterations
-    _say(console, _error(f"slice of {iterations}", errors.slices, [one.seconds for one in timings.slices]))
+    served = [one.seconds for one in timings.slices]
+    _say(console, _error(f"slice of {iterations}", errors.slices, served, PUBLISHED_SLICE))
     console.print(_slices(profile))
 
 
@@ -67,8 +72,9 @@ def _say(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _error(what: str, error: float, measured: Sequence[float]) -> str:
-    return f"  {what:<14} {1e3 * error:9.2f} ms of {1e3 * statistics.mean(measured):9.2f} ms ({len(measured)} measured)"
+def _error(what: str, error: float, measured: Sequence[float], published: str = "") -> str:
+    told = f"  {what:<14} {1e3 * error:9.2f} ms of {1e3 * statistics.mean(measured):9.2f} ms ({len(measured)} measured"
+    return f"{told}; {published})" if published else f"{told})"
 
 
 def _grid(timings: Sequence[Timing]) -> Table:

@@ -48,6 +48,7 @@ def test_the_command_prints_tables_and_fit_and_keeps_them(
     for said in (
         *("prefill in ms", "one decode iteration in ms", "K and V of a row to host memory and back in ms"),
         *("T_prefill(N, L) = ", "τ_decode(l, N)", "T_copy(L)", "rows that are handed back", "slice of 128"),
+        *("SCLS: 160 ms", "SCLS: 2300 ms"),
     ):
         assert said in output.out
     assert "copies" in output.err and "prefill" in output.err and "decode" in output.err
