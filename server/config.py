@@ -85,7 +85,7 @@ class ServeConfig:
     gpu_memory_utilization: float = option(
         0.9, "share of a CUDA device's memory to use, weights included", low=0.01, high=1
     )
-    strategy: str = option("baton-pd", "how requests are ordered, batched and placed", choices=_strategies)
+    strategy: str = option("lengthwise", "how requests are ordered, batched and placed", choices=_strategies)
     prefill_ahead: int | None = option(
         None, "prompts that may be read ahead of a free slot; default: as the strategy has it", low=0
     )

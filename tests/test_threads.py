@@ -14,7 +14,8 @@ from server.config import load_config
 
 async def test_no_thread_outlives_its_service(tiny_folder: Path) -> None:
     before = set(threading.enumerate())
-    config = load_config({"model": str(tiny_folder), "no_journal": True, "max_num_seqs": 2}, {}, None)
+    flags = {"model": str(tiny_folder), "no_journal": True, "max_num_seqs": 2, "strategy": "baton-pd"}
+    config = load_config(flags, {}, None)
     async with open_service(config) as service:
         assert {thread.name for thread in set(threading.enumerate()) - before} >= {"executor-0"}
         assert service.responsive()
