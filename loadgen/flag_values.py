@@ -60,4 +60,10 @@ def json_object(text: str) -> dict[str, object]:
 
 
 def _whole(text: str, least: int) -> int:
-    return int(number(text, lambda value: value >= least and value.is_integer(), f"a whole number of at least {least}"))
+    try:
+        value = int(text)  # not by way of a float, which would round a long seed
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return value
