@@ -27,12 +27,18 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     return models, text
 
 
+def first_network(config: ServeConfig, folder: Path) -> LoadedModel:
+    """That of the first executor. Raises LoadError."""
+    device, *_ = [*cuda_devices(config), "cpu"]
+    if device == "cpu":
+        torch.set_num_threads(threads(config))
+    return _network(config, folder, device)
+
+
 def _networks(config: ServeConfig, folder: Path) -> tuple[LoadedModel, ...]:
-    devices = cuda_devices(config)
+    first, devices = first_network(config, folder), cuda_devices(config)
     if devices:
-        return tuple(_network(config, folder, device) for device in devices)
-    torch.set_num_threads(threads(config))
-    first = _network(config, folder, "cpu")
+        return (first, *(_network(config, folder, device) for device in devices[1:]))
     return (first, *(first.twin() for _ in range(max(1, config.executors) - 1)))
 
 

@@ -12,19 +12,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-import torch
-
 from engine.probe import probe
 from engine.profile import Cell, Profiler, copied, grid, survey
 from engine.timing import SliceTiming, Timings
 from models.catalog import Catalog
-from models.loader import LoadedModel, load
+from models.loader import LoadedModel
 from models.text import Text
 from scheduler.bilinear import Bilinear, fit, fit_errors
 from scheduler.profile_store import Profile, ProfileError
 from server.conditions import conditions_of
 from server.config import ServeConfig
-from server.devices import capacity_tokens, context_length, cuda_devices, hush_transformers, quantization, threads
+from server.devices import capacity_tokens, context_length, hush_transformers
+from server.loading import first_network
 from server.version import VERSION
 
 LONGEST = 2048
@@ -102,10 +101,7 @@ def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
     hush_transformers()
     folder = Catalog().resolve(config.model)
     text = Text.load(folder)
-    device, *_ = [*cuda_devices(config), "cpu"]
-    if device == "cpu":
-        torch.set_num_threads(threads(config))
-    model = load(folder, dtype=config.dtype, device=device, quantization=quantization(config))
+    model = first_network(config, folder)
     probe(model, text)
     return model, text
 
