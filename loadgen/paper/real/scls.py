@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from loadgen.paper.load import LONGEST, Load
@@ -81,8 +80,8 @@ def keeping(stage: Stage, ground: Ground) -> Plan:
         for point in (READ_ANEW, KEPT)
         for name in stage.known(("scls",))
     ]
-    plan = _plan(stage, ground, served, "K and V kept between slices", ("scls",), runs, keeping_rows, sweeping=True)
-    return replace(plan, setting=_setting(ground, served, _prices(ground.cost)))
+    title, kv = "K and V kept between slices", _prices(ground.cost)
+    return _plan(stage, ground, served, title, ("scls",), runs, keeping_rows, sweeping=True, kv=kv)
 
 
 def _prices(cost: Bilinear) -> str:
@@ -119,9 +118,10 @@ def _plan(
     runs: Sequence[Run],
     rows: Rows,
     sweeping: bool = False,
+    kv: str = ANEW,
 ) -> Plan:
     title = f"SCLS, on the engine: {figures}"
-    return Plan(title, _setting(ground, served), SHOWN, runs, rows, missing(stage, names), sweeping)
+    return Plan(title, _setting(ground, served, kv), SHOWN, runs, rows, missing(stage, names), sweeping)
 
 
 def _loads(ground: Ground) -> tuple[float, ...]:
@@ -160,7 +160,7 @@ def _interval(ground: Ground) -> float:
     return HF.interval * ours / theirs
 
 
-def _setting(ground: Ground, served: float, kv: str = ANEW) -> str:
+def _setting(ground: Ground, served: float, kv: str) -> str:
     return (
         f"{ground.told(ground.context())}; {ground.seconds:g} s of Poisson arrivals at "
         f"{times(_loads(ground), served, 'sls')}, the greatest where there is one rate only; K and V for {HF.fixed} "
