@@ -7,6 +7,7 @@ thread, and its last word says so.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -33,11 +34,15 @@ log = logging.getLogger(__name__)
 class Executor:
     """A device's thread. Everything public may be called from any thread."""
 
-    def __init__(self, info: ExecutorInfo, pipeline: Pipeline, deliver: Deliver, *, threads: int | None = None) -> None:
+    def __init__(
+        self, info: ExecutorInfo, pipeline: Pipeline, deliver: Deliver, *, threads: int | None = None, niceness: int = 0
+    ) -> None:
+        """On a CPU, `threads` compute, and give way to others by `niceness`, as in nice(1)."""
         self.info = info
         self._pipeline = pipeline
         self._deliver = deliver
         self._torch_threads = threads
+        self._niceness = niceness
         self._inbox: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._turns = 0
         self.beat = 0
@@ -62,7 +67,10 @@ class Executor:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        # Inference mode, the current device and the number of CPU threads are each thread's own.
+        # Inference mode, the current device, the number of CPU threads and niceness are each thread's own; OpenMP's
+        # helpers are born with this one's niceness.
+        if self._niceness:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         if self._torch_threads is not None:
             torch.set_num_threads(self._torch_threads)
         try:

@@ -22,10 +22,14 @@ from models.progress import ConsoleProgress, Progress
 from models.store import Manifest, Origin, Store
 from models.wheel import Fetcher, PipFetcher
 
-__all__ = ["DEFAULT_EMBEDDER", "DEFAULT_MODEL", "Catalog", "CatalogError", "ModelStatus"]
+__all__ = ["DEFAULT_EMBEDDER", "DEFAULT_MODEL", "EMBEDDER_MAX_TOKENS", "Catalog", "CatalogError", "ModelStatus"]
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
+
+EMBEDDER_MAX_TOKENS = 32
+"""Tokens of a text that an embedder reads unless told otherwise; how long the rest is, is a feature of its own. With 64
+the forest's RMSE on Magnus's eight tasks is 2 % less, and a long text takes 1.7 times as long."""
 
 PACKAGED_SHELF = "packaged"
 GGUF_SHELF = "gguf"

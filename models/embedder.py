@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
+from models.catalog import EMBEDDER_MAX_TOKENS
 from models.errors import CatalogError
-from models.packing import pack, packs
-
-MAX_TOKENS = 64
-"""Tokens of a text that are read; how long the rest is, is a feature of its own."""
+from models.packing import computes_bfloat16, halves, pack, packs
+from models.quantization import Quantization
 
 BATCH = 8
 """Texts in one forward pass. On a CPU larger ones are no faster, and carry more padding."""
@@ -38,7 +37,7 @@ class Embedder:
         self._known: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
 
     @classmethod
-    def load(cls, folder: Path, *, max_tokens: int = MAX_TOKENS) -> Embedder:
+    def load(cls, folder: Path, *, max_tokens: int = EMBEDDER_MAX_TOKENS) -> Embedder:
         """Read the network in `folder`; raises CatalogError when it is no sentence embedder."""
         if not (folder / MODULES).is_file():
             raise CatalogError(
@@ -49,14 +48,13 @@ class Embedder:
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise CatalogError(f"the sentence embedder in {folder} cannot be loaded: {error}") from error
         network.max_seq_length = min(max_tokens, network.max_seq_length or max_tokens)
-        if packs(torch.float32, torch.device("cpu")):
-            pack(network.float())
+        _pack(network.float())
         return cls(network)
 
     @property
     def max_tokens(self) -> int:
         """Tokens of a text that are read, its start and end marks included."""
-        return int(self._network.max_seq_length or MAX_TOKENS)
+        return int(self._network.max_seq_length or EMBEDDER_MAX_TOKENS)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Texts -> (n, dim). Equal texts are embedded once, and longer ones cut after `max_tokens`."""
@@ -77,3 +75,14 @@ class Embedder:
             self._known.move_to_end(text)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
+
+
+def _pack(network: SentenceTransformer) -> None:
+    """Lay its layers out for this CPU. Where it computes in 32 bits only, reading weights is half the time of a text of
+    few tokens, so they are kept in 16.
+    """
+    cpu = torch.device("cpu")
+    if halves(torch.float32, cpu) and not computes_bfloat16():
+        pack(network, Quantization.FLOAT16)
+    elif packs(torch.float32, cpu):
+        pack(network)

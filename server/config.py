@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL
+from models.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
 from models.quantization import QUANTIZATIONS
 from server.settings import ConfigError, gather, option, settings
 
@@ -112,7 +112,7 @@ class ServeConfig:
         None, "who predicts how long answers become; default: as the strategy has it", choices=_lengths
     )
     embedder: str = option(DEFAULT_EMBEDDER, "sentence embedder of the forest and of the length cache")
-    embedder_max_tokens: int = option(64, "tokens of a text that it reads", low=1)
+    embedder_max_tokens: int = option(EMBEDDER_MAX_TOKENS, "tokens of a text that it reads", low=1)
     instruction_split: str = option(
         "system", "where the instruction of a prompt without system message is", choices=_instruction_splits
     )

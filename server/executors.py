@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 
 import torch
@@ -21,8 +22,12 @@ from models.loader import LoadedModel, LoadError
 from models.text import Text
 from server.config import ServeConfig
 from server.devices import capacity_tokens, context_length, threads
+from server.predictors import KINDS, length_of
 
 log = logging.getLogger(__name__)
+
+NICENESS = 10
+"""As in nice(1): who competes for a core with a thread of this has nine tenths of it."""
 
 
 def build_executor(
@@ -48,7 +53,16 @@ def build_executor(
         model, text, batch, max_prefill_tokens=config.max_num_batched_tokens, store=store, grammars=grammars
     )
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
-    return Executor(info, pipeline, deliver, threads=None if model.device.type == "cuda" else threads(config))
+    if model.device.type == "cuda":
+        return Executor(info, pipeline, deliver)
+    return Executor(info, pipeline, deliver, threads=threads(config), niceness=niceness(config))
+
+
+def niceness(config: ServeConfig) -> int:
+    """By how much threads that compute on a CPU give way to the process that predicts lengths beside them: a prediction
+    is milliseconds that a request waits for, a step takes as long whoever goes first."""
+    beside = length_of(config) in KINDS and sys.platform == "linux"  # elsewhere, niceness is a process's
+    return NICENESS if beside else 0
 
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, CatalogError
+from models.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS, CatalogError
 
 TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary")
 """As models.proxy_task has them, which would import torch; a test compares."""
@@ -55,7 +55,11 @@ def add_parser(subparsers: Subparsers) -> None:
         help="sentence embedder of the forest, or encoder that the proxy is made of (default: %(default)s)",
     )
     parser.add_argument(
-        "--embedder-max-tokens", type=_positive, metavar="N", help="tokens of a text that it reads (default: 64)"
+        "--embedder-max-tokens",
+        type=_positive,
+        default=EMBEDDER_MAX_TOKENS,
+        metavar="N",
+        help="tokens of a text that it reads (default: %(default)s)",
     )
     parser.add_argument(
         "--output", type=Path, metavar="PATH", help="where to keep the predictor (default: in the cache folder)"

@@ -66,9 +66,7 @@ def train(args: argparse.Namespace, cores: int) -> str:
 
 def _material(args: argparse.Namespace, bars: Progress) -> tuple[Material, int]:
     """What there is to learn from, and how many tokens of a text the embedder reads."""
-    from models.embedder import MAX_TOKENS
-
-    max_tokens = args.embedder_max_tokens or MAX_TOKENS
+    max_tokens = args.embedder_max_tokens
     if not args.files:
         return _from_journal(args.journal or journal_path(default_cache()), model_key(args.tokenizer)), max_tokens
     catalog = Catalog()
