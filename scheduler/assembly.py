@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH
 from scheduler.adaptive import AdaptiveBatcher
 from scheduler.assignment import Observer
-from scheduler.batch_learning import BatchLearning, Submit, inline, profile_lessons
+from scheduler.batch_learning import BatchLearning, Submit, inline
 from scheduler.batch_order import BATCH_ORDERS
 from scheduler.batching import Batcher, BatcherFactory, Kit, Limits
 from scheduler.bilinear import Bilinear
@@ -19,9 +20,12 @@ from scheduler.fixed import FixedBatcher
 from scheduler.join import JoinBatcher
 from scheduler.memory import MEMORIES
 from scheduler.nearest import Nearest
+from scheduler.nearest_lessons import NearestLessons, profile_lessons
 from scheduler.order import ORDERS, Aging
 from scheduler.placement import PLACEMENTS, Placement
 from scheduler.preemption import PREEMPTIONS, Preemption
+from scheduler.refit_lessons import Grounds, RefitLessons
+from scheduler.refitted import Refitted
 from scheduler.serving_time import SERVING_TIMES, ServingTime
 from scheduler.sliced import SlicedBatcher
 from scheduler.strategy import Strategy
@@ -58,12 +62,20 @@ class Parts:
     """Who learns from how plans went."""
     preemption: Preemption | None = None
     """None where no row is ever asked to make way for what waits."""
+    learning: BatchLearning[Any] | None = None
+    """The observer, where it learns serving times."""
 
 
 def assemble(
-    strategy: Strategy, limits: Limits, serving_time: Bilinear | None = None, submit: Submit = inline
+    strategy: Strategy,
+    limits: Limits,
+    serving_time: Bilinear | None = None,
+    submit: Submit = inline,
+    grounds: Grounds | None = None,
 ) -> Parts:
     """Look each part up and put them together; `submit` is for what one of them learns while others work.
+
+    With `grounds`, bilinear estimates are fitted again while batches are served; else they stay the profile's.
 
     Raises KeyError for a choice that no part's table has, and StrategyError where the machine's profile is wanted.
     """
@@ -82,11 +94,24 @@ def assemble(
         batch_order=BATCH_ORDERS[strategy.batch_order],
         work=work_of(serving_time, limits.slots, limits.capacity_tokens, limits.context_length, terms.keep_kv),
     )
-    observer = None
-    if serving_time is not None and isinstance(estimator, Nearest):
-        observer = BatchLearning(estimator, submit, basis=profile_lessons(serving_time, limits))
+    learning = _learning(estimator, limits, serving_time, submit, grounds)
     preemption = PREEMPTIONS[strategy.preemption](kit)
-    return Parts(BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement], observer, preemption)
+    return Parts(BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement], learning, preemption, learning)
+
+
+def _learning(
+    estimator: ServingTime | None,
+    limits: Limits,
+    profile: Bilinear | None,
+    submit: Submit,
+    grounds: Grounds | None,
+) -> BatchLearning[Any] | None:
+    """Who teaches the estimator, if it can be taught."""
+    if profile is not None and isinstance(estimator, Nearest):
+        return BatchLearning(NearestLessons(estimator, profile_lessons(profile, limits)), submit)
+    if grounds is not None and isinstance(estimator, Refitted):
+        return BatchLearning(RefitLessons(estimator, grounds), submit)
+    return None
 
 
 def _kept_lengths(limits: Limits, profile: Bilinear | None) -> range:

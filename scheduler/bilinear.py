@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH
 from engine.timing import Timing, Timings
+from scheduler.least_squares import least_squares
 
 FloatArray: TypeAlias = NDArray[np.float64]
-NEGLIGIBLE = 1e-9
-"""What a term may add, as a share of the longest time measured, without being worth keeping."""
 
 Quantity = TypeVar("Quantity", float, FloatArray)
 
@@ -160,7 +159,7 @@ def _surface(timings: Sequence[Timing], what: str) -> tuple[float, ...]:
         raise ValueError(
             f"{len(timings)} {what} timings do not determine a model: two batch sizes at two lengths each are needed"
         )
-    return _least_squares(_terms(rows, length), seconds)
+    return least_squares(_terms(rows, length), seconds)
 
 
 def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
@@ -168,37 +167,13 @@ def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
     rows, length, seconds = _columns(timings)
     if len(set(length.tolist())) < 2:
         raise ValueError(f"{len(timings)} timings of copies do not determine a model: two lengths are needed")
-    return _least_squares(np.stack([length, np.ones_like(length)], axis=1), seconds / rows)
+    return least_squares(np.stack([length, np.ones_like(length)], axis=1), seconds / rows)
 
 
 def _columns(timings: Sequence[Timing]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Rows, lengths and seconds."""
     columns = np.array([astuple(one) for one in timings], dtype=np.float64).reshape(-1, 3)
     return columns[:, 0], columns[:, 1], columns[:, 2]
-
-
-def _least_squares(terms: FloatArray, seconds: FloatArray) -> tuple[float, ...]:
-    """Coefficients of (cells, terms), none below zero.
-
-    All quantities are scaled to at most 1 first, since the coefficients differ by orders of magnitude.
-    """
-    from scipy.optimize import curve_fit  # slow to import, and only wanted when something was measured
-
-    scale, top = terms.max(axis=0), seconds.max() or 1.0
-    found, _ = curve_fit(
-        lambda scaled, *coefficients: scaled @ np.array(coefficients),
-        terms / scale,
-        seconds / top,
-        p0=np.full(terms.shape[1], 0.25),
-        bounds=(0.0, np.inf),
-        jac=lambda scaled, *_: scaled,
-        absolute_sigma=True,  # the covariance is not used, and as many timings as terms have none to estimate
-        xtol=1e-12,
-        ftol=1e-12,
-        gtol=1e-12,
-    )
-    found[found < NEGLIGIBLE] = 0.0  # a bound that is touched is only ever reached nearly
-    return tuple(float(value) for value in found * top / scale)
 
 
 def _terms(rows: FloatArray, length: FloatArray) -> FloatArray:

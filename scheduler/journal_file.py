@@ -1,4 +1,4 @@
-"""The journal's file: its tables, and reading, pruning and setting it aside. No threads."""
+"""The journal's file: what is in its tables, and reading, pruning and setting it aside. No threads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from scheduler.closed_batch import ClosedBatch
+from scheduler.journal_schema import ADDED, columns_of, prepare
 from scheduler.learning import ServedRow
-
-VERSION = 1
-"""Raise it when a table changes."""
 
 BUSY = 5.0
 """Seconds to wait for another process that writes."""
@@ -75,6 +74,16 @@ class BatchEntry:
     predicted_length: float | None
     predicted_seconds: float | None
     seconds: float
+    iterations: int | None = None
+    """Decode iterations. This and what follows is known of closed batches alone (scheduler/closed_batch.py)."""
+    fresh_rows: int | None = None
+    """Rows that were prefilled."""
+    fresh_length: int | None = None
+    """Tokens of the longest of these."""
+    copied_tokens: int | None = None
+    """Tokens of the other rows, whose K and V were copied in."""
+    conditions: str | None = None
+    """Under which it ran, as `profile_store.digest` tells them."""
 
 
 ANSWERED = frozenset({"stop", "length"})
@@ -86,35 +95,16 @@ E = TypeVar("E", RequestEntry, BatchEntry)
 
 TABLES: dict[type[RequestEntry] | type[BatchEntry], str] = {RequestEntry: "requests", BatchEntry: "batches"}
 
-SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS requests (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, finished_at REAL NOT NULL, model TEXT NOT NULL, strategy TEXT NOT NULL,
-  outcome TEXT NOT NULL, input_length INTEGER NOT NULL, user_input_length INTEGER NOT NULL,
-  max_tokens INTEGER NOT NULL, generated INTEGER NOT NULL, predicted REAL, source TEXT, assigned REAL, started REAL,
-  first_token REAL, latency REAL NOT NULL, runs INTEGER NOT NULL, replayed INTEGER NOT NULL, features BLOB NOT NULL,
-  instruction TEXT, user_input TEXT);
-CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at);
-CREATE TABLE IF NOT EXISTS batches (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, finished_at REAL NOT NULL, model TEXT NOT NULL, strategy TEXT NOT NULL,
-  executor INTEGER NOT NULL, rows INTEGER NOT NULL, input_length INTEGER NOT NULL, generation_length INTEGER NOT NULL,
-  predicted_length REAL, predicted_seconds REAL, seconds REAL NOT NULL);
-CREATE INDEX IF NOT EXISTS batches_by_time ON batches (finished_at);
-PRAGMA user_version = {VERSION};
-"""
-
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open a journal to write, made first if need be. Raises sqlite3.DatabaseError when the file is none, OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, timeout=BUSY)
     try:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, VERSION):
-            raise sqlite3.DatabaseError(f"its format is {version}, this program writes {VERSION}")
+        prepare(connection)
         # Each commit is in the file, whatever kills the process; only a power failure may take the last ones.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(SCHEMA)
     except BaseException:
         connection.close()
         raise
@@ -145,8 +135,37 @@ def read(path: Path, kind: type[E], *, since: float = 0.0, last: int | None = No
 
     Raises JournalError.
     """
-    for _, entry in _rows(path, kind, "finished_at >= ?", since, last):
+    for _, entry in _rows(path, kind, "finished_at >= ?", (since,), last):
         yield entry
+
+
+def closed_batches(path: Path, conditions: str, *, since: float, last: int) -> list[ClosedBatch]:
+    """The `last` closed batches that ran under these conditions and ended since `since`, oldest first.
+
+    Empty where the journal has not begun; raises JournalError where it cannot be read.
+    """
+    if not _begun(path):
+        return []
+    where = "finished_at >= ? AND conditions = ? AND iterations IS NOT NULL"
+    return [
+        batch for _, entry in _rows(path, BatchEntry, where, (since, conditions), last) if (batch := _closed(entry))
+    ]
+
+
+def _closed(entry: BatchEntry) -> ClosedBatch | None:
+    known = (entry.iterations, entry.fresh_rows, entry.fresh_length, entry.copied_tokens)
+    if None in known:
+        return None
+    iterations, fresh_rows, fresh_length, copied_tokens = (value or 0 for value in known)
+    return ClosedBatch(
+        rows=entry.rows,
+        input_length=entry.input_length,
+        iterations=iterations,
+        fresh_rows=fresh_rows,
+        fresh_length=fresh_length,
+        copied_tokens=copied_tokens,
+        seconds=entry.seconds,
+    )
 
 
 class Reader:
@@ -160,13 +179,15 @@ class Reader:
 
     def skip(self) -> None:
         """Pass over what is there already."""
-        self._seen = max((number for number, _ in _rows(self._path, RequestEntry, "id > ?", self._seen, 1)), default=0)
+        self._seen = max(
+            (number for number, _ in _rows(self._path, RequestEntry, "id > ?", (self._seen,), 1)), default=0
+        )
 
     def served(self) -> list[ServedRow]:
         """What can be learned from: answers that were not broken off, and whose features are known."""
         if not _begun(self._path):
             return []
-        found = list(_rows(self._path, RequestEntry, "id > ?", self._seen, None))
+        found = list(_rows(self._path, RequestEntry, "id > ?", (self._seen,), None))
         self._seen = max((number for number, _ in found), default=self._seen)
         own = (entry for _, entry in found if self._model in (None, entry.model))
         return [row for entry in own if (row := served(entry)) is not None]
@@ -219,17 +240,26 @@ def _prune(connection: sqlite3.Connection, table: str, before: float | None, kee
     return deleted
 
 
-def _rows(path: Path, kind: type[E], where: str, bound: float, last: int | None) -> Iterator[tuple[int, E]]:
+def _rows(
+    path: Path, kind: type[E], where: str, bounds: tuple[float | str, ...], last: int | None
+) -> Iterator[tuple[int, E]]:
     _require(path)
     names = [field.name for field in dataclasses.fields(kind)]
-    newest = f"SELECT * FROM {TABLES[kind]} WHERE {where} ORDER BY id DESC LIMIT ?"
-    query = f"SELECT id, {', '.join(names)} FROM ({newest}) ORDER BY id"
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY)) as connection:
-            for number, *values in connection.execute(query, (bound, -1 if last is None else last)):
+            newest = f"SELECT * FROM ({_all(connection, TABLES[kind], names)}) WHERE {where} ORDER BY id DESC LIMIT ?"
+            query = f"SELECT * FROM ({newest}) ORDER BY id"
+            for number, *values in connection.execute(query, (*bounds, -1 if last is None else last)):
                 yield number, kind(*map(_restored, names, values))
     except sqlite3.Error as error:
         raise JournalError(f"{path} is no journal that can be read: {error}") from error
+
+
+def _all(connection: sqlite3.Connection, table: str, names: Sequence[str]) -> str:
+    """The query of a whole table; what a file of an earlier version has no column for is empty."""
+    lacking = ADDED.get(table, {}).keys() - columns_of(connection, table)
+    columns = (f"NULL AS {name}" if name in lacking else name for name in names)
+    return f"SELECT id, {', '.join(columns)} FROM {table}"
 
 
 def _require(path: Path) -> None:

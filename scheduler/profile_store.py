@@ -67,11 +67,15 @@ class _Versioned:
     version: int
 
 
+def digest(conditions: Conditions) -> str:
+    """A short name for conditions, the same for the same ones."""
+    return hashlib.sha256(msgspec.json.encode(conditions)).hexdigest()[:16]
+
+
 def profile_path(cache: Path, conditions: Conditions) -> Path:
     """Where the profile of these conditions is, or would be."""
-    digest = hashlib.sha256(msgspec.json.encode(conditions)).hexdigest()
     name = re.sub(r"[^\w.-]", "_", Path(conditions.model).name)
-    return cache / FOLDER / f"{name}-{conditions.dtype}-{digest[:16]}.json"
+    return cache / FOLDER / f"{name}-{conditions.dtype}-{digest(conditions)}.json"
 
 
 def write_profile(cache: Path, profile: Profile) -> Path:
@@ -120,10 +124,10 @@ def read_profile(path: Path) -> Profile:
         raise ProfileError(f"{path} is not a profile: {error}; {remedy}") from error
 
 
-def load_profile(cache: Path, conditions: Conditions) -> Bilinear | None:
-    """The serving-time model for these conditions; None when nothing was measured under them yet.
+def load_profile(cache: Path, conditions: Conditions) -> Profile | None:
+    """What was measured under these conditions; None when nothing was yet.
 
     Raises ProfileError for a file that is there and cannot be used.
     """
     path = profile_path(cache, conditions)
-    return read_profile(path).model if path.exists() else None
+    return read_profile(path) if path.exists() else None

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 from scheduler.bilinear import Bilinear, FloatArray
 from scheduler.nearest import BatchTime, Nearest
+from scheduler.refitted import Refitted
 
 SURPRISE_SECONDS = 2.0
 SURPRISE_SHARE = 0.2
@@ -73,8 +74,4 @@ ServingTimeFactory: TypeAlias = Callable[[Bilinear], ServingTime]
 """The device's profile -> an estimator."""
 
 
-def _profile_alone(profile: Bilinear) -> ServingTime:
-    return profile
-
-
-SERVING_TIMES: Mapping[str, ServingTimeFactory] = MappingProxyType({"bilinear": _profile_alone, "nearest": Nearest})
+SERVING_TIMES: Mapping[str, ServingTimeFactory] = MappingProxyType({"bilinear": Refitted, "nearest": Nearest})

@@ -17,6 +17,7 @@ from scheduler.batching import Kit
 from scheduler.bilinear import Bilinear
 from scheduler.dp import Part, partition
 from scheduler.plan import Plan
+from scheduler.refitted import Refitted
 from scheduler.request import Request
 from scheduler.worker import Worker
 
@@ -34,7 +35,7 @@ class SlicedBatcher:
     def __init__(self, kit: Kit, *, capped: bool = False, adaptive: bool = False) -> None:
         self.waiting: dict[Request, None] = {}
         self._kit = kit
-        self._model = _model_of(kit)
+        self._estimator = _estimator_of(kit)
         self._capped = capped
         self._adaptive = adaptive
         self._ready: list[Plan] = []  # arranged and not handed out yet, the longest last
@@ -92,11 +93,11 @@ class SlicedBatcher:
     def _arrange(self, now: float) -> None:
         self._arranged = now
         ranked = sorted(self.waiting, key=lambda request: (request.kv_length, self._kit.order(request, now)))
-        plans = [self._plan(ranked, part) for part in self._parts(ranked)]
+        plans = [self._plan(ranked, part) for part in self._parts(ranked, self._estimator.model)]
         self._ready = sorted(plans, key=lambda plan: plan.estimate)
         self._recent.extend(plan.estimate for plan in plans)
 
-    def _parts(self, ranked: Sequence[Request]) -> tuple[Part, ...]:
+    def _parts(self, ranked: Sequence[Request], model: Bilinear) -> tuple[Part, ...]:
         """Batches that any executor can take, as far as they are known."""
         workers = self._asked.values()
         most_rows = min(worker.info.max_rows for worker in workers)
@@ -105,7 +106,7 @@ class SlicedBatcher:
         return partition(
             np.array([request.kv_length for request in ranked], dtype=np.int64),
             np.array([request.needs_prefill for request in ranked]),
-            self._model,
+            model,
             iterations=self._kit.limits.slice_length,
             capacity_tokens=min(worker.capacity_tokens for worker in workers),
             most_rows=most_rows,
@@ -128,7 +129,10 @@ class SlicedBatcher:
         return plan
 
 
-def _model_of(kit: Kit) -> Bilinear:
+def _estimator_of(kit: Kit) -> Refitted:
+    """What the strategy estimates with, if that is bilinear; else the profile, which stays as it is."""
+    if isinstance(kit.estimator, Refitted):
+        return kit.estimator
     if kit.serving_time is None:
         raise ValueError("batches are arranged by the time they take: a serving-time model is needed")
-    return kit.serving_time
+    return Refitted(kit.serving_time)

@@ -22,13 +22,15 @@ from models.text import Text
 from scheduler.assembly import Parts
 from scheduler.assignment import Observer
 from scheduler.background import background
-from scheduler.bilinear import Bilinear
+from scheduler.batch_learning import Submit
 from scheduler.clock import MonotonicClock
 from scheduler.dispatcher import Dispatcher
 from scheduler.ledger import Ledgers, Observers
-from scheduler.profile_store import load_profile
+from scheduler.profile_store import Profile, digest, load_profile
+from scheduler.refit_lessons import Grounds
 from server.conditions import conditions_of
 from server.config import ServeConfig
+from server.earlier import grounds_of
 from server.executors import build_executor
 from server.feed import Feed
 from server.gauges import Gauges, Sources
@@ -74,10 +76,10 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     async with opened_predictor(config) as predictor:
         with ThreadPoolExecutor(1, "loader") as loader:
             loaded = await loop.run_in_executor(loader, _load, config, deliver)
-        async with opened_lengths(config, predictor, clock, metrics.prediction.observe) as lengths:
+        observe = metrics.prediction.observe
+        async with opened_lengths(config, predictor, clock, observe, loaded.conditions) as lengths:
             with ThreadPoolExecutor(1, "tokenizer") as pool, ThreadPoolExecutor(1, "learner") as learner:
-                infos = [executor.info for executor in loaded.executors]
-                parts = _observed(parts_for(config, infos, loaded.serving_time, learner.submit), lengths, metrics)
+                parts = _observed(_parts(config, loaded, learner.submit), lengths, metrics)
                 dispatcher = Dispatcher(parts, loaded.executors, clock, Ledgers((metrics, lengths, feed)))
                 vigil = Vigil(loaded.executors, dispatcher, config.stall_timeout)
                 with _running(loaded.executors):
@@ -85,8 +87,8 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
                     async with background(dispatcher.run(), "dispatcher"), lag, kept(vigil):
                         service = _service(config, loaded, dispatcher, pool, lengths)
                         feed.show(_scene(config, service, dispatcher))
-                        sources = Sources(dispatcher, loaded.store, lengths.learned, config.strategy, feed)
-                        Gauges(metrics, sources)
+                        learned, taught = lengths.learned, parts.learning
+                        Gauges(metrics, Sources(dispatcher, loaded.store, learned, config.strategy, feed, taught))
                         yield replace(service, metrics=metrics, feed=feed, responsive=vigil.responsive)
 
 
@@ -97,14 +99,24 @@ class _Loaded:
     executors: tuple[Executor, ...]
     store: HostStore
     grammars: Grammars
-    serving_time: Bilinear | None
-    """This machine's profile, if one was taken under these conditions."""
+    conditions: str
+    """Under which the executors run."""
+    profile: Profile | None
+    """This machine's, if one was taken under these conditions."""
+    grounds: Grounds | None
+    """What serving times are fitted again from; None where nobody does."""
 
 
 def fetch(config: ServeConfig) -> None:
     """Bring what is not there into the cache. In the main thread, where a signal can stop it cleanly."""
     Catalog().resolve(config.model)
     fetch_predictor(config)
+
+
+def _parts(config: ServeConfig, loaded: _Loaded, submit: Submit) -> Parts:
+    infos = [executor.info for executor in loaded.executors]
+    serving_time = None if loaded.profile is None else loaded.profile.model
+    return parts_for(config, infos, serving_time, submit, loaded.grounds)
 
 
 def _observed(parts: Parts, *observers: Observer) -> Parts:
@@ -125,8 +137,10 @@ def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
     executors = [
         build_executor(config, index, model, text, store, deliver, grammars) for index, model in enumerate(models)
     ]
-    serving_time = load_profile(default_cache(), conditions_of(config, models[0]))
-    return _Loaded(text, models[0], tuple(executors), store, grammars, serving_time)
+    conditions = conditions_of(config, models[0])
+    profile = load_profile(default_cache(), conditions)
+    grounds = grounds_of(config, profile)
+    return _Loaded(text, models[0], tuple(executors), store, grammars, digest(conditions), profile, grounds)
 
 
 @contextmanager

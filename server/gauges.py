@@ -13,6 +13,7 @@ from prometheus_client import Metric, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from scheduler.batch_learning import Lesson
 from scheduler.request import Request
 from scheduler.worker import Worker
 from server.lengths import Learned
@@ -52,6 +53,13 @@ class Audience(Protocol):
     def viewers(self) -> int: ...
 
 
+class Taught(Protocol):
+    """What is read of scheduler.batch_learning.BatchLearning."""
+
+    latest: Lesson | None
+    changes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the numbers come from."""
@@ -61,6 +69,8 @@ class Sources:
     learned: Learned
     strategy: str
     audience: Audience
+    serving_times: Taught | None = None
+    """None where nobody learns how long batches take."""
 
 
 class Gauges(Collector):
@@ -77,6 +87,7 @@ class Gauges(Collector):
         yield from self._executors()
         yield from self._memory()
         yield from self._predictions()
+        yield from self._serving_times()
 
     def _queue(self) -> Iterator[Metric]:
         book, sources = self._sources.book, self._sources
@@ -125,6 +136,16 @@ class Gauges(Collector):
         if learned.lessons:
             text = "Error of the predictions in the interval before the latest lesson."
             yield self._gauge("lengthwise:length_rmse_tokens", text, learned.lessons[-1].rmse)
+
+    def _serving_times(self) -> Iterator[Metric]:
+        taught = self._sources.serving_times
+        if taught is None:
+            return
+        text = "Times that estimates were learned from what batches took."
+        yield self._counters("lengthwise:serving_time_lessons", text, [({}, float(taught.changes))])
+        if (latest := taught.latest) is not None:
+            text = "Error of the estimates in the interval before the latest lesson."
+            yield self._gauge("lengthwise:serving_time_rmse_seconds", text, latest.rmse)
 
     def _age(self, worker: Worker) -> float:
         """An executor with nothing to do tells nothing: its time counts from when it was given work."""

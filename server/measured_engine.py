@@ -54,7 +54,7 @@ def load_engine(config: ServeConfig) -> Engine:
             f"there is no profile of {config.model} under these settings: run `lengthwise profile "
             f"{config.model}{executors}` first, with the same settings"
         )
-    return Engine(config, models, text, profile)
+    return Engine(config, models, text, profile.model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,15 +119,19 @@ async def opened_predictor(config: ServeConfig, work: Work | None = None) -> Asy
 
 @asynccontextmanager
 async def opened_lengths(
-    config: ServeConfig, predictor: Predictor | None, clock: Clock, observe: Callable[[float], None]
+    config: ServeConfig,
+    predictor: Predictor | None,
+    clock: Clock,
+    observe: Callable[[float], None],
+    conditions: str | None = None,
 ) -> AsyncIterator[Lengths]:
     """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be.
 
-    `observe` is told how many seconds each request waited for its prediction.
+    `observe` is told how many seconds each request waited for its prediction; `conditions` are recorded with batches.
     """
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(_opened_journal(config))
-        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts)
+        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts, conditions)
         if predictor is None:
             records = Records(origin, journal, lambda ended: None)
             yield Lengths(KNOWN[length_of(config)], records)

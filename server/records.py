@@ -12,11 +12,12 @@ from typing import TypeAlias
 
 from engine.messages import FinishReason
 from scheduler.assignment import Assignment
-from scheduler.batch_learning import served_batch
+from scheduler.closed_batch import closed_batch
 from scheduler.journal import Journal
 from scheduler.journal_file import BatchEntry, RequestEntry
 from scheduler.length.features import LengthQuery
 from scheduler.length.front import Prediction
+from scheduler.nearest_lessons import served_batch
 from scheduler.request import Request
 
 CANCELLED = "cancelled"
@@ -31,6 +32,8 @@ class Origin:
     strategy: str
     prompts: bool = False
     """Whether texts may be kept."""
+    conditions: str | None = None
+    """Under which batches run here, as `profile_store.digest` tells them; None where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ def batch_entry(origin: Origin, assignment: Assignment) -> BatchEntry | None:
     batch = served_batch(assignment)
     if batch is None:
         return None
+    closed = closed_batch(assignment)
     return BatchEntry(
         finished_at=time.time(),
         model=origin.model,
@@ -122,4 +126,9 @@ def batch_entry(origin: Origin, assignment: Assignment) -> BatchEntry | None:
         predicted_length=batch.predicted_length or None,
         predicted_seconds=batch.predicted_seconds or None,
         seconds=batch.seconds,
+        iterations=None if closed is None else closed.iterations,
+        fresh_rows=None if closed is None else closed.fresh_rows,
+        fresh_length=None if closed is None else closed.fresh_length,
+        copied_tokens=None if closed is None else closed.copied_tokens,
+        conditions=None if closed is None else origin.conditions,
     )

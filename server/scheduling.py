@@ -10,18 +10,23 @@ from scheduler.batch_learning import Submit
 from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
 from scheduler.order import Aging
+from scheduler.refit_lessons import Grounds
 from scheduler.strategy import STRATEGIES
 from server.config import ServeConfig
 
 
 def parts_for(
-    config: ServeConfig, executors: Iterable[ExecutorInfo], serving_time: Bilinear | None, submit: Submit
+    config: ServeConfig,
+    executors: Iterable[ExecutorInfo],
+    serving_time: Bilinear | None,
+    submit: Submit,
+    grounds: Grounds | None = None,
 ) -> Parts:
     """The parts of the strategy that the flags name; raises StrategyError where something of it is missing here."""
     limits = _limits(config)
     for info in executors:
         limits = limits.within(info.capacity_tokens, info.context_length, info.max_rows)
-    return assemble(STRATEGIES[config.strategy], limits, serving_time, submit)
+    return assemble(STRATEGIES[config.strategy], limits, serving_time, submit, grounds)
 
 
 def _limits(config: ServeConfig) -> Limits:

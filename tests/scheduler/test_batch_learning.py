@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from scheduler.assignment import Assignment
-from scheduler.batch_learning import BatchLearning, Lesson, estimate_error, inline, profile_lessons, served_batch
+from scheduler.batch_learning import BatchLearning, Lesson, inline
 from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear, FloatArray
 from scheduler.nearest import BatchTime, Nearest
+from scheduler.nearest_lessons import NearestLessons, estimate_error, profile_lessons, served_batch
 from scheduler.plan import Plan
 from scheduler.serving_time import ServedBatch
 from tests.scheduler.fakes import request
@@ -59,7 +60,7 @@ def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
     unseen.began = None
     assert served_batch(unseen) is None
     pupil = Pupil()
-    learning = BatchLearning(pupil, inline, interval=0.0)
+    learning = BatchLearning(NearestLessons(pupil), inline, interval=0.0)
     learning.finished(ended(10, 20.0, intact=False), 0.0)
     assert learning.latest is None
 
@@ -68,7 +69,7 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
     """Of 10 s estimated, 20 are a surprise; 11 are not, being less than 2 s more; 100 of 90 are less than 20 % more."""
     pupil = Pupil()
     basis = (BatchTime(1, 1, 1, 1.0),)
-    learning = BatchLearning(pupil, inline, basis=basis)
+    learning = BatchLearning(NearestLessons(pupil, basis), inline)
     lessons = []
     learning.finished(ended(10, 20.0), 1000.0)
     learning.finished(ended(10, 11.0), 1060.0)
@@ -83,19 +84,20 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
     assert len(pupil.taught) == 1
     learning.finished(ended(10, 10.0), 1240.0)
     assert pupil.taught[1] == [*basis, surprise, BatchTime(2, 7, 10, 30.0)], "the set grows"
+    assert learning.changes == 2
 
 
 def test_an_interval_without_surprises_changes_nothing() -> None:
     pupil = Pupil()
-    learning = BatchLearning(pupil, inline, interval=0.0)
+    learning = BatchLearning(NearestLessons(pupil), inline, interval=0.0)
     learning.finished(ended(10, 10.0), 5.0)
-    assert learning.latest == Lesson(1, 0, 0.0) and pupil.taught == []
+    assert learning.latest == Lesson(1, 0, 0.0) and pupil.taught == [] and learning.changes == 0
 
 
 def test_the_work_is_done_where_it_is_submitted_to() -> None:
     pupil = Pupil()
     desk: list[Callable[[], None]] = []
-    learning = BatchLearning(pupil, desk.append, interval=0.0)
+    learning = BatchLearning(NearestLessons(pupil), desk.append, interval=0.0)
     learning.finished(ended(10, 20.0), 0.0)
     learning.finished(ended(10, 30.0), 1.0)
     assert pupil.taught == [] and len(desk) == 2
@@ -109,7 +111,7 @@ def test_a_lesson_that_fails_is_logged_and_leaves_the_estimates(caplog: pytest.L
         def fit(self, batches: Sequence[BatchTime]) -> None:
             raise MemoryError("no room")
 
-    learning = BatchLearning(Stubborn(), inline, interval=0.0)
+    learning = BatchLearning(NearestLessons(Stubborn()), inline, interval=0.0)
     with caplog.at_level(logging.ERROR):
         learning.finished(ended(10, 20.0), 0.0)
     assert "learning serving times from 1 batches failed" in caplog.text and learning.latest is None
@@ -117,7 +119,7 @@ def test_a_lesson_that_fails_is_logged_and_leaves_the_estimates(caplog: pytest.L
 
 def test_estimates_follow_a_machine_that_became_slower() -> None:
     nearest = Nearest(SECOND_A_TOKEN)
-    learning = BatchLearning(nearest, inline, basis=profile_lessons(SECOND_A_TOKEN, LIMITS))
+    learning = BatchLearning(NearestLessons(nearest, profile_lessons(SECOND_A_TOKEN, LIMITS)), inline)
     errors = []
     for minute in range(12):
         for generated in (20, 40, 60):

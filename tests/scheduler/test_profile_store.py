@@ -44,7 +44,7 @@ def change(path: Path, **fields: object) -> None:
 def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
     path = write_profile(tmp_path, PROFILE)
     assert read_profile(path) == PROFILE
-    assert load_profile(tmp_path, CONDITIONS) == PROFILE.model
+    assert load_profile(tmp_path, CONDITIONS) == PROFILE
     assert path.name.startswith("Some-Model.gguf-bfloat16-") and path.parent.parent == tmp_path
 
 

@@ -68,4 +68,6 @@ async def test_memory_and_predictions_are_told(watched: Counted) -> None:
     assert watched.read("lengthwise:prediction_timeouts_total") == 1
     assert watched.read("lengthwise:length_cache_lookups_total") == 0
     assert watched.read("lengthwise:length_rmse_tokens") == 3.0
+    assert watched.read("lengthwise:serving_time_lessons_total") == 2
+    assert watched.read("lengthwise:serving_time_rmse_seconds") == 0.75
     assert watched.metrics.registry.get_sample_value("process_resident_memory_bytes")

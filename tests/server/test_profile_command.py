@@ -56,7 +56,7 @@ def test_the_command_prints_tables_and_fit_and_keeps_them(
     path = profile_path(cache, conditions)
     assert output.out.endswith(f"kept in {path}\n")
     profile = read_profile(path)
-    assert load_profile(cache, conditions) == profile.model
+    assert load_profile(cache, conditions) == profile
     assert [(one.rows, one.length) for one in profile.timings.prefill] == list(grid(2, 160, points=QUICK.points))
     assert len(profile.timings.decode) == len(profile.timings.prefill)
     assert [(one.rows, one.length, one.iterations) for one in profile.timings.slices] == [(1, 16, 128), (2, 16, 128)]

@@ -1,0 +1,70 @@
+"""The journal's tables, and how a file of an earlier version gets what it lacks. It opens and reads nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from types import MappingProxyType
+
+VERSION = 2
+"""Raise it when a table changes, and say under ADDED what an older file lacks."""
+
+ADDED: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "batches": MappingProxyType(
+            {
+                "iterations": "INTEGER",
+                "fresh_rows": "INTEGER",
+                "fresh_length": "INTEGER",
+                "copied_tokens": "INTEGER",
+                "conditions": "TEXT",
+            }
+        )
+    }
+)
+"""Columns of each table that version 1 had not, and their types. All may be empty."""
+
+TABLES = (
+    """CREATE TABLE IF NOT EXISTS requests (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, finished_at REAL NOT NULL, model TEXT NOT NULL, strategy TEXT NOT NULL,
+  outcome TEXT NOT NULL, input_length INTEGER NOT NULL, user_input_length INTEGER NOT NULL,
+  max_tokens INTEGER NOT NULL, generated INTEGER NOT NULL, predicted REAL, source TEXT, assigned REAL, started REAL,
+  first_token REAL, latency REAL NOT NULL, runs INTEGER NOT NULL, replayed INTEGER NOT NULL, features BLOB NOT NULL,
+  instruction TEXT, user_input TEXT)""",
+    "CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at)",
+    """CREATE TABLE IF NOT EXISTS batches (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, finished_at REAL NOT NULL, model TEXT NOT NULL, strategy TEXT NOT NULL,
+  executor INTEGER NOT NULL, rows INTEGER NOT NULL, input_length INTEGER NOT NULL, generation_length INTEGER NOT NULL,
+  predicted_length REAL, predicted_seconds REAL, seconds REAL NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS batches_by_time ON batches (finished_at)",
+)
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Make the tables, or give those of an earlier version what they lack: all of it in one transaction, or nothing.
+
+    Raises sqlite3.DatabaseError for a version that is not known here, and then nothing was touched.
+    """
+    with connection:
+        if _version(connection) == VERSION:
+            return
+        connection.execute("BEGIN IMMEDIATE")  # so that of two processes the second finds it done
+        version = _version(connection)
+        if not 0 <= version <= VERSION:
+            raise sqlite3.DatabaseError(f"its format is {version}, this program writes {VERSION}")
+        for statement in TABLES:
+            connection.execute(statement)
+        for table, columns in ADDED.items():
+            for name in columns.keys() - columns_of(connection, table):
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {columns[name]}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def columns_of(connection: sqlite3.Connection, table: str) -> set[str]:
+    """The names of a table's columns."""
+    return {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
