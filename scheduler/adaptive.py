@@ -50,6 +50,13 @@ class AdaptiveBatcher:
             self._batches.join(index, request, lengths)
             self._home[request] = self._batches[index]
 
+    def revise(self, request: Request, now: float) -> None:
+        """A half of a batch that was split stays as it is."""
+        batch = self._home.get(request)
+        if batch is not None and batch.insertable:
+            self.discard(request)
+            self.add(request, now)
+
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         """A batch that ran out of memory comes back as two halves that nobody joins (section III-C)."""
         if cause is not Cause.OVERFLOW:

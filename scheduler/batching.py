@@ -83,6 +83,10 @@ class Batcher(Protocol):
         """Take in a request that arrived."""
         ...
 
+    def revise(self, request: Request, now: float) -> None:
+        """What is predicted of a request has changed; it need not wait here."""
+        ...
+
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         """Take in requests that an executor let go before their end, all of one batch."""
         ...

@@ -35,6 +35,10 @@ class DealtBatcher:
         self.waiting[request] = None
         self._undealt.append(request)
 
+    def revise(self, request: Request, now: float) -> None:
+        for queue in self._queues.values():
+            queue.revise(request, now)
+
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         for request in requests:
             self.add(request, now)

@@ -161,6 +161,16 @@ class Dispatcher:
         self._deadlines.add(request)
         return request
 
+    def revise(
+        self, request: Request, predicted_length: float | None, distribution: LengthDistribution | None = None
+    ) -> None:
+        """Better is known of how long an answer becomes, wherever the request is by now."""
+        request.predicted_length, request.distribution = predicted_length, distribution
+        if request.state is State.WAITING:
+            self._queued.enter(request)
+            self._parts.batcher.revise(request, self._clock.now())
+            self._wake.set()
+
     def cancel(self, request: Request) -> None:
         """End a request whose answer nobody wants any more. Safe at any time, also after its end."""
         if not request.state.is_final:

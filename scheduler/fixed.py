@@ -33,6 +33,9 @@ class FixedBatcher:
         self.waiting.add(request)
         self._ripening.append(self._ripe_at(request))
 
+    def revise(self, request: Request, now: float) -> None:
+        self.waiting.revise(request)
+
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         for request in requests:
             self.add(request, now)

@@ -28,6 +28,10 @@ class Line(Collection[Request], Protocol):
         """Forget a request; False when it was not here."""
         ...
 
+    def revise(self, request: Request) -> None:
+        """What is predicted of a request has changed; nothing happens when it is not here."""
+        ...
+
     def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
         """The best `count` for this executor, best first; only asked while anything waits."""
         ...
@@ -80,6 +84,9 @@ class JoinBatcher:
 
     def add(self, request: Request, now: float) -> None:
         self.waiting.add(request)
+
+    def revise(self, request: Request, now: float) -> None:
+        self.waiting.revise(request)
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         for request in requests:

@@ -47,6 +47,9 @@ class SlicedBatcher:
     def add(self, request: Request, now: float) -> None:
         self.waiting[request] = None
 
+    def revise(self, request: Request, now: float) -> None:
+        """Batches are arranged by what there is of rows so far."""
+
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         self.waiting.update(dict.fromkeys(requests))
 

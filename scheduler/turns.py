@@ -148,6 +148,16 @@ class Turns(Collection[Request]):
         self._turns[request] = turn
         turns.add(turn)
 
+    def revise(self, request: Request) -> None:
+        """It keeps its place: that is what it was promised."""
+        turn = self._turns.get(request)
+        if turn is not None:
+            turns = self._classes[request.priority]
+            turns.remove(turn)
+            revised = Turn(request, self._work.of(request), turn.place, due_at(request, self._aging))
+            self._turns[request] = revised
+            turns.add(revised)
+
     def discard(self, request: Request) -> bool:
         turn = self._turns.pop(request, None)
         if turn is None:

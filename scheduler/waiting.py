@@ -58,6 +58,11 @@ class WaitingQueue(Collection[Request]):
         self._turning.pop(request.row_id, None)
         return True
 
+    def revise(self, request: Request) -> None:
+        """The order may see a request otherwise than before; nothing happens when it is not here."""
+        if self.discard(request):
+            self.add(request)
+
     def rank(self, now: float) -> None:
         """Sort by the order's keys at time `now`, which never goes back. Cheap when little changed."""
         if self._steady:

@@ -173,5 +173,5 @@ def _submit(
         predicted_length=None if prediction is None else prediction.length,
         distribution=None if prediction is None else prediction.distribution,
     )
-    service.foresight.note(request, order.query, prediction)
+    service.foresight.note(request, order.query, prediction, service.dispatcher.revise)
     return request

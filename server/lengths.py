@@ -6,7 +6,8 @@ It knows neither how lengths are predicted nor who learns from them; predictors.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from engine.messages import FinishReason, SamplingParams
@@ -14,10 +15,12 @@ from scheduler.assignment import Assignment
 from scheduler.learning import Learning, Lesson
 from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Front, Prediction
+from scheduler.length.front import Estimate, Front, Prediction, foreseen
+from scheduler.length.late import LateEstimates
 from scheduler.length.oracle import oracle
 from scheduler.request import Request
 from server.records import Records
+from server.service import Revise
 
 Predict: TypeAlias = Callable[[LengthQuery, SamplingParams], Awaitable[Prediction | None]]
 
@@ -38,6 +41,7 @@ class Learned:
     front: Front | None = None
     learning: Learning | None = None
     cache: LengthCache | None = None
+    late: LateEstimates = field(default_factory=LateEstimates)
 
     @property
     def lessons(self) -> Sequence[Lesson]:
@@ -53,19 +57,29 @@ class Learned:
 class Lengths:
     """A Foresight for the handlers; a Ledger and an Observer for the dispatcher. Event loop only."""
 
-    def __init__(self, predict: Predict, records: Records, learned: Learned = Learned()) -> None:
-        self.learned = learned
+    def __init__(self, predict: Predict, records: Records, learned: Learned | None = None) -> None:
+        self.learned = learned or Learned()
         self._predict = predict
         self._records = records
 
     async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         return await self._predict(query, sampling)
 
-    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None) -> None:
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
         self._records.note(request, query, prediction)
+        if prediction is not None and prediction.late is not None and not request.state.is_final:
+            self.learned.late.expect(request, prediction.late, partial(self._revised, request, query, revise))
 
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         self._records.ended(request, reason, now)
+        self.learned.late.forget(request)
 
     def finished(self, assignment: Assignment, now: float) -> None:
         self._records.finished(assignment, now)
+
+    def _revised(self, request: Request, query: LengthQuery, revise: Revise, estimate: Estimate) -> None:
+        """What came after the request had gone on with a guess."""
+        prediction = foreseen(query, estimate)
+        if prediction is not None:
+            self._records.revise(request, prediction)
+            revise(request, prediction.length, prediction.distribution)

@@ -63,6 +63,11 @@ class Records:
         """A request was submitted, with what was known of it."""
         self._open[request] = query, prediction
 
+    def revise(self, request: Request, prediction: Prediction) -> None:
+        """Better is known of a request that has not ended."""
+        query, _ = self._open[request]
+        self._open[request] = query, prediction
+
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         noted = self._open.pop(request, None)
         if noted is None:  # it ended while it was being submitted

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from aiohttp import web
 
@@ -58,10 +58,17 @@ class Generator(Protocol):
         distribution: LengthDistribution | None = None,
         arrival: float | None = None,
     ) -> Request: ...
+    def revise(
+        self, request: Request, predicted_length: float | None, distribution: LengthDistribution | None = None
+    ) -> None: ...
     def cancel(self, request: Request) -> None: ...
     def drain(self) -> Awaitable[None]: ...
     def death(self) -> Awaitable[None]: ...
     def abort_all(self, message: str) -> None: ...
+
+
+Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None], None]
+"""Takes a better prediction of a request's length, as a Generator does."""
 
 
 class Codec(Protocol):
@@ -93,8 +100,8 @@ class Foresight(Protocol):
         """How long an answer will be, None where nobody predicts; raises NoReplay where the client should have said."""
         ...
 
-    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None) -> None:
-        """A request was submitted, with what was known of it."""
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
+        """A request was submitted, with what was known of it; `revise` is told what becomes known later."""
         ...
 
 
@@ -104,7 +111,7 @@ class Blind:
     async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         return None
 
-    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None) -> None:
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
         pass
 
 

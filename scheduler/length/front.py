@@ -1,7 +1,8 @@
 """The way from the event loop to the predictor and back: what arrives while it works goes to it together.
 
 It owns the time limit, the fallback and the counts of both. A request that could not be answered in time does not
-wait in vain: it goes on with the fallback at once. It knows neither embeddings nor processes.
+wait in vain: it goes on with the fallback at once, and is predicted when nobody waits who still can be in time. It
+knows neither embeddings nor processes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ to queue anyway."""
 MAX_BATCH = 16
 """Requests that the predictor is given at a time: small enough that one that arrives meanwhile need not wait long."""
 
+OVERDUE_BATCH = 4
+"""The same of requests that have gone on: nobody waits for them, so one that arrives meanwhile should hardly."""
+
+MOST_OVERDUE = 4096
+"""Requests that have gone on and are still to be predicted; of more, nothing but the fallback is known."""
 
 PACES = 9
 """Batches whose median tells how fast the predictor is: one that was held up by a new process does not count."""
@@ -81,7 +87,7 @@ class Prediction:
     """Empty where the predictor did not answer in time."""
     distribution: LengthDistribution | None = None
     late: Answer | None = None
-    """Where the answer will be that did not come in time, but was under way."""
+    """Where the answer will be, or may, that did not come in time. Cancel it when nobody wants it any more."""
 
     @property
     def features_by_now(self) -> tuple[float, ...]:
@@ -90,6 +96,14 @@ class Prediction:
             return self.features
         estimate = self.late.result()
         return self.features if estimate is None else estimate.features
+
+
+def foreseen(query: LengthQuery, estimate: Estimate) -> Prediction | None:
+    """What an estimate says of a request; None where it says nothing."""
+    if estimate.distribution is None:
+        return None
+    length = min(max(1.0, estimate.distribution.mean), query.max_tokens)
+    return Prediction(length, estimate.source, estimate.features, estimate.distribution)
 
 
 class LengthPredictor(Protocol):
@@ -104,8 +118,8 @@ class LengthPredictor(Protocol):
 class _Asked:
     query: LengthQuery
     answer: Answer
-    taken: bool = False
-    """Whether the predictor has it."""
+    overdue: bool = False
+    """Whether the request has gone on."""
 
 
 class Front:
@@ -127,6 +141,7 @@ class Front:
         self._max_batch = max_batch
         self._observe = observe
         self._pending: deque[_Asked] = deque()
+        self._overdue: deque[_Asked] = deque()
         self._working: list[_Asked] = []  # what the predictor has at the moment,
         self._since = 0.0  # and from when; times are the event loop's, as timeouts are
         self._paces: deque[float] = deque(maxlen=PACES)  # seconds per request
@@ -177,10 +192,15 @@ class Front:
 
     async def _ask(self, query: LengthQuery) -> Answer | None:
         """Where the answer is, or perhaps will be; None when nobody is asked."""
-        if self._hopeless():
+        loop = asyncio.get_running_loop()
+        asked = _Asked(query, loop.create_future())
+        if loop.time() < self._resume:
             self._declined += 1
             return None
-        asked = _Asked(query, asyncio.get_running_loop().create_future())
+        if self._hopeless():
+            self._declined += 1
+            self._postpone(asked)
+            return asked.answer
         self._pending.append(asked)
         self._arrived.set()
         try:
@@ -188,8 +208,7 @@ class Front:
                 await asyncio.shield(asked.answer)
         except TimeoutError:
             self._timeouts += 1
-            if not asked.taken:
-                asked.answer.cancel()
+            asked.overdue = True
         except asyncio.CancelledError:
             asked.answer.cancel()
             raise
@@ -199,20 +218,35 @@ class Front:
         """Whether a request that came now would not have its prediction in time. One that is alone is always tried."""
         now = asyncio.get_running_loop().time()
         worked = now - self._since if self._working else 0.0
-        if now < self._resume or worked > self._time_limit:
+        if worked > self._time_limit:
             return True
         ahead = len(self._pending) + len(self._working)
         if not ahead or not self._paces:
             return False
         return (ahead + 1) * median(self._paces) - worked > self._time_limit
 
+    def _postpone(self, asked: _Asked) -> None:
+        """Predict it when nobody waits who can still be in time."""
+        if len(self._overdue) < MOST_OVERDUE:
+            self._overdue.append(asked)
+            self._arrived.set()
+
     def _take(self) -> list[_Asked]:
-        """The next batch, without those that nobody waits for any more."""
+        """The next batch, without those that nobody wants any more."""
         batch: list[_Asked] = []
         while self._pending and len(batch) < self._max_batch:
             asked = self._pending.popleft()
+            if asked.overdue:
+                self._postpone(asked)
+            elif not asked.answer.done():
+                batch.append(asked)
+        return batch or self._take_overdue()
+
+    def _take_overdue(self) -> list[_Asked]:
+        batch: list[_Asked] = []
+        while self._overdue and len(batch) < OVERDUE_BATCH:
+            asked = self._overdue.popleft()
             if not asked.answer.done():
-                asked.taken = True
                 batch.append(asked)
         return batch
 
@@ -246,9 +280,9 @@ class Front:
         late = None if answer is None or answer.done() else answer
         estimate = answer.result() if answer is not None and answer.done() and not answer.cancelled() else None
         features = () if estimate is None else estimate.features
-        if estimate is not None and estimate.distribution is not None:
-            length = min(max(1.0, estimate.distribution.mean), query.max_tokens)
-            return Prediction(length, estimate.source, features, estimate.distribution)
+        prediction = None if estimate is None else foreseen(query, estimate)
+        if prediction is not None:
+            return prediction
         usual = self._history.expect(query.instruction)
         if usual is None:
             return Prediction(query.max_tokens, Source.MAX_TOKENS, features, late=late)

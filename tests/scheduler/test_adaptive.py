@@ -352,3 +352,27 @@ def test_what_is_expected_of_a_request(
     request = asked(0, 10, predicted)
     request.generated = generated
     assert expected_lengths(request, context) == expected
+
+
+# Predictions that change
+
+
+def test_a_request_whose_prediction_changes_moves_to_the_batch_that_it_suits() -> None:
+    changing = asked(2, predicted=10.0)
+    batcher = batcher_of([asked(0, predicted=10.0), asked(1, predicted=400.0), changing])
+    assert arranged(batcher) == [[0, 2], [1]]
+    changing.predicted_length = 400.0
+    batcher.revise(changing, 0.0)
+    assert arranged(batcher) == [[0], [1, 2]]
+    batcher.revise(asked(3), 0.0)
+    assert arranged(batcher) == [[0], [1, 2]]
+
+
+def test_halves_of_a_batch_that_was_split_stay_as_they_are() -> None:
+    rows = [asked(row_id) for row_id in range(4)]
+    batcher = batcher_of()
+    batcher.hand_back(rows, Cause.OVERFLOW, 0.0)
+    halves = arranged(batcher)
+    rows[0].predicted_length = 400.0
+    batcher.revise(rows[0], 0.0)
+    assert arranged(batcher) == halves

@@ -22,11 +22,11 @@ STOP = FinishReason.STOP
 class Stage:
     """A dispatcher between a clock and executors."""
 
-    def __init__(self, *ports: FakePort, limits: Limits | None = None) -> None:
+    def __init__(self, *ports: FakePort, limits: Limits | None = None, strategy: str = "baton-pd") -> None:
         self.ports = ports or (port(),)
         self.clock = VirtualClock()
         limits = limits or Limits(group_tokens=100, prefill_ahead=0)
-        self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), self.ports, self.clock)
+        self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], limits), self.ports, self.clock)
 
     def submit(self, length: int = 4, *, priority: int = 0) -> Request:
         return self.dispatcher.submit(range(length), PARAMS, priority=priority)
@@ -240,3 +240,17 @@ async def test_aborting_ends_all_with_an_error_and_frees_the_rows() -> None:
     assert [(await last(one)).error for one in requests] == ["the server stops"] * 2
     assert cancelled(stage.ports[0].take()) == [0] and stage.books() == (0, 0)
     await asyncio.wait_for(stage.dispatcher.drain(), 20)
+
+
+def test_a_better_prediction_puts_a_waiting_request_elsewhere_and_is_kept_by_others() -> None:
+    stage = Stage(port(rows=1), strategy="ssjf-continuous")
+    running = stage.submit()
+    assert stage.dispatch() == [[running.row_id]]
+    slow, quick = (stage.dispatcher.submit(range(4), PARAMS, predicted_length=length) for length in (3.0, 2.0))
+    stage.dispatcher.revise(slow, 1.0)
+    assert (slow.predicted_length, stage.dispatcher.tokens_waiting) == (1.0, 4 + 1 + 4 + 2)
+    stage.dispatcher.revise(running, 5.0)
+    assert (running.predicted_length, stage.dispatcher.tokens_waiting) == (5.0, 11)
+    stage.report(token(running.row_id, 7, end=STOP))
+    assert stage.dispatch() == [[slow.row_id]]
+    assert quick.state is State.WAITING

@@ -168,3 +168,31 @@ def test_with_endless_patience_it_has_no_turn() -> None:
         serve(turns, row_id)
     turns.add(asked(500, 2.0))
     assert first(turns)[0] == 500
+
+
+def test_a_request_whose_prediction_changes_keeps_the_place_that_it_was_promised() -> None:
+    """As above, row 0 is promoted once 10 have been taken; that it turns out shorter does not make it a newcomer."""
+    changing = asked(0, 8.0)
+    turns = line(changing)
+    for row_id in range(1, 6):
+        turns.add(asked(row_id, 2.0))
+        serve(turns, row_id)
+    changing.predicted_length = 5.0
+    turns.revise(changing)
+    turns.add(asked(6, 2.0))
+    assert first(turns) == [0]
+    serve(turns, 0)
+    assert first(turns)[0] == 6
+
+
+def test_a_request_is_where_its_new_prediction_puts_it() -> None:
+    changing = asked(0, 8.0)
+    turns = line(changing, asked(1, 5.0))
+    assert first(turns) == [1, 0]
+    changing.predicted_length = 2.0
+    turns.revise(changing)
+    assert first(turns) == [0, 1]
+    serve(turns, 0)
+    serve(turns, 1)
+    turns.revise(changing)
+    assert len(turns) == 0

@@ -85,3 +85,20 @@ def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> No
             queue.add(back)
         queue.rank(now)
         assert list(queue) == sorted(queue, key=lambda other: order(other, now))
+
+
+def test_a_request_whose_prediction_changes_is_ranked_anew() -> None:
+    queue = WaitingQueue(ORDERS["sjf-aged"](Aging()))
+    slow, quick = request(0), request(1)
+    slow.predicted_length, quick.predicted_length = 8.0, 4.0
+    for one in (slow, quick):
+        queue.add(one)
+    queue.rank(now=0.0)
+    assert rows(queue) == [1, 0]
+    slow.predicted_length = 2.0
+    queue.revise(slow)
+    queue.rank(now=0.0)
+    assert rows(queue) == [0, 1]
+    queue.discard(slow)
+    queue.revise(slow)
+    assert rows(queue) == [1]

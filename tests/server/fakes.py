@@ -174,6 +174,11 @@ class FakeDispatcher:
         self._note()
         return request
 
+    def revise(
+        self, request: Request, predicted_length: float | None, distribution: LengthDistribution | None = None
+    ) -> None:
+        request.predicted_length, request.distribution = predicted_length, distribution
+
     def cancel(self, request: Request) -> None:
         task = self._tasks.get(request)
         if task is not None:

@@ -15,7 +15,7 @@ from scheduler.length.front import Prediction, Source
 from scheduler.length.oracle import oracle
 from scheduler.request import Request
 from server.instruction import InstructionSplit
-from server.service import Limits
+from server.service import Limits, Revise
 from tests.server.live import Live, chat_body, live_server
 
 LIKELY = LengthDistribution.certain(7.25)
@@ -42,7 +42,7 @@ class FakeForesight:
             raise
         return Prediction(7.25, Source.FOREST, (1.0,), LIKELY)
 
-    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None) -> None:
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
         self.noted.append((request, query, prediction))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ from models.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
 from scheduler.assembly import StrategyError
 from scheduler.clock import MonotonicClock
 from scheduler.journal_file import RequestEntry, read
+from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FEATURES, LengthQuery
 from scheduler.length.forest import Growth, grow
 from scheduler.length.front import Prediction, Source
@@ -64,12 +66,16 @@ async def lengths_of(
         yield lengths
 
 
+def nobody_hears(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
+    raise AssertionError("the prediction was in time")
+
+
 async def serve(lengths: Lengths, generated: int = 5, query: LengthQuery = QUERY) -> Prediction:
     """One request from its arrival to its end."""
     prediction = await lengths.predict(query, PARAMS)
     assert prediction is not None
     request = Request(0, (1, 2), PARAMS, Times(0.0, end=1.0), generated=generated)
-    lengths.note(request, query, prediction)
+    lengths.note(request, query, prediction, revise=nobody_hears)
     lengths.ended(request, FinishReason.STOP, 1.0)
     return prediction
 
@@ -97,6 +103,28 @@ async def test_without_a_forest_earlier_answers_are_the_guess_and_features_go_in
     ]
     assert [len(one.features) for one in entries] == [FEATURES, FEATURES]
     assert multiprocessing.active_children() == []
+
+
+async def test_a_prediction_that_is_late_reaches_its_request_and_the_journal(
+    config: ServeConfig, cache: Path, embedder: Path
+) -> None:
+    keep_forest(cache, str(embedder))
+    revised = asyncio.get_running_loop().create_future()
+
+    def revise(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
+        revised.set_result((request.row_id, length, distribution))
+
+    async with lengths_of(replace(config, prediction_timeout=0.0)) as lengths:
+        guess = await lengths.predict(QUERY, PARAMS)
+        assert guess is not None and guess.source is Source.MAX_TOKENS
+        request = Request(3, (1, 2), PARAMS, Times(0.0, end=1.0), generated=5)
+        lengths.note(request, QUERY, guess, revise)
+        async with asyncio.timeout(60):
+            row_id, length, distribution = await revised
+        assert (row_id, distribution is not None, lengths.learned.late.count) == (3, True, 1)
+        lengths.ended(request, FinishReason.STOP, 1.0)
+    (entry,) = journalled(cache)
+    assert (entry.predicted, entry.source, len(entry.features)) == (length, "forest", FEATURES)
 
 
 async def test_a_forest_predicts_and_tells_how_likely_lengths_are(
@@ -194,7 +222,7 @@ async def test_where_nobody_predicts_requests_are_recorded_all_the_same(config: 
     async with lengths_of(replace(config, length_predictor="none")) as lengths:
         assert await lengths.predict(QUERY, PARAMS) is None
         request = Request(0, (1, 2), PARAMS, Times(0.0, end=1.0), generated=5)
-        lengths.note(request, QUERY, None)
+        lengths.note(request, QUERY, None, nobody_hears)
         lengths.ended(request, FinishReason.STOP, 1.0)
         assert multiprocessing.active_children() == []
     assert [(one.predicted, one.generated) for one in journalled(cache)] == [(None, 5)]

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import numpy as np
 import pytest
 
+from scheduler.length import front as module
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
 from scheduler.length.front import PATIENCE, Estimate, Front, Prediction, Source
@@ -169,7 +170,64 @@ async def test_behind_a_batch_that_is_late_itself_nobody_waits() -> None:
         predictor.may.set()
         await settle()
         await front.predict(query("third"))
-    assert predictor.batches == [["first"], ["third"]]
+    assert predictor.batches == [["first"], ["second"], ["third"]]
+
+
+async def test_who_goes_on_is_predicted_once_nobody_waits_who_can_be_in_time() -> None:
+    """Of six, the first is under way and four are late: they come last, and four at most at a time."""
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    async with running(front):
+        busy = asyncio.create_task(front.predict(query("busy")))
+        await settle()
+        front._paces.append(LONG)
+        late = [await front.predict(query(name)) for name in "abcde"]
+        assert {one.source for one in late} == {Source.MAX_TOKENS}
+        assert front.declined == 5
+        front._paces.clear()
+        prompt = asyncio.create_task(front.predict(query("prompt")))
+        await settle()
+        predictor.may.set()
+        await asyncio.gather(busy, prompt)
+        await settle()
+    assert predictor.batches == [["busy"], ["prompt"], ["a", "b", "c", "d"], ["e"]]
+    answers = [one.late.result() for one in late if one.late is not None]
+    assert len(answers) == 5 and all(answer is not None and answer.distribution is not None for answer in answers)
+
+
+async def test_who_ran_out_of_time_in_line_is_predicted_too() -> None:
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=0)
+    one, other = await asyncio.gather(front.predict(query("one")), front.predict(query("other")))
+    assert (front.timeouts, front.declined) == (2, 0)
+    predictor.may.set()
+    async with running(front):
+        await settle()
+    assert predictor.batches == [["one", "other"]]
+    assert one.late is not None and one.late.done() and other.late is not None and other.late.done()
+
+
+async def test_who_went_on_and_has_ended_is_not_predicted_any_more() -> None:
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=0)
+    ended, kept = await asyncio.gather(front.predict(query("ended")), front.predict(query("kept")))
+    assert ended.late is not None
+    ended.late.cancel()
+    predictor.may.set()
+    async with running(front):
+        await settle()
+    assert predictor.batches == [["kept"]]
+
+
+async def test_of_too_many_that_went_on_the_last_are_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_OVERDUE", 2)
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=0)
+    await asyncio.gather(*(front.predict(query(name)) for name in "abc"))
+    predictor.may.set()
+    async with running(front):
+        await settle()
+    assert predictor.batches == [["a", "b"]]
 
 
 @pytest.mark.parametrize(("pace", "declined"), [(29.0, 0), (31.0, 1)])

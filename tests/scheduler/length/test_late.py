@@ -1,0 +1,62 @@
+"""Estimates that come after their requests have gone on: who hears of them, and who is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from scheduler.length.front import Answer, Estimate
+from scheduler.length.late import LateEstimates
+from tests.scheduler.fakes import request
+
+ESTIMATE = Estimate((1.0,), None)
+
+
+def answer() -> Answer:
+    return asyncio.get_running_loop().create_future()
+
+
+async def test_all_requests_of_one_prompt_hear_of_its_estimate_once() -> None:
+    late, shared, other, heard = LateEstimates(), answer(), answer(), list[tuple[int, Estimate]]()
+
+    def hear(row_id: int, estimate: Estimate) -> None:
+        heard.append((row_id, estimate))
+
+    for row_id, awaited in enumerate((shared, shared, other)):
+        late.expect(request(row_id), awaited, partial(hear, row_id))
+    shared.set_result(ESTIMATE)
+    await asyncio.sleep(0)
+    assert heard == [(0, ESTIMATE), (1, ESTIMATE)]
+    assert late.count == 2
+
+
+async def test_who_has_ended_hears_nothing_and_what_nobody_expects_is_cancelled() -> None:
+    late, shared, heard = LateEstimates(), answer(), list[Estimate]()
+    first, second = request(0), request(1)
+    for one in (first, second):
+        late.expect(one, shared, heard.append)
+    late.forget(first)
+    late.forget(first)
+    assert not shared.cancelled()
+    late.forget(second)
+    assert shared.cancelled()
+    await asyncio.sleep(0)
+    assert (heard, late.count) == ([], 0)
+
+
+async def test_who_ends_just_when_it_comes_hears_nothing() -> None:
+    late, came, heard, one = LateEstimates(), answer(), list[Estimate](), request(0)
+    late.expect(one, came, heard.append)
+    came.set_result(ESTIMATE)
+    late.forget(one)
+    await asyncio.sleep(0)
+    assert heard == []
+
+
+async def test_a_failed_prediction_tells_nobody_anything() -> None:
+    late, came, heard, one = LateEstimates(), answer(), list[Estimate](), request(0)
+    late.expect(one, came, heard.append)
+    came.set_result(None)
+    await asyncio.sleep(0)
+    late.forget(one)
+    assert (heard, late.count) == ([], 0)
