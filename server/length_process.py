@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeAlias
 
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.forest import Examples, grow
-from scheduler.length.front import Estimate
+from scheduler.length.prediction import Estimate
 from scheduler.length.store import manifest, save
 from server.length_worker import LengthWorker, Recall, Reply, Setup, Swap, Texts, load_embedder
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from scheduler.length.features import FloatMatrix, LengthQuery, assemble
 from scheduler.length.forest import Examples, Forest, Growth
-from scheduler.length.front import Estimate
+from scheduler.length.prediction import Estimate
 from scheduler.length.store import ForestError, load
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from scheduler.assignment import Assignment
 from scheduler.learning import Learning, Lesson
 from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Estimate, Front, Prediction, foreseen
+from scheduler.length.front import Front
 from scheduler.length.late import LateEstimates
 from scheduler.length.oracle import oracle
+from scheduler.length.prediction import Estimate, Prediction, foreseen
 from scheduler.request import Request
 from server.records import Records
 from server.service import Revise

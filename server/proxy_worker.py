@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scheduler.length.conversation import conversation
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Estimate, Source
+from scheduler.length.prediction import Estimate, Source
 from server.length_process import answer_all
 from server.length_worker import Encoder, Reply, Setup, Texts, load_embedder
 

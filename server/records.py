@@ -16,7 +16,7 @@ from scheduler.closed_batch import closed_batch
 from scheduler.journal import Journal
 from scheduler.journal_file import BatchEntry, RequestEntry
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Prediction
+from scheduler.length.prediction import Prediction
 from scheduler.nearest_lessons import served_batch
 from scheduler.request import Request
 

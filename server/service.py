@@ -21,7 +21,7 @@ from engine.messages import SamplingParams
 from models.loader import SamplingDefaults
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Prediction
+from scheduler.length.prediction import Prediction
 from scheduler.request import Request
 from server.instruction import InstructionSplit
 

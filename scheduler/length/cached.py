@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scheduler.length.cache import LengthCache
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FloatMatrix, LengthQuery
-from scheduler.length.front import Estimate, LengthPredictor, Source
+from scheduler.length.prediction import Estimate, LengthPredictor, Source
 
 SHORTEST = 1e-12
 """So that no embedding of zero divides."""

@@ -11,14 +11,13 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from statistics import median
-from typing import Protocol, TypeAlias
 
-from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
 from scheduler.length.history import LengthHistory
+from scheduler.length.prediction import Answer, Estimate, LengthPredictor, Prediction, Source, foreseen
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +32,9 @@ MAX_BATCH = 16
 OVERDUE_BATCH = 4
 """The same of requests that have gone on: nobody waits for them, so one that arrives meanwhile should hardly."""
 
+OVERDUE_SHARE = 0.25
+"""Part of its time that the predictor spends on those. It computes where the model does, perhaps."""
+
 MOST_OVERDUE = 4096
 """Requests that have gone on and are still to be predicted; of more, nothing but the fallback is known."""
 
@@ -44,74 +46,6 @@ PATIENCE = 2
 
 LONGEST_PAUSE = 60.0
 """Seconds; pauses grow from one second to this."""
-
-
-class Source(StrEnum):
-    """What a predicted length comes from."""
-
-    FOREST = "forest"
-    PROXY = "proxy"
-    CACHE = "cache"
-    """The answer to a near-duplicate that came before."""
-    HISTORY = "history"
-    """A quantile of the answers that ended lately."""
-    MAX_TOKENS = "max_tokens"
-    """The longest that the answer may become: nothing is known."""
-    ORACLE = "oracle"
-    """The length that the request brought along (design 7.3)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Estimate:
-    """What the predictor makes of one request."""
-
-    features: tuple[float, ...]
-    """For the journal, which learning reads."""
-    distribution: LengthDistribution | None
-    """None as long as there is no forest."""
-    source: Source = Source.FOREST
-    """What the distribution comes from."""
-
-
-Answer: TypeAlias = "asyncio.Future[Estimate | None]"
-"""None where the predictor failed."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """G'(p) in tokens, the end token included, and where it comes from."""
-
-    length: float
-    source: Source
-    features: tuple[float, ...] = ()
-    """Empty where the predictor did not answer in time."""
-    distribution: LengthDistribution | None = None
-    late: Answer | None = None
-    """Where the answer will be, or may, that did not come in time. Cancel it when nobody wants it any more."""
-
-    @property
-    def features_by_now(self) -> tuple[float, ...]:
-        """The same, or what came too late: it is still good to learn from."""
-        if self.late is None or not self.late.done() or self.late.cancelled():
-            return self.features
-        estimate = self.late.result()
-        return self.features if estimate is None else estimate.features
-
-
-def foreseen(query: LengthQuery, estimate: Estimate) -> Prediction | None:
-    """What an estimate says of a request; None where it says nothing."""
-    if estimate.distribution is None:
-        return None
-    length = min(max(1.0, estimate.distribution.mean), query.max_tokens)
-    return Prediction(length, estimate.source, estimate.features, estimate.distribution)
-
-
-class LengthPredictor(Protocol):
-    """Works elsewhere, a batch at a time; may raise anything."""
-
-    async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
-        """One estimate for each query, in order."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -132,19 +66,24 @@ class Front:
         *,
         time_limit: float = TIME_LIMIT,
         max_batch: int = MAX_BATCH,
+        overdue_share: float = OVERDUE_SHARE,
         observe: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`observe` is told how many seconds each request waited here."""
+        """`overdue_share` is the part of its time, 1 at most, that the predictor spends on requests that have gone on;
+        `observe` is told how many seconds each request waited here.
+        """
         self._predictor = predictor
         self._history = history
         self._time_limit = time_limit
         self._max_batch = max_batch
+        self._overdue_share = overdue_share
         self._observe = observe
         self._pending: deque[_Asked] = deque()
         self._overdue: deque[_Asked] = deque()
         self._working: list[_Asked] = []  # what the predictor has at the moment,
         self._since = 0.0  # and from when; times are the event loop's, as timeouts are
         self._paces: deque[float] = deque(maxlen=PACES)  # seconds per request
+        self._rested = 0.0  # when requests that have gone on may be predicted again
         self._resume = 0.0
         self._failures_in_row = 0
         self._arrived = asyncio.Event()
@@ -184,11 +123,14 @@ class Front:
 
     async def run(self) -> None:
         """Serve the predictor with batches until cancelled."""
+        loop = asyncio.get_running_loop()
         while True:
-            await self._arrived.wait()
-            self._arrived.clear()
             while batch := self._take():
                 await self._serve(batch)
+            if self._overdue and loop.time() >= self._rested:
+                await self._serve_overdue()
+            else:
+                await self._wait(self._rested - loop.time() if self._overdue else None)
 
     async def _ask(self, query: LengthQuery) -> Answer | None:
         """Where the answer is, or perhaps will be; None when nobody is asked."""
@@ -240,7 +182,22 @@ class Front:
                 self._postpone(asked)
             elif not asked.answer.done():
                 batch.append(asked)
-        return batch or self._take_overdue()
+        return batch
+
+    async def _wait(self, seconds: float | None) -> None:
+        """For somebody who arrives, so many seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+        self._arrived.clear()
+
+    async def _serve_overdue(self) -> None:
+        """A few of those that nobody waits for, and then let the predictor rest."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        if batch := self._take_overdue():
+            await self._serve(batch)
+        self._rested = loop.time() + (1 / self._overdue_share - 1) * (loop.time() - begun)
 
     def _take_overdue(self) -> list[_Asked]:
         batch: list[_Asked] = []

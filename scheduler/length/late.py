@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from scheduler.length.front import Answer, Estimate
+from scheduler.length.prediction import Answer, Estimate
 from scheduler.request import Request
 
 Hear: TypeAlias = Callable[[Estimate], None]

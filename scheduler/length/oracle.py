@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.messages import SamplingParams
-from scheduler.length.front import Prediction, Source
+from scheduler.length.prediction import Prediction, Source
 
 
 class NoReplay(ValueError):

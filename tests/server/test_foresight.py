@@ -11,8 +11,8 @@ import pytest
 from engine.messages import SamplingParams
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Prediction, Source
 from scheduler.length.oracle import oracle
+from scheduler.length.prediction import Prediction, Source
 from scheduler.request import Request
 from server.instruction import InstructionSplit
 from server.service import Limits, Revise

@@ -21,7 +21,7 @@ from scheduler.journal_file import RequestEntry, read
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FEATURES, LengthQuery
 from scheduler.length.forest import Growth, grow
-from scheduler.length.front import Prediction, Source
+from scheduler.length.prediction import Prediction, Source
 from scheduler.length.store import manifest, save
 from scheduler.length.table import Length
 from scheduler.request import Request, Times

@@ -12,7 +12,7 @@ from models.proxy_store import load, read_manifest
 from models.proxy_task import Task
 from scheduler.length.conversation import conversation
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Source
+from scheduler.length.prediction import Source
 from server import train_command
 from server.length_process import PredictorProcess, ProcessFailed
 from server.length_worker import Setup, Texts, load_embedder

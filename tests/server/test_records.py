@@ -12,7 +12,7 @@ from scheduler.assignment import Assignment
 from scheduler.journal import Journal
 from scheduler.journal_file import BatchEntry, RequestEntry, read
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Prediction, Source
+from scheduler.length.prediction import Prediction, Source
 from scheduler.plan import Plan
 from scheduler.request import Request, Times
 from scheduler.strategy import CLOSED

@@ -11,7 +11,7 @@ from scheduler.length.cached import CachedPredictor
 from scheduler.length.conversation import conversation
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FloatMatrix, LengthQuery
-from scheduler.length.front import Estimate, Source
+from scheduler.length.prediction import Estimate, Source
 
 
 class Fakes:

@@ -12,8 +12,9 @@ import pytest
 from scheduler.length import front as module
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import PATIENCE, Estimate, Front, Prediction, Source
+from scheduler.length.front import PATIENCE, Front
 from scheduler.length.history import LengthHistory
+from scheduler.length.prediction import Estimate, Prediction, Source
 
 LONG = 60.0
 
@@ -87,7 +88,7 @@ async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> N
 async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> None:
     predictor, history = FakePredictor(), LengthHistory()
     history.add("translate", 42)
-    front = Front(predictor, history, time_limit=0)
+    front = Front(predictor, history, time_limit=0, overdue_share=1)
     async with running(front):
         late = await front.predict(query())
         assert (late.length, late.source, late.features) == (42, Source.HISTORY, ())
@@ -140,7 +141,7 @@ async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, cap
 
 async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journal() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0)
+    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
     async with running(front):
         late = await front.predict(query())
         assert (late.source, late.features_by_now) == (Source.MAX_TOKENS, ())
@@ -152,7 +153,7 @@ async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journ
 async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
     predictor = FakePredictor()
     predictor.error = RuntimeError("broken")
-    front = Front(predictor, LengthHistory(), time_limit=0)
+    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
     async with running(front):
         late = await front.predict(query())
         predictor.may.set()
@@ -162,7 +163,7 @@ async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
 
 async def test_behind_a_batch_that_is_late_itself_nobody_waits() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0)
+    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
     async with running(front):
         await front.predict(query("first"))
         assert (await front.predict(query("second"))).source is Source.MAX_TOKENS
@@ -176,7 +177,7 @@ async def test_behind_a_batch_that_is_late_itself_nobody_waits() -> None:
 async def test_who_goes_on_is_predicted_once_nobody_waits_who_can_be_in_time() -> None:
     """Of six, the first is under way and four are late: they come last, and four at most at a time."""
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    front = Front(predictor, LengthHistory(), time_limit=LONG, overdue_share=1)
     async with running(front):
         busy = asyncio.create_task(front.predict(query("busy")))
         await settle()
@@ -195,9 +196,24 @@ async def test_who_goes_on_is_predicted_once_nobody_waits_who_can_be_in_time() -
     assert len(answers) == 5 and all(answer is not None and answer.distribution is not None for answer in answers)
 
 
+async def test_between_requests_that_have_gone_on_the_predictor_rests() -> None:
+    """A day after a batch that took any time at all; who arrives meanwhile is predicted at once."""
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1e-12)
+    await asyncio.gather(*(front.predict(query(name)) for name in "abcde"))
+    predictor.may.set()
+    async with running(front):
+        await settle()
+        assert predictor.batches == [["a", "b", "c", "d"]]
+        front._time_limit = LONG
+        assert (await front.predict(query("prompt"))).source is Source.FOREST
+        await settle()
+    assert predictor.batches == [["a", "b", "c", "d"], ["prompt"]]
+
+
 async def test_who_ran_out_of_time_in_line_is_predicted_too() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0)
+    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
     one, other = await asyncio.gather(front.predict(query("one")), front.predict(query("other")))
     assert (front.timeouts, front.declined) == (2, 0)
     predictor.may.set()
@@ -209,7 +225,7 @@ async def test_who_ran_out_of_time_in_line_is_predicted_too() -> None:
 
 async def test_who_went_on_and_has_ended_is_not_predicted_any_more() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0)
+    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
     ended, kept = await asyncio.gather(front.predict(query("ended")), front.predict(query("kept")))
     assert ended.late is not None
     ended.late.cancel()
@@ -222,7 +238,7 @@ async def test_who_went_on_and_has_ended_is_not_predicted_any_more() -> None:
 async def test_of_too_many_that_went_on_the_last_are_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_OVERDUE", 2)
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0)
+    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
     await asyncio.gather(*(front.predict(query(name)) for name in "abc"))
     predictor.may.set()
     async with running(front):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from scheduler.length.front import Answer, Estimate
 from scheduler.length.late import LateEstimates
+from scheduler.length.prediction import Answer, Estimate
 from tests.scheduler.fakes import request
 
 ESTIMATE = Estimate((1.0,), None)

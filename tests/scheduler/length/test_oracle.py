@@ -8,8 +8,8 @@ import pytest
 
 from engine.messages import SamplingParams
 from scheduler.length import oracle as module
-from scheduler.length.front import Source
 from scheduler.length.oracle import NoReplay, oracle, true_length
+from scheduler.length.prediction import Source
 
 
 @pytest.mark.parametrize(("replay", "length"), [(5, 5), (50, 10)])
