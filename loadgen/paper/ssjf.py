@@ -32,6 +32,9 @@ REQUESTS, RUNS = 50, 20
 names none."""
 LONGEST = 512
 """Answers are shorter than this (4.3, note on data processing)."""
+RIGHT = f"{published.SSJF_ACCURACY:.1%} (Table 2)"
+"""Predictions that fall into the right class, where nothing else is said."""
+ROUNDS_RIGHT = "the share that each round's name tells"
 SHOWN = ("mean", "tail", "answered_meanwhile", "throughput", "batch_size")
 
 
@@ -60,13 +63,20 @@ def sizes(stage: Stage) -> Experiment:
 def rounds(stage: Stage) -> Experiment:
     """Figure 9, as far as the text tells how rounds differ: in how well their answers' lengths are predicted."""
     lines: list[Line] = []
-    for name, accuracy in published.SSJF_ROUND_ACCURACY.items():
-        sigma = sigma_for_accuracy(outputs(stage.pool.lengths), published.SSJF_CLASSES, accuracy)
-        told = replace(stage, prediction=Prediction(sigma))
-        lines += _sweep(told, MODES, {f"{name}, {accuracy:.1%} right": (ROUNDS_RATE, 1.0, SIZE)})
+    for name, prediction in round_predictions(stage).items():
+        lines += _sweep(replace(stage, prediction=prediction), MODES, {name: (ROUNDS_RATE, 1.0, SIZE)})
     said = {f"ssjf-{mode}": published.SSJF_ROUNDS for mode in MODES}
     title = f"conversation rounds at {ROUNDS_RATE:g}/s, Fig. 9"
-    return _experiment(stage, title, lines, sjf_rows(lines, said), "the share that each round's name tells")
+    return _experiment(stage, title, lines, sjf_rows(lines, said), ROUNDS_RIGHT)
+
+
+def round_predictions(stage: Stage) -> Mapping[str, Prediction]:
+    """How well the answers of each round are predicted, by the round and the share that is."""
+    lengths, classes = outputs(stage.pool.lengths), published.SSJF_CLASSES
+    return {
+        f"{name}, {accuracy:.1%} right": Prediction(sigma_for_accuracy(lengths, classes, accuracy))
+        for name, accuracy in published.SSJF_ROUND_ACCURACY.items()
+    }
 
 
 def sjf_rows(lines: Sequence[Line], said: Mapping[str, Sjf]) -> list[AnyRow]:
@@ -132,7 +142,7 @@ def _experiment(
     title: str,
     lines: Sequence[Line],
     rows: Sequence[AnyRow],
-    right: str = f"{published.SSJF_ACCURACY:.1%} (Table 2)",
+    right: str = RIGHT,
 ) -> Experiment:
     every = [f"{order}-{mode}" for order in ORDERS for mode in MODES]
     runs = max(1, round(RUNS * stage.setting.scale))

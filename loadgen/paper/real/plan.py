@@ -13,6 +13,7 @@ from loadgen.paper.load import Load
 from loadgen.paper.row import AnyRow, Skipped
 from loadgen.paper.stage import Experiment, Line, Stage
 from loadgen.paper.trial import Trial, pooled
+from loadgen.simulated_prediction import Prediction
 from loadgen.simulation import Machine
 from scheduler.batching import Limits
 
@@ -30,6 +31,8 @@ class Run:
     machine: Machine
     load: Load
     limits: Limits
+    prediction: Prediction | None = None
+    """How well lengths are known; None: as the stage has it."""
 
 
 Rows: TypeAlias = Callable[[Sequence[Line]], Sequence[AnyRow]]
@@ -98,11 +101,14 @@ class _Tour:
     def _play(self, run: Run, number: int, title: str) -> None:
         load = replace(run.load, seed=run.load.seed + number)
         try:
-            line = self._stage.run(run.strategy, run.machine, load, run.limits, title)
+            line = self._stage_of(run).run(run.strategy, run.machine, load, run.limits, title)
         except NotHere as error:
             self._refused[run.strategy] = str(error)
         else:
             self._trials[run].append(line.trial)
+
+    def _stage_of(self, run: Run) -> Stage:
+        return self._stage if run.prediction is None else replace(self._stage, prediction=run.prediction)
 
     def lines(self) -> list[Line]:
         return [

@@ -10,8 +10,20 @@ from loadgen.paper import published
 from loadgen.paper.load import Load
 from loadgen.paper.real.ground import Ground, times
 from loadgen.paper.real.plan import Plan, Rows, Run
-from loadgen.paper.ssjf import LONGEST, MODES, ORDERS, SHOWN, SIZE, size_rows, sjf_rows
+from loadgen.paper.ssjf import (
+    LONGEST,
+    MODES,
+    ORDERS,
+    RIGHT,
+    ROUNDS_RIGHT,
+    SHOWN,
+    SIZE,
+    round_predictions,
+    size_rows,
+    sjf_rows,
+)
 from loadgen.paper.stage import Stage, limits, missing
+from loadgen.simulated_prediction import Prediction
 from loadgen.simulation import Machine
 from scheduler.batching import Limits
 
@@ -37,6 +49,8 @@ class Point:
     load: float
     variation: float = 1.0
     size: int = SIZE
+    prediction: Prediction | None = None
+    """How well lengths are known; None: as Table 2 has it."""
 
 
 def rates(stage: Stage, ground: Ground) -> Plan:
@@ -66,6 +80,15 @@ def sizes(stage: Stage, ground: Ground) -> Plan:
     return _plan(stage, ground, "batch sizes, Fig. 8", points, ("dynamic", "continuous"), size_rows, sweeping=True)
 
 
+def rounds(stage: Stage, ground: Ground) -> Plan:
+    """Figure 9, as in the simulator: rounds differ in how well their answers' lengths are predicted."""
+    load, known = min(ground.loads or LOADS), round_predictions(stage)
+    points = [Point(name, load, prediction=prediction) for name, prediction in known.items()]
+    said = {f"ssjf-{mode}": published.SSJF_ROUNDS for mode in MODES}
+    title = "conversation rounds, Fig. 9"
+    return _plan(stage, ground, title, points, MODES, lambda lines: sjf_rows(lines, said), right=ROUNDS_RIGHT)
+
+
 def _plan(
     stage: Stage,
     ground: Ground,
@@ -74,6 +97,7 @@ def _plan(
     modes: Sequence[str],
     rows: Rows,
     sweeping: bool = False,
+    right: str = RIGHT,
 ) -> Plan:
     names = [f"{order}-{mode}" for mode in modes for order in ORDERS]
     served = stage.capacity("fcfs-none", _machine(ground, SIZE), _limits(ground, SIZE), PROBE)
@@ -84,11 +108,12 @@ def _plan(
             _machine(ground, point.size),
             _load(stage, ground, point, served),
             _limits(ground, point.size),
+            point.prediction,
         )
         for point in points
         for name in stage.known(names)
     ]
-    setting = _setting(ground, served, points)
+    setting = _setting(ground, served, points, right)
     return Plan(f"SSJF, on the engine: {figures}", setting, SHOWN, runs, rows, missing(stage, names), sweeping)
 
 
@@ -107,17 +132,16 @@ def _load(stage: Stage, ground: Ground, point: Point, served: float) -> Load:
     return Load(rate, count, point.variation**-2, stage.setting.seed)
 
 
-def _setting(ground: Ground, served: float, points: Sequence[Point]) -> str:
+def _setting(ground: Ground, served: float, points: Sequence[Point], right: str) -> str:
     loads = tuple(dict.fromkeys(point.load for point in points))
     last = f"{REQUESTS} requests" if ground.duration is None else f"{ground.duration:g} s of arrivals"
     return (
         f"{ground.told(ground.context(LONGEST))}; {last} a run, at {times(loads, served, 'fcfs-none')}; at most {SIZE} "
-        f"rows unless said; predictions fall into the right one of {published.SSJF_CLASSES} classes in "
-        f"{published.SSJF_ACCURACY:.1%} (Table 2); throughput, which the text does not define, counts requests "
-        "answered before the last one comes"
+        f"rows unless said; predictions fall into the right one of {published.SSJF_CLASSES} classes in {right}; "
+        "throughput, which the text does not define, counts requests answered before the last one comes"
     )
 
 
 EXPERIMENTS: Mapping[str, Callable[[Stage, Ground], Plan]] = MappingProxyType(
-    {"rates": rates, "burstiness": burstiness, "sizes": sizes}
+    {"rates": rates, "burstiness": burstiness, "sizes": sizes, "rounds": rounds}
 )

@@ -83,6 +83,16 @@ def test_ssjf_has_its_rows_and_gaps() -> None:
     assert {run.load.rate for run in sizes} == {30.0}
 
 
+def test_ssjf_rounds_differ_in_predictions_alone() -> None:
+    plan = EXPERIMENTS["ssjf"]["rounds"](stage(), replace(GROUND, loads=(2.0, 3.0)))
+    assert {run.load.rate for run in plan.runs} == {20.0}
+    errors = {run.point: run.prediction.sigma or 0.0 for run in plan.runs if run.prediction is not None}
+    assert list(errors) == ["round 1, 61.9% right", "round 2, 60.0% right"]
+    assert 0 < errors["round 1, 61.9% right"] <= errors["round 2, 60.0% right"]
+    assert len(plan.runs) == len({(run.strategy, run.point) for run in plan.runs}) == 2 * 9
+    assert "right one of 5 classes in the share that each round's name tells" in plan.setting
+
+
 def test_lengths_shrink_in_proportion_and_never_vanish() -> None:
     made = shortened(POOL, 0.1)
     assert [(one.input_length, one.output_length) for one in made.lengths[:3]] == [(1, 1), (1, 1), (2, 2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -12,6 +13,7 @@ from loadgen.paper.report import report
 from loadgen.paper.row import AnyRow, Claim, Skipped
 from loadgen.paper.stage import Experiment, Line, limits
 from loadgen.paper.trial import Course, Trial
+from loadgen.simulated_prediction import Prediction
 from tests.loadgen.paper.real.parts import GROUND, Scripted, stage_of, trial_of
 
 MACHINE = GROUND.machine(GROUND.context(), 4)
@@ -46,6 +48,14 @@ def test_rounds_take_turns_with_new_requests_and_have_their_mean() -> None:
     with console.capture() as shown:
         console.print(report(made))
     assert "1.50 ±0.50" in shown.get()
+
+
+def test_a_run_may_have_predictions_of_its_own() -> None:
+    player, own = Scripted(), Prediction(0.7)
+    runs = [Run("vs", "usual", MACHINE, Load(1.0, 3), limits()), Run("vs", "own", MACHINE, Load(1.0, 3), limits(), own)]
+    stage = stage_of(player)
+    carry_out(stage, replace(plan(), runs=runs), 1)
+    assert [course.prediction for course, _, _ in player.asked] == [stage.prediction, own]
 
 
 def test_one_round_has_no_spread() -> None:
