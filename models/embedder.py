@@ -16,8 +16,7 @@ from sentence_transformers import SentenceTransformer
 
 from models.catalog import EMBEDDER_MAX_TOKENS
 from models.errors import CatalogError
-from models.packing import computes_bfloat16, halves, pack, packs
-from models.quantization import Quantization
+from models.packing import pack_encoder
 
 BATCH = 8
 """Texts in one forward pass. On a CPU larger ones are no faster, and carry more padding."""
@@ -48,7 +47,7 @@ class Embedder:
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise CatalogError(f"the sentence embedder in {folder} cannot be loaded: {error}") from error
         network.max_seq_length = min(max_tokens, network.max_seq_length or max_tokens)
-        _pack(network.float())
+        pack_encoder(network.float())
         return cls(network)
 
     @property
@@ -75,14 +74,3 @@ class Embedder:
             self._known.move_to_end(text)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
-
-
-def _pack(network: SentenceTransformer) -> None:
-    """Lay its layers out for this CPU. Where it computes in 32 bits only, reading weights is half the time of a text of
-    few tokens, so they are kept in 16.
-    """
-    cpu = torch.device("cpu")
-    if halves(torch.float32, cpu) and not computes_bfloat16():
-        pack(network, Quantization.FLOAT16)
-    elif packs(torch.float32, cpu):
-        pack(network)

@@ -18,7 +18,7 @@ from transformers.utils import logging as chatter
 
 from models.checkpoint import require_checkpoint
 from models.errors import CatalogError
-from models.packing import pack, packs
+from models.packing import pack_encoder
 from models.proxy_task import Scale, Task, lengths_of
 
 MAX_TOKENS = 512
@@ -103,8 +103,8 @@ class Proxy:
 
     def packed(self) -> Proxy:
         """Ready to serve on a CPU: its layers are laid out for inference, after which it cannot be taught any more."""
-        if packs(torch.float32, self.device):
-            pack(self.network)
+        if self.device.type == "cpu":
+            pack_encoder(self.network)
         return self
 
     def predict(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from models import embedder as module
+from models import packing
 from models.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
 from models.embedder import Embedder
 from tests.models import tiny_embedder
@@ -35,7 +36,7 @@ def test_each_text_becomes_a_row_whatever_stands_beside_it(folder: Path) -> None
 def test_packing_its_layers_changes_no_more_than_their_weights_are_rounded(
     folder: Path, monkeypatch: pytest.MonkeyPatch, wide: bool, tolerance: float
 ) -> None:
-    monkeypatch.setattr(module, "computes_bfloat16", lambda: wide)
+    monkeypatch.setattr(packing, "computes_bfloat16", lambda: wide)
     expected = SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(["a b c"])
     assert Embedder.load(folder).encode(["a b c"])[0] == pytest.approx(expected[0], abs=tolerance)
 

@@ -141,7 +141,7 @@ def test_it_comes_back_from_disk_the_same(taught: Proxy, tmp_path: Path) -> None
     assert (about.task, about.encoder, about.rows) == (Task.REGRESSION_L1, "tiny", 160)
     assert load(folder).predict(TEST.texts).tolist() == taught.predict(TEST.texts).tolist()
     packed = load(folder).packed().predict(TEST.texts)
-    assert packed.tolist() == pytest.approx(taught.predict(TEST.texts).tolist(), rel=1e-4)
+    assert packed.tolist() == pytest.approx(taught.predict(TEST.texts).tolist(), rel=5e-3)  # weights may have 16 bits
 
 
 def test_what_is_no_proxy_is_refused_with_the_remedy(taught: Proxy, tmp_path: Path) -> None:
