@@ -37,7 +37,7 @@ class Executor:
     def __init__(
         self, info: ExecutorInfo, pipeline: Pipeline, deliver: Deliver, *, threads: int | None = None, niceness: int = 0
     ) -> None:
-        """On a CPU, `threads` compute, and give way to others by `niceness`, as in nice(1)."""
+        """On a CPU, `threads` compute, and are nicer than the process by `niceness`, as in nice(1)."""
         self.info = info
         self._pipeline = pipeline
         self._deliver = deliver
@@ -67,13 +67,13 @@ class Executor:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        # Inference mode, the current device, the number of CPU threads and niceness are each thread's own; OpenMP's
-        # helpers are born with this one's niceness.
-        if self._niceness:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
-        if self._torch_threads is not None:
-            torch.set_num_threads(self._torch_threads)
         try:
+            # Inference mode, the current device, the number of CPU threads and niceness are each thread's own; OpenMP's
+            # helpers are born with this one's niceness.
+            if self._niceness:
+                os.nice(self._niceness)
+            if self._torch_threads is not None:
+                torch.set_num_threads(self._torch_threads)
             with torch.inference_mode():
                 while self._running:
                     self._loop_once()

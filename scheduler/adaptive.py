@@ -54,8 +54,8 @@ class AdaptiveBatcher:
         """A half of a batch that was split stays as it is."""
         batch = self._home.get(request)
         if batch is not None and batch.insertable:
-            self.discard(request)
-            self.add(request, now)
+            self._batches.leave(batch, request)
+            self.add(request, now)  # which leaves it its place among those that wait
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         """A batch that ran out of memory comes back as two halves that nobody joins (section III-C)."""

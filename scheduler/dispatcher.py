@@ -166,10 +166,14 @@ class Dispatcher:
     ) -> None:
         """Better is known of how long an answer becomes, wherever the request is by now."""
         request.predicted_length, request.distribution = predicted_length, distribution
-        if request.state is State.WAITING:
-            self._queued.enter(request)
+        if request.state is not State.WAITING:
+            return
+        self._queued.enter(request)
+        try:
             self._parts.batcher.revise(request, self._clock.now())
-            self._wake.set()
+        except Exception:
+            self._break_down()
+        self._wake.set()
 
     def cancel(self, request: Request) -> None:
         """End a request whose answer nobody wants any more. Safe at any time, also after its end."""

@@ -65,10 +65,10 @@ class RefitLessons:
         self._batches.extend(served)
         model = refit(self._estimator.profile, self._timings, self._batches)
         self._estimator.model = model
-        refitted = model is not self._estimator.profile
-        if refitted:
+        changed = model is not before
+        if changed:
             _tell(before, model, self._batches)
-        return Lesson(len(served), len(self._batches) if refitted else 0, surprise)
+        return Lesson(len(served), len(self._batches) if changed else 0, surprise)
 
 
 def _tell(before: Bilinear, model: Bilinear, batches: Sequence[ClosedBatch]) -> None:

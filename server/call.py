@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from engine.messages import FinishReason, RowUpdate, SamplingParams
 from scheduler.dispatcher import Refused, TooLate
@@ -27,6 +28,9 @@ from server.reply import Metrics, Usage
 from server.sampling import is_scoring, sampling_params, seeded
 from server.schema import MAX_CHOICES, ChatBody, CompletionBody
 from server.service import Service
+
+Predictions: TypeAlias = Mapping[int, Prediction | None]
+"""One for each distinct prompt of a call, by the prompt's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +128,30 @@ async def opened(
     Raises ApiError 400, 429, 499 or 503.
     """
     wanted = orders(body, prompts, service)
-    predictions = await _predictions(wanted, service)  # a client that leaves meanwhile has cost nothing
-    record.check()
-    check_tokens(sum(_tokens(order, predictions[id(order.prompt)]) for order in wanted), service)
+    async with _predicted(wanted, service) as predictions:  # a client that leaves meanwhile has cost nothing
+        record.check()
+        check_tokens(sum(_tokens(order, predictions[id(order.prompt)]) for order in wanted), service)
+        async with _submitted(wanted, predictions, body, service, arrival) as answers:
+            call = Call(answers, record, is_scoring(body))
+            record.requests = call.requests
+            yield call
+
+
+@asynccontextmanager
+async def _submitted(
+    wanted: Sequence[Order],
+    predictions: Predictions,
+    body: ChatBody | CompletionBody,
+    service: Service,
+    arrival: float,
+) -> AsyncIterator[tuple[Answer, ...]]:
+    """On leaving, what has not ended is cancelled."""
     answers: list[Answer] = []
     try:
         for order in wanted:
             request = _submit(order, predictions[id(order.prompt)], body, arrival, service)
             answers.append(Answer(len(answers), order.prompt, request))
-        call = Call(tuple(answers), record, is_scoring(body))
-        record.requests = call.requests
-        yield call
+        yield tuple(answers)
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"
         raise busy(message, "deadline_unreachable", service.dispatcher.retry_after()) from None
@@ -151,14 +168,33 @@ def _tokens(order: Order, prediction: Prediction | None) -> int:
     return len(order.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
 
 
-async def _predictions(wanted: Sequence[Order], service: Service) -> Mapping[int, Prediction | None]:
-    """One for each distinct prompt, by its id."""
+@asynccontextmanager
+async def _predicted(wanted: Sequence[Order], service: Service) -> AsyncIterator[Predictions]:
+    """On leaving, those that have not come in time are forgotten."""
     distinct = {id(order.prompt): order for order in wanted}
-    asked = (service.foresight.predict(order.query, order.sampling) for order in distinct.values())
+    asked = [
+        asyncio.ensure_future(service.foresight.predict(order.query, order.sampling)) for order in distinct.values()
+    ]
     try:
-        return dict(zip(distinct, await asyncio.gather(*asked), strict=True))
+        yield dict(zip(distinct, await _all_of(asked), strict=True))
+    finally:
+        for one in asked:
+            _forget(one)
+
+
+async def _all_of(asked: Sequence[asyncio.Future[Prediction | None]]) -> Sequence[Prediction | None]:
+    try:
+        return await asyncio.gather(*asked)
     except NoReplay as error:
         raise bad_request(f"replay_tokens: {error}", "replay_tokens") from None
+
+
+def _forget(asked: asyncio.Future[Prediction | None]) -> None:
+    """Those that are still asked for were cancelled with whom they are for."""
+    if asked.done() and not asked.cancelled() and asked.exception() is None:
+        prediction = asked.result()
+        if prediction is not None:
+            prediction.forget()
 
 
 def _submit(

@@ -26,7 +26,7 @@ def grounds_of(config: ServeConfig, profile: Profile | None) -> Grounds | None:
         return None
     try:
         return grounds(profile.model, profile.timings, _earlier(config, profile))
-    except (JournalError, ValueError, RuntimeError) as error:
+    except (JournalError, OSError, ValueError, RuntimeError) as error:
         log.warning("serving times begin as the profile has them, without what was served before: %s", error)
         return Grounds(profile.timings)
 

@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -187,10 +188,18 @@ def _real_worker(setup: Setup) -> LengthWorker:
     return LengthWorker(embedder, setup)
 
 
+def _step_back() -> None:
+    """Take what the processors do not need otherwise, also for executors that are nice beside a predictor."""
+    os.nice(NICENESS)
+    if sys.platform == "linux":
+        with suppress(OSError):  # where a sandbox forbids it, niceness has to do
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def _train(connection: Connection[Any, Any], setup: Setup, training: Examples) -> None:
     """The trainer's process: grows one forest, and says what went wrong, or None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
+    _step_back()
     error = None
     try:
         forest = grow(training, setup.growth)

@@ -78,9 +78,11 @@ class Lengths:
     def finished(self, assignment: Assignment, now: float) -> None:
         self._records.finished(assignment, now)
 
-    def _revised(self, request: Request, query: LengthQuery, revise: Revise, estimate: Estimate) -> None:
-        """What came after the request had gone on with a guess."""
+    def _revised(self, request: Request, query: LengthQuery, revise: Revise, estimate: Estimate) -> bool:
+        """What came after the request had gone on with a guess; False when it says nothing."""
         prediction = foreseen(query, estimate)
-        if prediction is not None:
-            self._records.revise(request, prediction)
-            revise(request, prediction.length, prediction.distribution)
+        if prediction is None:
+            return False
+        self._records.revise(request, prediction)
+        revise(request, prediction.length, prediction.distribution)
+        return True

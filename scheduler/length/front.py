@@ -45,7 +45,10 @@ PATIENCE = 2
 """Failures in a row before the predictor is left alone for a while: a process that cannot start costs seconds."""
 
 LONGEST_PAUSE = 60.0
-"""Seconds; pauses grow from one second to this."""
+"""Seconds; pauses grow from one second to this,"""
+
+DOUBLINGS = 6
+"""doubling so often."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,8 +86,8 @@ class Front:
         self._working: list[_Asked] = []  # what the predictor has at the moment,
         self._since = 0.0  # and from when; times are the event loop's, as timeouts are
         self._paces: deque[float] = deque(maxlen=PACES)  # seconds per request
-        self._rested = 0.0  # when requests that have gone on may be predicted again
-        self._resume = 0.0
+        self._rest_until = 0.0  # requests that have gone on are not predicted before,
+        self._paused_until = 0.0  # and nobody is before that
         self._failures_in_row = 0
         self._arrived = asyncio.Event()
         self._sources: Counter[Source] = Counter()
@@ -127,16 +130,17 @@ class Front:
         while True:
             while batch := self._take():
                 await self._serve(batch)
-            if self._overdue and loop.time() >= self._rested:
+            resume = max(self._rest_until, self._paused_until)
+            if self._overdue and loop.time() >= resume:
                 await self._serve_overdue()
             else:
-                await self._wait(self._rested - loop.time() if self._overdue else None)
+                await self._wait(resume - loop.time() if self._overdue else None)
 
     async def _ask(self, query: LengthQuery) -> Answer | None:
         """Where the answer is, or perhaps will be; None when nobody is asked."""
         loop = asyncio.get_running_loop()
         asked = _Asked(query, loop.create_future())
-        if loop.time() < self._resume:
+        if loop.time() < self._paused_until:
             self._declined += 1
             return None
         if self._hopeless():
@@ -197,7 +201,7 @@ class Front:
         begun = loop.time()
         if batch := self._take_overdue():
             await self._serve(batch)
-        self._rested = loop.time() + (1 / self._overdue_share - 1) * (loop.time() - begun)
+        self._rest_until = loop.time() + (1 / self._overdue_share - 1) * (loop.time() - begun)
 
     def _take_overdue(self) -> list[_Asked]:
         batch: list[_Asked] = []
@@ -215,7 +219,7 @@ class Front:
             estimates = await self._predictor.estimate([asked.query for asked in batch])
             if len(estimates) != len(batch):
                 raise ValueError(f"{len(estimates)} estimates for {len(batch)} requests")
-            self._failures_in_row = 0
+            self._failures_in_row, self._paused_until = 0, 0.0
         except Exception as error:
             self._fail(error, loop.time())
             estimates = [None] * len(batch)
@@ -231,7 +235,8 @@ class Front:
         self._failures += 1
         self._failures_in_row += 1
         if self._failures_in_row > PATIENCE:
-            self._resume = now + min(LONGEST_PAUSE, 2.0 ** (self._failures_in_row - PATIENCE - 1))
+            doublings = min(self._failures_in_row - PATIENCE - 1, DOUBLINGS)
+            self._paused_until = now + min(LONGEST_PAUSE, 2.0**doublings)
 
     def _predicted(self, query: LengthQuery, answer: Answer | None) -> Prediction:
         late = None if answer is None or answer.done() else answer

@@ -11,7 +11,8 @@ from typing import TypeAlias
 from scheduler.length.prediction import Answer, Estimate
 from scheduler.request import Request
 
-Hear: TypeAlias = Callable[[Estimate], None]
+Hear: TypeAlias = Callable[[Estimate], bool]
+"""Whether it was of use."""
 
 
 class LateEstimates:
@@ -19,7 +20,7 @@ class LateEstimates:
 
     def __init__(self) -> None:
         self.count = 0
-        """Requests that heard of theirs."""
+        """Requests to which theirs was of use."""
         self._hearers: dict[Answer, dict[Request, Hear]] = {}
         self._answers: dict[Request, Answer] = {}
 
@@ -47,6 +48,4 @@ class LateEstimates:
             del self._answers[request]
         estimate = None if answer.cancelled() else answer.result()
         if estimate is not None:
-            self.count += len(hearers)
-            for hear in hearers.values():
-                hear(estimate)
+            self.count += sum([hear(estimate) for hear in hearers.values()])

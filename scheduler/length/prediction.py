@@ -56,7 +56,12 @@ class Prediction:
     """Empty where the predictor did not answer in time."""
     distribution: LengthDistribution | None = None
     late: Answer | None = None
-    """Where the answer will be, or may, that did not come in time. Cancel it when nobody wants it any more."""
+    """Where the answer will be, or may, that did not come in time."""
+
+    def forget(self) -> None:
+        """Nobody wants what has not come in time any more."""
+        if self.late is not None:
+            self.late.cancel()
 
     @property
     def features_by_now(self) -> tuple[float, ...]:

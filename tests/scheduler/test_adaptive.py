@@ -364,6 +364,7 @@ def test_a_request_whose_prediction_changes_moves_to_the_batch_that_it_suits() -
     changing.predicted_length = 400.0
     batcher.revise(changing, 0.0)
     assert arranged(batcher) == [[0], [1, 2]]
+    assert [request.row_id for request in batcher.waiting] == [0, 1, 2]
     batcher.revise(asked(3), 0.0)
     assert arranged(batcher) == [[0], [1, 2]]
 

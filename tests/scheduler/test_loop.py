@@ -150,6 +150,8 @@ class World:
             report = executor.port.report(*executor.turn())
             if self.requests and self.rng.random() < 0.2:
                 self.dispatcher.cancel(self.rng.choice(self.requests))  # while the report is under way
+            for one in self.rng.sample(self.requests[-40:], min(4, len(self.requests))):
+                self.dispatcher.revise(one, self.rng.uniform(1.0, 6.0))
             self.dispatcher.receive(report)
 
     def living(self) -> list[PlayedExecutor]:
@@ -168,7 +170,7 @@ async def ends_of(request: Request) -> list[FinishReason]:
 
 
 @pytest.mark.parametrize(("seed", "executors", "deaths"), [(0, 1, 0), (1, 2, 0), (2, 3, 2), (3, 5, 4), (4, 4, 3)])
-@pytest.mark.parametrize("strategy", ["baton-pd", "magnus"])
+@pytest.mark.parametrize("strategy", ["baton-pd", "magnus", "ssjf-continuous", "ssjf-dynamic"])
 async def test_no_request_is_lost_and_none_ends_twice(seed: int, executors: int, deaths: int, strategy: str) -> None:
     """An illegal second end would raise; what is checked here is that each had one and the books agree."""
     world = World(seed, executors, strategy)
@@ -192,9 +194,12 @@ async def test_no_request_is_lost_and_none_ends_twice(seed: int, executors: int,
 
 
 class BrokenBatcher(JoinBatcher):
-    """A strategy's part with a bug."""
+    """A strategy's part with bugs."""
 
     def take(self, worker: Worker, now: float) -> Plan | None:
+        raise ZeroDivisionError
+
+    def revise(self, request: Request, now: float) -> None:
         raise ZeroDivisionError
 
 
@@ -207,3 +212,12 @@ async def test_a_fault_in_a_part_ends_every_request_with_an_error_and_shows() ->
     assert request.state is State.FAILED and not dispatcher.alive
     with pytest.raises(Refused, match="the scheduler failed"):
         dispatcher.submit(range(4), SamplingParams(max_tokens=8))
+
+
+async def test_the_same_when_the_fault_shows_as_a_prediction_changes() -> None:
+    dispatcher = Dispatcher(Parts(BrokenBatcher(kit(LIMITS)), idle_first), [port()], VirtualClock())
+    request = dispatcher.submit(range(4), SamplingParams(max_tokens=8))
+    dispatcher.revise(request, 3.0)
+    assert [update.error async for update in request.stream] == ["the scheduler failed"]
+    assert request.state is State.FAILED and not dispatcher.alive
+    dispatcher.revise(request, 2.0)  # it has ended, so nobody looks at it

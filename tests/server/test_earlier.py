@@ -19,6 +19,7 @@ from scheduler.journal import Journal
 from scheduler.journal_file import BatchEntry, read
 from scheduler.profile_store import Conditions, Profile, digest, write_profile
 from scheduler.refit import FEWEST
+from server import earlier
 from server.app import open_service
 from server.conditions import conditions_of
 from server.config import ServeConfig, load_config
@@ -105,6 +106,18 @@ def test_a_journal_that_cannot_be_read_is_a_warning(path: Path, caplog: pytest.L
     assert found is not None and found.model is None and found.timings == timings()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "without what was served before" in caplog.text and str(path) in caplog.text
+
+
+def test_a_folder_that_may_not_be_searched_is_one_too(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*arguments: object, **options: object) -> list[object]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(earlier, "closed_batches", forbidden)  # whoever runs tests as root may search all
+    found = grounds_of(config_of(path), profile_of())
+    assert found is not None and found.model is None
+    assert "without what was served before" in caplog.text and "Permission denied" in caplog.text
 
 
 def test_a_profile_without_a_date_is_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:

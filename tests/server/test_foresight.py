@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -12,7 +13,7 @@ from engine.messages import SamplingParams
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import oracle
-from scheduler.length.prediction import Prediction, Source
+from scheduler.length.prediction import Answer, Prediction, Source
 from scheduler.request import Request
 from server.instruction import InstructionSplit
 from server.service import Limits, Revise
@@ -44,6 +45,20 @@ class FakeForesight:
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
         self.noted.append((request, query, prediction))
+
+
+class Late(FakeForesight):
+    """Guesses, and what it foresees of a prompt other than "slow" is still to come; of that one it says nothing yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[Answer] = []
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        if query.user_input == "slow":
+            return await super().predict(query, sampling)
+        self.late.append(asyncio.get_running_loop().create_future())
+        return Prediction(9.0, Source.HISTORY, late=self.late[-1])
 
 
 class Oracle(FakeForesight):
@@ -107,6 +122,32 @@ async def test_a_client_that_leaves_while_it_is_predicted_costs_nothing(seeing: 
     call.cancel()
     await foresight.left.wait()
     assert seeing.dispatcher.submitted == []
+
+
+async def test_what_is_foreseen_too_late_for_a_call_is_forgotten_with_it(pool: ThreadPoolExecutor) -> None:
+    foresight = Late()
+    async with live_server(pool, Limits(max_num_queued_tokens=100), foresight=foresight) as live:
+        await live.complete(prompt=["one", "two"], n=2, max_tokens=3)
+        assert [one.cancelled() for one in foresight.late] == [True, True]
+        live.dispatcher.tokens_waiting = 1
+        status, _ = await live.post("/v1/completions", {"prompt": "x" * 95, "max_tokens": 9})
+        assert (status, foresight.late[2].cancelled()) == (429, True)
+
+
+async def test_who_leaves_while_one_of_several_prompts_is_predicted_leaves_nothing_behind(
+    pool: ThreadPoolExecutor,
+) -> None:
+    foresight = Late()
+    foresight.may.clear()
+    async with live_server(pool, Limits(), foresight=foresight) as live:
+        call = asyncio.create_task(live.complete(prompt=["one", "slow"], max_tokens=3))
+        await foresight.asked.wait()
+        call.cancel()
+        await foresight.left.wait()
+        async with asyncio.timeout(20):
+            with suppress(asyncio.CancelledError):
+                await foresight.late[0]
+    assert foresight.late[0].cancelled()
 
 
 @pytest.mark.parametrize(

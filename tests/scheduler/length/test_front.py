@@ -274,7 +274,7 @@ async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> Non
         assert (front.failures, front.declined) == (PATIENCE + 1, 0)
         await front.predict(query())
         assert (front.failures, front.declined, len(predictor.batches)) == (PATIENCE + 1, 1, PATIENCE + 1)
-        front._resume = 0.0  # the while is over
+        front._paused_until = 0.0  # the while is over
         predictor.error = None
         assert (await front.predict(query())).source is Source.FOREST
 
@@ -299,3 +299,38 @@ async def test_no_prediction_exceeds_max_tokens(max_tokens: int, length: int) ->
         predictor.known = False
         fallback = await front.predict(query(max_tokens=max_tokens))
     assert (found.length, fallback.length) == (length, length)
+
+
+async def test_a_predictor_that_is_left_alone_is_not_asked_for_those_who_have_gone_on_either() -> None:
+    predictor = FakePredictor()
+    predictor.may.set()
+    predictor.error = RuntimeError("broken")
+    front = Front(predictor, LengthHistory(), time_limit=LONG, overdue_share=1)
+    async with running(front):
+        for _ in range(PATIENCE + 1):
+            await front.predict(query())
+        front._paces.append(2 * LONG)
+        front._working = [module._Asked(query("busy"), asyncio.get_running_loop().create_future())]
+        front._since = asyncio.get_running_loop().time()
+        front._postpone(module._Asked(query("late"), asyncio.get_running_loop().create_future()))
+        await settle()
+        assert len(predictor.batches) == PATIENCE + 1
+        front._working, front._paused_until, predictor.error = [], 0.0, None
+        assert (await front.predict(query("prompt"))).source is Source.FOREST
+        await settle()
+    assert predictor.batches[PATIENCE + 1 :] == [["prompt"], ["late"]]
+
+
+async def test_pauses_end_with_the_first_success_and_never_become_too_long_to_reckon() -> None:
+    predictor = FakePredictor()
+    predictor.may.set()
+    predictor.error = RuntimeError("broken")
+    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    front._failures_in_row = 5000
+    async with running(front):
+        await front.predict(query())
+        now = asyncio.get_running_loop().time()
+        assert now < front._paused_until <= now + module.LONGEST_PAUSE
+        front._paused_until, predictor.error = 0.0, None
+        await front.predict(query())
+        assert (front._failures_in_row, front._paused_until) == (0, 0.0)

@@ -12,6 +12,12 @@ from tests.scheduler.fakes import request
 ESTIMATE = Estimate((1.0,), None)
 
 
+class Heard(list[Estimate]):
+    def hear(self, estimate: Estimate) -> bool:
+        self.append(estimate)
+        return True
+
+
 def answer() -> Answer:
     return asyncio.get_running_loop().create_future()
 
@@ -19,22 +25,23 @@ def answer() -> Answer:
 async def test_all_requests_of_one_prompt_hear_of_its_estimate_once() -> None:
     late, shared, other, heard = LateEstimates(), answer(), answer(), list[tuple[int, Estimate]]()
 
-    def hear(row_id: int, estimate: Estimate) -> None:
+    def hear(row_id: int, estimate: Estimate) -> bool:
         heard.append((row_id, estimate))
+        return row_id == 1
 
     for row_id, awaited in enumerate((shared, shared, other)):
         late.expect(request(row_id), awaited, partial(hear, row_id))
     shared.set_result(ESTIMATE)
     await asyncio.sleep(0)
     assert heard == [(0, ESTIMATE), (1, ESTIMATE)]
-    assert late.count == 2
+    assert late.count == 1  # to whom it was of use
 
 
 async def test_who_has_ended_hears_nothing_and_what_nobody_expects_is_cancelled() -> None:
-    late, shared, heard = LateEstimates(), answer(), list[Estimate]()
+    late, shared, heard = LateEstimates(), answer(), Heard()
     first, second = request(0), request(1)
     for one in (first, second):
-        late.expect(one, shared, heard.append)
+        late.expect(one, shared, heard.hear)
     late.forget(first)
     late.forget(first)
     assert not shared.cancelled()
@@ -45,8 +52,8 @@ async def test_who_has_ended_hears_nothing_and_what_nobody_expects_is_cancelled(
 
 
 async def test_who_ends_just_when_it_comes_hears_nothing() -> None:
-    late, came, heard, one = LateEstimates(), answer(), list[Estimate](), request(0)
-    late.expect(one, came, heard.append)
+    late, came, heard, one = LateEstimates(), answer(), Heard(), request(0)
+    late.expect(one, came, heard.hear)
     came.set_result(ESTIMATE)
     late.forget(one)
     await asyncio.sleep(0)
@@ -54,8 +61,8 @@ async def test_who_ends_just_when_it_comes_hears_nothing() -> None:
 
 
 async def test_a_failed_prediction_tells_nobody_anything() -> None:
-    late, came, heard, one = LateEstimates(), answer(), list[Estimate](), request(0)
-    late.expect(one, came, heard.append)
+    late, came, heard, one = LateEstimates(), answer(), Heard(), request(0)
+    late.expect(one, came, heard.hear)
     came.set_result(None)
     await asyncio.sleep(0)
     late.forget(one)
