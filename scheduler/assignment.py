@@ -48,6 +48,13 @@ class Assignment:
         return max((request.generated - before for request, before in self.before.items()), default=0)
 
     @property
+    def seconds(self) -> float | None:
+        """What it took; None when it did not run as planned, or left no trace of its time."""
+        if not self.intact or self.began is None or self.ended is None:
+            return None
+        return self.ended - self.began
+
+    @property
     def holds_answers(self) -> bool:
         return self.plan.returns is Returns.BATCH_END
 

@@ -73,7 +73,7 @@ class Bilinear:
 
         The surface is linear in the columns, so the sum is that many times the iteration in the middle.
         """
-        return iterations * self.iteration(rows, length + (iterations + 1) / 2)
+        return iterations * self.iteration(rows, middle(length, iterations))
 
     def serve(self, rows: Quantity, length: Quantity | float, iterations: Quantity | float) -> Quantity:
         """T_serve: seconds of a batch from its prefill to the end of its last iteration."""
@@ -111,6 +111,11 @@ class Bilinear:
         """`serve` of many, as a ServingTime."""
         seconds: FloatArray = self.serve(batches[:, 0], batches[:, 1], batches[:, 2])
         return seconds
+
+
+def middle(length: Quantity | float, iterations: Quantity | float) -> Quantity | float:
+    """Columns that the iteration in the middle reads, of so many after `length` tokens."""
+    return length + (iterations + 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +160,11 @@ def rmse(pairs: Sequence[tuple[float, float]]) -> float:
 def _surface(timings: Sequence[Timing], what: str) -> tuple[float, ...]:
     """The four coefficients of one surface."""
     rows, length, seconds = _columns(timings)
-    if len(timings) < 4 or np.linalg.matrix_rank(_terms(rows, length)) < 4:
+    if len(timings) < 4 or np.linalg.matrix_rank(terms(rows, length)) < 4:
         raise ValueError(
             f"{len(timings)} {what} timings do not determine a model: two batch sizes at two lengths each are needed"
         )
-    return least_squares(_terms(rows, length), seconds)
+    return least_squares(terms(rows, length), seconds)
 
 
 def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
@@ -176,6 +181,6 @@ def _columns(timings: Sequence[Timing]) -> tuple[FloatArray, FloatArray, FloatAr
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
-def _terms(rows: FloatArray, length: FloatArray) -> FloatArray:
-    """The terms that the coefficients multiply: (cells, 4)."""
+def terms(rows: FloatArray, length: FloatArray) -> FloatArray:
+    """The terms that the coefficients of a surface multiply: (cells, 4)."""
     return np.stack([rows * length, rows, length, np.ones_like(rows)], axis=1)

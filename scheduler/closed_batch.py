@@ -52,10 +52,8 @@ def closed_batch(assignment: Assignment) -> ClosedBatch | None:
     None when others could join it, its prompts were read in groups, it did not run as planned, or it left no trace of
     its time.
     """
-    plan = assignment.plan
-    if not (plan.terms.closed and plan.terms.prefill_together and assignment.intact):
-        return None
-    if assignment.began is None or assignment.ended is None:
+    terms, seconds = assignment.plan.terms, assignment.seconds
+    if seconds is None or not (terms.closed and terms.prefill_together):
         return None
     lengths = {request: request.input_length + before for request, before in assignment.before.items()}
     fresh = [length for request, length in lengths.items() if request in assignment.fresh]
@@ -66,7 +64,7 @@ def closed_batch(assignment: Assignment) -> ClosedBatch | None:
         fresh_rows=len(fresh),
         fresh_length=max(fresh, default=0),
         copied_tokens=sum(lengths.values()) - sum(fresh),
-        seconds=assignment.ended - assignment.began,
+        seconds=seconds,
     )
 
 

@@ -54,7 +54,8 @@ class NearestLessons:
 
 def served_batch(assignment: Assignment) -> ServedBatch | None:
     """An assignment as a batch to learn from; None when it did not run as planned, or left no trace of its time."""
-    if not assignment.intact or assignment.began is None or assignment.ended is None:
+    seconds = assignment.seconds
+    if seconds is None:
         return None
     return ServedBatch(
         rows=len(assignment.plan.requests),
@@ -62,7 +63,7 @@ def served_batch(assignment: Assignment) -> ServedBatch | None:
         predicted_length=assignment.plan.generation_length,
         generation_length=assignment.iterations,
         predicted_seconds=assignment.plan.estimate,
-        seconds=assignment.ended - assignment.began,
+        seconds=seconds,
     )
 
 

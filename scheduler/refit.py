@@ -16,7 +16,7 @@ from math import isfinite
 import numpy as np
 
 from engine.timing import Timings
-from scheduler.bilinear import Bilinear, FloatArray, rmse
+from scheduler.bilinear import Bilinear, FloatArray, middle, rmse, terms
 from scheduler.closed_batch import ClosedBatch
 from scheduler.least_squares import least_squares
 
@@ -81,7 +81,7 @@ def _profiled(timings: Timings) -> tuple[FloatArray, FloatArray]:
         ((one.rows, one.length, 0, 0, 0, one.seconds) for one in timings.prefill),
         ((0, 0, one.rows, one.length, 1, one.seconds) for one in timings.decode),
         (
-            (one.rows, one.length, one.rows, _middle(one.length, one.iterations), one.iterations, one.seconds)
+            (one.rows, one.length, one.rows, middle(one.length, one.iterations), one.iterations, one.seconds)
             for one in timings.slices
         ),
     )
@@ -92,7 +92,7 @@ def _profiled(timings: Timings) -> tuple[FloatArray, FloatArray]:
 def _served(batches: Sequence[ClosedBatch]) -> FloatArray:
     """Terms (batches, 8) of batches."""
     cells = [
-        (one.fresh_rows, one.fresh_length, one.rows, _middle(one.input_length, one.iterations), one.iterations)
+        (one.fresh_rows, one.fresh_length, one.rows, middle(one.input_length, one.iterations), one.iterations)
         for one in batches
     ]
     return _terms(np.array(cells, dtype=np.float64))
@@ -103,11 +103,5 @@ def _terms(cells: FloatArray) -> FloatArray:
     columns and number of decode iterations.
     """
     fresh, length, rows, columns, iterations = cells.T
-    prefill = (fresh * length, fresh, length, (fresh > 0).astype(np.float64))
-    decode = (rows * columns, rows, columns, np.ones_like(rows))
-    return np.stack([*prefill, *(iterations * term for term in decode)], axis=1)
-
-
-def _middle(length: int, iterations: int) -> float:
-    """Columns that the iteration in the middle reads, for which all of them count (`Bilinear.decode`)."""
-    return length + (iterations + 1) / 2
+    prefill, decode = terms(fresh, length) * (fresh > 0)[:, np.newaxis], terms(rows, columns)
+    return np.concatenate([prefill, decode * iterations[:, np.newaxis]], axis=1)

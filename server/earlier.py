@@ -35,6 +35,6 @@ def _earlier(config: ServeConfig, profile: Profile) -> list[ClosedBatch]:
     """The latest batches under the conditions of the profile that ended after it was measured."""
     if config.no_journal:
         return []
-    path = config.journal or journal_path(default_cache())
+    path = journal_path(default_cache(), config.journal)
     since = datetime.fromisoformat(profile.measured_at).timestamp()
     return closed_batches(path, digest(profile.conditions), since=since, last=MOST_BATCHES)

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     """Do what the arguments say; returns the exit code."""
     from scheduler.journal_file import JournalError
 
-    path = args.journal or journal_path(default_cache())
+    path = journal_path(default_cache(), args.journal)
     try:
         code: int = args.work(args, path)
     except JournalError as error:

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 
-def journal_path(cache: Path) -> Path:
-    """The journal, unless the user names another."""
-    return cache / "journal" / "journal.sqlite3"
+def journal_path(cache: Path, named: Path | None = None) -> Path:
+    """The journal, which the user may have named."""
+    return named or cache / "journal" / "journal.sqlite3"
 
 
 def model_key(model: str) -> str:

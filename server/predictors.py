@@ -215,7 +215,7 @@ async def _opened_journal(config: ServeConfig) -> AsyncIterator[Journal | None]:
     if config.no_journal:
         yield None
         return
-    journal = Journal(config.journal or journal_path(default_cache()))
+    journal = Journal(journal_path(default_cache(), config.journal))
     journal.start()
     try:
         yield journal

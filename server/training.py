@@ -68,7 +68,7 @@ def _material(args: argparse.Namespace, bars: Progress) -> tuple[Material, int]:
     """What there is to learn from, and how many tokens of a text the embedder reads."""
     max_tokens = args.embedder_max_tokens
     if not args.files:
-        return _from_journal(args.journal or journal_path(default_cache()), model_key(args.tokenizer)), max_tokens
+        return _from_journal(journal_path(default_cache(), args.journal), model_key(args.tokenizer)), max_tokens
     catalog = Catalog()
     rows = read_files(args, catalog)
     embedder = load_embedder(catalog.resolve(args.embedder), max_tokens)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from scheduler.journal import Journal
 from scheduler.journal_file import BatchEntry, RequestEntry
 
 
@@ -38,3 +41,13 @@ def request_entry(
 
 def batch_entry(finished_at: float = 100.0) -> BatchEntry:
     return BatchEntry(finished_at, "tiny", "magnus", 0, 3, 12, 20, 30.5, 2.5, 2.25)
+
+
+def written(path: Path, *entries: RequestEntry | BatchEntry) -> Journal:
+    """A journal that was started, told the entries, and closed."""
+    journal = Journal(path)
+    journal.start()
+    for entry in entries:
+        journal.put(entry)
+    journal.close()
+    return journal

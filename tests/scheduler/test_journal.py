@@ -25,7 +25,7 @@ from scheduler.journal_file import (
     read,
 )
 from scheduler.learning import ServedRow
-from tests.scheduler.entries import batch_entry, request_entry
+from tests.scheduler.entries import batch_entry, request_entry, written
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,16 +33,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "journal" / "journal.sqlite3"
-
-
-def written(path: Path, *entries: RequestEntry | BatchEntry) -> Journal:
-    """A journal that was started, told the entries, and closed."""
-    journal = Journal(path)
-    journal.start()
-    for entry in entries:
-        journal.put(entry)
-    journal.close()
-    return journal
 
 
 def test_entries_come_back_as_they_went_in(path: Path) -> None:

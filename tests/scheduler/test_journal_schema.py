@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from scheduler.closed_batch import ClosedBatch
-from scheduler.journal import Journal
-from scheduler.journal_file import BatchEntry, Entry, JournalError, RequestEntry, closed_batches, connect, prune, read
+from scheduler.journal_file import BatchEntry, JournalError, RequestEntry, closed_batches, connect, prune, read
 from scheduler.journal_schema import TABLES, VERSION, columns_of, prepare
-from tests.scheduler.entries import batch_entry, request_entry
+from tests.scheduler.entries import batch_entry, request_entry, written
 
 VERSION_1 = """
 CREATE TABLE requests (
@@ -54,15 +52,6 @@ def version(path: Path) -> int:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def write(path: Path, entries: Iterable[Entry]) -> Journal:
-    journal = Journal(path)
-    journal.start()
-    for entry in entries:
-        journal.put(entry)
-    journal.close()
-    return journal
-
-
 def test_an_older_journal_is_read_as_it_is(old: Path) -> None:
     before = old.read_bytes()
     assert list(read(old, RequestEntry)) == [request_entry(predicted=None, features=())]
@@ -72,12 +61,12 @@ def test_an_older_journal_is_read_as_it_is(old: Path) -> None:
 
 
 def test_an_older_journal_is_taken_over_with_all_that_is_in_it(old: Path) -> None:
-    journal = write(old, [SLICE, request_entry()])
+    journal = written(old, SLICE, request_entry())
     assert (journal.written, journal.lost, version(old)) == (2, 0, VERSION)
     assert list(read(old, BatchEntry)) == [batch_entry(), SLICE]
     assert list(read(old, RequestEntry)) == [request_entry(predicted=None, features=()), request_entry()]
     assert list(old.parent.glob("*.damaged-*")) == []
-    write(old, [SLICE])
+    written(old, SLICE)
     assert len(list(read(old, BatchEntry))) == 3
 
 
@@ -98,7 +87,7 @@ def test_tables_without_a_version_are_completed(old: Path) -> None:
     """As an earlier program left them that was killed before it had set the version."""
     with closing(sqlite3.connect(old)) as connection:
         connection.execute("PRAGMA user_version = 0")
-    write(old, [SLICE])
+    written(old, SLICE)
     assert list(read(old, BatchEntry)) == [batch_entry(), SLICE]
 
 
@@ -115,14 +104,14 @@ def test_a_take_over_that_fails_changes_nothing(old: Path, monkeypatch: pytest.M
     with closing(sqlite3.connect(old)) as connection:
         assert version(old) == 1 and "iterations" not in columns_of(connection, "batches")
     monkeypatch.undo()
-    assert write(old, [SLICE]).lost == 0 and list(read(old, BatchEntry)) == [batch_entry(), SLICE]
+    assert written(old, SLICE).lost == 0 and list(read(old, BatchEntry)) == [batch_entry(), SLICE]
 
 
 def test_closed_batches_are_those_of_the_conditions_since_a_time_the_latest_last(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite3"
     assert closed_batches(path, "these", since=0.0, last=10) == [], "nothing has been served yet"
     entries = [replace(SLICE, finished_at=float(at), rows=3 + at) for at in range(6)]
-    write(path, [*entries, replace(SLICE, conditions="others"), batch_entry(), replace(SLICE, conditions=None)])
+    written(path, *entries, replace(SLICE, conditions="others"), batch_entry(), replace(SLICE, conditions=None))
     found = closed_batches(path, "these", since=2.0, last=3)
     assert found == [ClosedBatch(rows, 12, 19, 2, 12, 9, 2.25) for rows in (6, 7, 8)]
     assert len(closed_batches(path, "these", since=2.0, last=100)) == 4

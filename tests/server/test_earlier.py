@@ -15,7 +15,6 @@ import pytest
 from engine.messages import SamplingParams
 from models.loader import LoadedModel
 from scheduler.bilinear import FitErrors
-from scheduler.journal import Journal
 from scheduler.journal_file import BatchEntry, read
 from scheduler.profile_store import Conditions, Profile, digest, write_profile
 from scheduler.refit import FEWEST
@@ -25,6 +24,7 @@ from server.conditions import conditions_of
 from server.config import ServeConfig, load_config
 from server.earlier import grounds_of
 from tests.scheduler.closed import PROFILE, timings, took
+from tests.scheduler.entries import written
 
 CONDITIONS = Conditions("tiny", "float32", "none", "A Processor", 1, 2048)
 MEASURED = time.time() - 1000
@@ -56,14 +56,6 @@ def served(conditions: Conditions = CONDITIONS, *, factor: float = 3.0, ended: f
     )
 
 
-def write(path: Path, *entries: BatchEntry) -> None:
-    journal = Journal(path)
-    journal.start()
-    for entry in entries:
-        journal.put(entry)
-    journal.close()
-
-
 def config_of(path: Path, **flags: Any) -> ServeConfig:
     return ServeConfig(model="tiny", journal=path, **{"strategy": "scls", **flags})
 
@@ -76,7 +68,7 @@ def path(tmp_path: Path) -> Path:
 def test_batches_of_the_same_conditions_since_the_profile_count(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The others were faster: before it was measured, and with another number of threads."""
     others = [served(factor=0.1, ended=MEASURED - 5), served(replace(CONDITIONS, threads=2), factor=0.1)]
-    write(path, *others * FEWEST, *[served()] * FEWEST, *others)
+    written(path, *others * FEWEST, *[served()] * FEWEST, *others)
     with caplog.at_level(logging.INFO):
         found = grounds_of(config_of(path), profile_of())
     assert found is not None and found.model is not None
@@ -93,7 +85,7 @@ def test_who_does_not_estimate_by_a_bilinear_model_reads_nothing(path: Path, fla
 
 
 def test_without_a_journal_there_is_the_profile(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(path, *[served()] * FEWEST)
+    written(path, *[served()] * FEWEST)
     for config in (config_of(path, no_journal=True), config_of(path.with_name("none yet"))):
         found = grounds_of(config, profile_of())
         assert found is not None and found.model == PROFILE and found.earlier == ()
@@ -121,7 +113,7 @@ def test_a_folder_that_may_not_be_searched_is_one_too(
 
 
 def test_a_profile_without_a_date_is_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(path, *[served()] * FEWEST)
+    written(path, *[served()] * FEWEST)
     assert grounds_of(config_of(path), replace(profile_of(), measured_at="lately")) is not None
     assert "without what was served before" in caplog.text and "lately" in caplog.text
 
@@ -137,7 +129,7 @@ async def test_a_server_begins_with_what_the_journal_has(
     if damaged:
         path.write_text("hello" * 1000)
     else:
-        write(path, *[served(conditions)] * FEWEST)
+        written(path, *[served(conditions)] * FEWEST)
     async with open_service(config) as service, asyncio.timeout(60):
         request = service.dispatcher.submit((5, 6, 7), SamplingParams(max_tokens=12, ignore_eos=True))
         async for _ in request.stream:
