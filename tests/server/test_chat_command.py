@@ -83,6 +83,8 @@ async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(l
         await process.stdout.readuntil(b"[stopped]\n> ")
         await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
         process.send_signal(signal.SIGINT)
+        # A signal that comes between the prompt and the read behind it is seen only when the read returns.
+        os.write(leader, b"\n")
         _, err = await process.communicate()
         assert (process.returncode, err) == (0, b"")
     finally:
