@@ -39,7 +39,7 @@ from server.lag import measured_lag
 from server.lengths import Lengths
 from server.loading import load_models
 from server.metrics import Metrics
-from server.predictors import fetch_predictor, opened_lengths, opened_predictor
+from server.predictors import Surroundings, fetch_predictor, opened_lengths, opened_predictor
 from server.scene import Introduction, Scene
 from server.scheduling import parts_for
 from server.service import Limits, Service, seed_source
@@ -76,8 +76,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     async with opened_predictor(config) as predictor:
         with ThreadPoolExecutor(1, "loader") as loader:
             loaded = await loop.run_in_executor(loader, _load, config, deliver)
-        observe = metrics.prediction.observe
-        async with opened_lengths(config, predictor, clock, observe, loaded.conditions) as lengths:
+        async with opened_lengths(config, predictor, clock, _surroundings(loaded, metrics)) as lengths:
             with ThreadPoolExecutor(1, "tokenizer") as pool, ThreadPoolExecutor(1, "learner") as learner:
                 parts = _observed(_parts(config, loaded, learner.submit), lengths, metrics)
                 dispatcher = Dispatcher(parts, loaded.executors, clock, Ledgers((metrics, lengths, feed)))
@@ -117,6 +116,11 @@ def _parts(config: ServeConfig, loaded: _Loaded, submit: Submit) -> Parts:
     infos = [executor.info for executor in loaded.executors]
     serving_time = None if loaded.profile is None else loaded.profile.model
     return parts_for(config, infos, serving_time, submit, loaded.grounds)
+
+
+def _surroundings(loaded: _Loaded, metrics: Metrics) -> Surroundings:
+    on_cpu = loaded.model.device.type == "cpu"
+    return Surroundings(metrics.prediction.observe, metrics.late.observe, loaded.conditions, on_cpu)
 
 
 def _observed(parts: Parts, *observers: Observer) -> Parts:

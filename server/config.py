@@ -117,7 +117,7 @@ class ServeConfig:
         "system", "where the instruction of a prompt without system message is", choices=_instruction_splits
     )
     prediction_timeout: float = option(
-        0.25, "how long a request may wait for its predicted length before it goes on with a guess", low=0
+        0.01, "how long a request that has to queue is held back for its predicted length", low=0
     )
     length_cache_size: int | None = option(
         None,

@@ -59,8 +59,8 @@ def build_executor(
 
 
 def niceness(config: ServeConfig) -> int:
-    """By how much threads that compute on a CPU give way to the process that predicts lengths beside them: a prediction
-    is milliseconds that a request waits for, a step takes as long whoever goes first."""
+    """By how much threads that compute on a CPU give way to the process that predicts lengths beside them: a step waits
+    for the slowest of its threads, so sharing a core costs it more than to let a prediction be done with."""
     beside = length_of(config) in KINDS and sys.platform == "linux"  # elsewhere, niceness is a process's
     return NICENESS if beside else 0
 

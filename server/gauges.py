@@ -127,11 +127,7 @@ class Gauges(Collector):
             for name, text, count in (
                 ("lengthwise:prediction_timeouts", "Requests that went on without waiting longer.", front.timeouts),
                 ("lengthwise:predictions_declined", "Requests that did not even wait.", front.declined),
-                (
-                    "lengthwise:predictions_late",
-                    "Predictions that came after requests had gone on.",
-                    learned.late.count,
-                ),
+                ("lengthwise:predictions_deferred", "Requests that had nothing to wait for.", front.deferred),
                 ("lengthwise:prediction_failures", "Batches that the predictor failed.", front.failures),
             ):
                 yield self._counters(name, text, [({}, float(count))])

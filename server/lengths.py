@@ -23,14 +23,15 @@ from scheduler.request import Request
 from server.records import Records
 from server.service import Revise
 
-Predict: TypeAlias = Callable[[LengthQuery, SamplingParams], Awaitable[Prediction | None]]
+Predict: TypeAlias = Callable[[LengthQuery, SamplingParams, bool], Awaitable[Prediction | None]]
+"""Of an answer, and whether its request will have to queue."""
 
 
-async def nobody(query: LengthQuery, sampling: SamplingParams) -> None:
+async def nobody(query: LengthQuery, sampling: SamplingParams, queues: bool) -> None:
     """The Predict of strategies that do not ask."""
 
 
-async def true_length(query: LengthQuery, sampling: SamplingParams) -> Prediction:
+async def true_length(query: LengthQuery, sampling: SamplingParams, queues: bool) -> Prediction:
     """The Predict of oracle strategies. Raises NoReplay."""
     return oracle(sampling)
 
@@ -63,8 +64,8 @@ class Lengths:
         self._predict = predict
         self._records = records
 
-    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
-        return await self._predict(query, sampling)
+    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
+        return await self._predict(query, sampling, queues)
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
         self._records.note(request, query, prediction)

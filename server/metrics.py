@@ -89,6 +89,10 @@ class Metrics:
         self._predicted = self._histogram("lengthwise:request_predicted_tokens", "Predicted length.", TOKENS)
         waited = self._histogram("lengthwise:prediction_seconds", "What a request waits for its prediction.", SECONDS)
         self.prediction = waited.labels(**self.labels)
+        late = self._histogram(
+            "lengthwise:late_prediction_seconds", "What requests that went on without theirs went without it.", SECONDS
+        )
+        self.late = late.labels(**self.labels)
         self._error = self._histogram(
             "lengthwise:predicted_length_error_tokens", "Distance of the predicted from the true length.", TOKENS
         )

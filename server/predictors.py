@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from engine.messages import SamplingParams
 from models.catalog import Catalog, CatalogError, default_cache
 from models.proxy_store import read_manifest
 from scheduler.assembly import StrategyError
@@ -24,8 +25,11 @@ from scheduler.journal_file import JournalError, Reader
 from scheduler.learning import Learning, ServedRow
 from scheduler.length.cache import CAPACITY, LengthCache
 from scheduler.length.cached import CachedPredictor
-from scheduler.length.front import Front
+from scheduler.length.features import LengthQuery
+from scheduler.length.front import LEISURE_SHARE, Front
 from scheduler.length.history import LengthHistory
+from scheduler.length.late import LateEstimates
+from scheduler.length.prediction import Prediction
 from scheduler.length.table import Length
 from scheduler.strategy import STRATEGIES
 from server.config import ServeConfig
@@ -86,6 +90,20 @@ def fetch_predictor(config: ServeConfig) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What else there is in the server."""
+
+    held: Callable[[float], None]
+    """Is told of seconds for which a request was held back, waiting for its prediction;"""
+    late: Callable[[float], None]
+    """and of those that one which had gone on went without it."""
+    conditions: str | None = None
+    """Recorded with batches."""
+    shared_cores: bool = True
+    """Whether the model computes where the predictor does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Predictor:
     """What predicts, on its way to be ready."""
 
@@ -122,22 +140,18 @@ async def opened_lengths(
     config: ServeConfig,
     predictor: Predictor | None,
     clock: Clock,
-    observe: Callable[[float], None],
-    conditions: str | None = None,
+    surroundings: Surroundings,
 ) -> AsyncIterator[Lengths]:
-    """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be.
-
-    `observe` is told how many seconds each request waited for its prediction; `conditions` are recorded with batches.
-    """
+    """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be."""
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(_opened_journal(config))
-        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts, conditions)
+        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts, surroundings.conditions)
         if predictor is None:
             records = Records(origin, journal, lambda ended: None)
             yield Lengths(KNOWN[length_of(config)], records)
             return
         await _until_ready(predictor)
-        yield await _connected(config, predictor, clock, journal, origin, stack, observe)
+        yield await _connected(config, predictor, clock, journal, origin, stack, surroundings)
 
 
 async def _connected(
@@ -147,14 +161,20 @@ async def _connected(
     journal: Journal | None,
     origin: Origin,
     stack: AsyncExitStack,
-    observe: Callable[[float], None],
+    surroundings: Surroundings,
 ) -> Lengths:
     """The parts put together, and their loops started."""
     process, history = predictor.process, LengthHistory()
     size = predictor.kind.cache_size if config.length_cache_size is None else config.length_cache_size
     cache = LengthCache(size) if size else None
     cached = None if cache is None else CachedPredictor(process, process, cache)
-    front = Front(cached or process, history, time_limit=config.prediction_timeout, observe=observe)
+    front = Front(
+        cached or process,
+        history,
+        time_limit=config.prediction_timeout,
+        leisure_share=LEISURE_SHARE if surroundings.shared_cores else 1.0,
+        observe=surroundings.held,
+    )
     await stack.enter_async_context(background(front.run(), "length front"))
     learning = await _learning(config, predictor, clock, journal, origin)
     if learning is not None:
@@ -166,7 +186,11 @@ async def _connected(
             cached.ended(ended.query, ended.length)
 
     records = Records(origin, journal, heard)
-    return Lengths(lambda query, sampling: front.predict(query), records, Learned(front, learning, cache))
+
+    async def predict(query: LengthQuery, sampling: SamplingParams, queues: bool) -> Prediction:
+        return await front.predict(query, queues=queues)
+
+    return Lengths(predict, records, Learned(front, learning, cache, LateEstimates(surroundings.late)))
 
 
 async def _until_ready(predictor: Predictor) -> None:

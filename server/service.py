@@ -96,8 +96,11 @@ class Codec(Protocol):
 class Foresight(Protocol):
     """What the handlers need of server.lengths.Lengths. Event loop only."""
 
-    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
-        """How long an answer will be, None where nobody predicts; raises NoReplay where the client should have said."""
+    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
+        """How long an answer will be, None where nobody predicts; raises NoReplay where the client should have said.
+
+        `queues` is whether its request will have to queue: else nobody need wait for what takes time to tell.
+        """
         ...
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
@@ -108,7 +111,7 @@ class Foresight(Protocol):
 class Blind:
     """The Foresight of a server where nobody predicts and nothing is recorded."""
 
-    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
         return None
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:

@@ -18,7 +18,8 @@ from tests.models import tiny_embedder
 
 
 def chat(url: str) -> Any:
-    body = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 6, "ignore_eos": True}
+    """Two answers, so that there is something to wait for where there is one slot."""
+    body = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 6, "ignore_eos": True, "n": 2}
     with urlopen(Request(f"{url}/v1/chat/completions", json.dumps(body).encode()), timeout=60) as response:
         return json.load(response)
 
@@ -39,16 +40,18 @@ def test_the_predictor_may_die_and_never_outlives_the_server(
 ) -> None:
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
     embedder, journal = tiny_embedder.build(tmp_path / "embedder"), tmp_path / "journal.sqlite3"
-    flags = ("--strategy", "abp", "--embedder", str(embedder), "--embedder-max-tokens", "32")
-    with serve(tiny_folder, *flags, "--journal", str(journal), "--prediction-timeout", "60") as url:
-        assert chat(url)["metrics"]["predicted_tokens"] == 6
+    flags = ["--strategy", "abp", "--embedder", str(embedder), "--embedder-max-tokens", "32"]
+    flags += ["--max-num-seqs", "1", "--journal", str(journal), "--prediction-timeout", "60"]
+    with serve(tiny_folder, *flags) as url:
+        assert chat(url)["metrics"]["predicted_tokens"] == 12
         (first,) = predictors()
         os.kill(first, signal.SIGKILL)
-        assert chat(url)["usage"]["completion_tokens"] == 6
+        assert chat(url)["usage"]["completion_tokens"] == 12
         chat(url)
         (second,) = set(predictors()) - {first}
     with pytest.raises(ProcessLookupError):
         os.kill(second, 0)
     rows = [(one.strategy, one.source, one.generated, len(one.features) > 0) for one in read(journal, RequestEntry)]
-    assert rows == [("abp", "max_tokens", 6, True), ("abp", "history", 6, False), ("abp", "history", 6, True)]
-    assert [one.rows for one in read(journal, BatchEntry)] == [1, 1, 1]
+    sources = [("abp", "max_tokens", 6, True), ("abp", "history", 6, False), ("abp", "history", 6, True)]
+    assert rows == [source for source in sources for _ in range(2)]
+    assert [one.rows for one in read(journal, BatchEntry)] == [1] * 6

@@ -1,8 +1,8 @@
 """The way from the event loop to the predictor and back: what arrives while it works goes to it together.
 
-It owns the time limit, the fallback and the counts of both. A request that could not be answered in time does not
-wait in vain: it goes on with the fallback at once, and is predicted when nobody waits who still can be in time. It
-knows neither embeddings nor processes.
+It owns the time limit, the fallback and the counts of both. Nobody waits in vain: who cannot be answered in time goes
+on with the fallback at once, and is answered while it queues. Who need not queue does not wait at all, and is answered
+when nobody else asks. It knows neither embeddings nor processes.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from scheduler.length.prediction import Answer, Estimate, LengthPredictor, Predi
 
 log = logging.getLogger(__name__)
 
-TIME_LIMIT = 0.25
-"""Seconds that a request waits for its prediction before it goes on with the fallback. A lone request needs a few
-hundredths, so this is for bursts: the time in which some dozens of them are predicted, and which nobody notices who has
-to queue anyway."""
+TIME_LIMIT = 0.01
+"""Seconds that a request waits for its prediction before it goes on with the fallback. It will queue, and what comes
+later finds it there: so this is no more than a fast predictor needs, for a first place that is right at once."""
 
-MAX_BATCH = 16
-"""Requests that the predictor is given at a time: small enough that one that arrives meanwhile need not wait long."""
+CROWD = 16
+"""Requests that must queue, from which on nobody is in a hurry any more: none of them could be in time."""
 
-OVERDUE_BATCH = 4
-"""The same of requests that have gone on: nobody waits for them, so one that arrives meanwhile should hardly."""
+LEISURE_BATCH = 4
+"""Requests that the predictor is given at a time where none is: so that one who comes then should hardly notice."""
 
-OVERDUE_SHARE = 0.25
-"""Part of its time that the predictor spends on those. It computes where the model does, perhaps."""
+LEISURE_SHARE = 0.25
+"""Part of its time that the predictor spends on those, where the model computes on the same cores: rows that run should
+not stand still while a thousand that have come are predicted."""
 
-MOST_OVERDUE = 4096
-"""Requests that have gone on and are still to be predicted; of more, nothing but the fallback is known."""
+MOST_ASKED = 4096
+"""Requests of either kind that are still to be predicted; of more, nothing but the fallback is known."""
 
 PACES = 9
 """Batches whose median tells how fast the predictor is: one that was held up by a new process does not count."""
@@ -55,8 +55,6 @@ DOUBLINGS = 6
 class _Asked:
     query: LengthQuery
     answer: Answer
-    overdue: bool = False
-    """Whether the request has gone on."""
 
 
 class Front:
@@ -68,25 +66,25 @@ class Front:
         history: LengthHistory,
         *,
         time_limit: float = TIME_LIMIT,
-        max_batch: int = MAX_BATCH,
-        overdue_share: float = OVERDUE_SHARE,
+        crowd: int = CROWD,
+        leisure_share: float = LEISURE_SHARE,
         observe: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`overdue_share` is the part of its time, 1 at most, that the predictor spends on requests that have gone on;
+        """`leisure_share` is the part of its time, 1 at most, that the predictor spends on those that are in no hurry;
         `observe` is told how many seconds each request waited here.
         """
         self._predictor = predictor
         self._history = history
         self._time_limit = time_limit
-        self._max_batch = max_batch
-        self._overdue_share = overdue_share
+        self._crowd = crowd
+        self._leisure_share = leisure_share
         self._observe = observe
         self._pending: deque[_Asked] = deque()
-        self._overdue: deque[_Asked] = deque()
+        self._leisurely: deque[_Asked] = deque()
         self._working: list[_Asked] = []  # what the predictor has at the moment,
         self._since = 0.0  # and from when; times are the event loop's, as timeouts are
         self._paces: deque[float] = deque(maxlen=PACES)  # seconds per request
-        self._rest_until = 0.0  # requests that have gone on are not predicted before,
+        self._rest_until = 0.0  # who is in no hurry is not predicted before,
         self._paused_until = 0.0  # and nobody is before that
         self._failures_in_row = 0
         self._arrived = asyncio.Event()
@@ -94,6 +92,7 @@ class Front:
         self._timeouts = 0
         self._failures = 0
         self._declined = 0
+        self._deferred = 0
 
     @property
     def sources(self) -> Mapping[Source, int]:
@@ -111,15 +110,23 @@ class Front:
         return self._declined
 
     @property
+    def deferred(self) -> int:
+        """Requests that did not wait, because nothing keeps them from starting."""
+        return self._deferred
+
+    @property
     def failures(self) -> int:
         """Batches that the predictor failed to answer."""
         return self._failures
 
-    async def predict(self, query: LengthQuery) -> Prediction:
-        """The predicted length, after `time_limit` seconds at most; never raises for the predictor's sake."""
+    async def predict(self, query: LengthQuery, *, queues: bool = True) -> Prediction:
+        """The predicted length, after `time_limit` seconds at most; never raises for the predictor's sake.
+
+        One that need not queue has no use for it yet, and does not wait.
+        """
         loop = asyncio.get_running_loop()
         asked = loop.time()
-        prediction = self._predicted(query, await self._ask(query))
+        prediction = self._predicted(query, await self._ask(query, queues))
         self._observe(loop.time() - asked)
         self._sources[prediction.source] += 1
         return prediction
@@ -128,65 +135,53 @@ class Front:
         """Serve the predictor with batches until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            while batch := self._take():
-                await self._serve(batch)
-            resume = max(self._rest_until, self._paused_until)
-            if self._overdue and loop.time() >= resume:
-                await self._serve_overdue()
+            rest = max(self._rest_until, self._paused_until) - loop.time()
+            if 0 < len(self._pending) < self._crowd:
+                await self._serve(_take(self._pending, self._crowd))
+            elif not (self._pending or self._leisurely):
+                await self._wait(None)
+            elif rest > 0:
+                await self._wait(rest)
             else:
-                await self._wait(resume - loop.time() if self._overdue else None)
+                await self._serve_at_leisure()
 
-    async def _ask(self, query: LengthQuery) -> Answer | None:
+    async def _ask(self, query: LengthQuery, queues: bool) -> Answer | None:
         """Where the answer is, or perhaps will be; None when nobody is asked."""
         loop = asyncio.get_running_loop()
-        asked = _Asked(query, loop.create_future())
-        if loop.time() < self._paused_until:
+        line = self._pending if queues else self._leisurely
+        if loop.time() < self._paused_until or len(line) >= MOST_ASKED:
             self._declined += 1
             return None
-        if self._hopeless():
-            self._declined += 1
-            self._postpone(asked)
-            return asked.answer
-        self._pending.append(asked)
+        hopeless = self._hopeless()
+        answer: Answer = loop.create_future()
+        line.append(_Asked(query, answer))
         self._arrived.set()
+        if not queues:
+            self._deferred += 1
+        elif hopeless:
+            self._declined += 1
+        else:
+            await self._wait_for(answer)
+        return answer
+
+    async def _wait_for(self, answer: Answer) -> None:
         try:
             async with asyncio.timeout(self._time_limit):
-                await asyncio.shield(asked.answer)
+                await asyncio.shield(answer)
         except TimeoutError:
             self._timeouts += 1
-            asked.overdue = True
         except asyncio.CancelledError:
-            asked.answer.cancel()
+            answer.cancel()
             raise
-        return asked.answer
 
     def _hopeless(self) -> bool:
-        """Whether a request that came now would not have its prediction in time. One that is alone is always tried."""
+        """Whether a request that came now would not have its prediction in time."""
         now = asyncio.get_running_loop().time()
         worked = now - self._since if self._working else 0.0
         if worked > self._time_limit:
             return True
         ahead = len(self._pending) + len(self._working)
-        if not ahead or not self._paces:
-            return False
-        return (ahead + 1) * median(self._paces) - worked > self._time_limit
-
-    def _postpone(self, asked: _Asked) -> None:
-        """Predict it when nobody waits who can still be in time."""
-        if len(self._overdue) < MOST_OVERDUE:
-            self._overdue.append(asked)
-            self._arrived.set()
-
-    def _take(self) -> list[_Asked]:
-        """The next batch, without those that nobody wants any more."""
-        batch: list[_Asked] = []
-        while self._pending and len(batch) < self._max_batch:
-            asked = self._pending.popleft()
-            if asked.overdue:
-                self._postpone(asked)
-            elif not asked.answer.done():
-                batch.append(asked)
-        return batch
+        return bool(self._paces) and (ahead + 1) * median(self._paces) - worked > self._time_limit
 
     async def _wait(self, seconds: float | None) -> None:
         """For somebody who arrives, so many seconds at most."""
@@ -195,23 +190,16 @@ class Front:
                 await self._arrived.wait()
         self._arrived.clear()
 
-    async def _serve_overdue(self) -> None:
-        """A few of those that nobody waits for, and then let the predictor rest."""
+    async def _serve_at_leisure(self) -> None:
+        """A few of those that are in no hurry, and then let the predictor rest."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        if batch := self._take_overdue():
-            await self._serve(batch)
-        self._rest_until = loop.time() + (1 / self._overdue_share - 1) * (loop.time() - begun)
-
-    def _take_overdue(self) -> list[_Asked]:
-        batch: list[_Asked] = []
-        while self._overdue and len(batch) < OVERDUE_BATCH:
-            asked = self._overdue.popleft()
-            if not asked.answer.done():
-                batch.append(asked)
-        return batch
+        await self._serve(_take(self._pending or self._leisurely, LEISURE_BATCH))
+        self._rest_until = loop.time() + (1 / self._leisure_share - 1) * (loop.time() - begun)
 
     async def _serve(self, batch: list[_Asked]) -> None:
+        if not batch:
+            return
         loop = asyncio.get_running_loop()
         self._working, self._since = batch, loop.time()
         estimates: Sequence[Estimate | None]
@@ -249,3 +237,13 @@ class Front:
         if usual is None:
             return Prediction(query.max_tokens, Source.MAX_TOKENS, features, late=late)
         return Prediction(min(usual, query.max_tokens), Source.HISTORY, features, late=late)
+
+
+def _take(line: deque[_Asked], most: int) -> list[_Asked]:
+    """The next batch, without those that nobody wants any more."""
+    batch: list[_Asked] = []
+    while line and len(batch) < most:
+        asked = line.popleft()
+        if not asked.answer.done():
+            batch.append(asked)
+    return batch

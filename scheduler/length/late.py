@@ -5,6 +5,7 @@ It knows neither who estimates nor what is made of it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -18,10 +19,10 @@ Hear: TypeAlias = Callable[[Estimate], bool]
 class LateEstimates:
     """Event loop only. Requests may share an answer, as those of one prompt do."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        """Requests to which theirs was of use."""
-        self._hearers: dict[Answer, dict[Request, Hear]] = {}
+    def __init__(self, observe: Callable[[float], None] = lambda seconds: None) -> None:
+        """`observe` is told how many seconds each request went without its estimate, if that was of use."""
+        self._observe = observe
+        self._hearers: dict[Answer, dict[Request, tuple[Hear, float]]] = {}
         self._answers: dict[Request, Answer] = {}
 
     def expect(self, request: Request, answer: Answer, hear: Hear) -> None:
@@ -29,7 +30,7 @@ class LateEstimates:
         if answer not in self._hearers:
             self._hearers[answer] = {}
             answer.add_done_callback(self._came)
-        self._hearers[answer][request] = hear
+        self._hearers[answer][request] = hear, asyncio.get_running_loop().time()
         self._answers[request] = answer
 
     def forget(self, request: Request) -> None:
@@ -47,5 +48,9 @@ class LateEstimates:
         for request in hearers:
             del self._answers[request]
         estimate = None if answer.cancelled() else answer.result()
-        if estimate is not None:
-            self.count += sum([hear(estimate) for hear in hearers.values()])
+        if estimate is None:
+            return
+        now = asyncio.get_running_loop().time()
+        for hear, since in hearers.values():
+            if hear(estimate):
+                self._observe(now - since)

@@ -60,7 +60,7 @@ class Counted:
 
 
 async def counted() -> Counted:
-    """Two executors; one lesson has been learned, and one prediction came too late."""
+    """Two executors; one lesson has been learned, and one prediction came too late, one was not waited for."""
     clock, ports = VirtualClock(), (port(0), port(1))
     metrics = Metrics("m", clock.now)
     limits = Limits(group_tokens=100, prefill_ahead=0)
@@ -75,6 +75,7 @@ async def _learned(clock: VirtualClock) -> Learned:
 
     front = Front(FakePredictor(), LengthHistory(), time_limit=0.0)
     await front.predict(query())
+    await front.predict(query(), queues=False)
     learning = Learning(rows, Trainer(), clock)
     await learning.learn()
     return Learned(front, learning, LengthCache(4))

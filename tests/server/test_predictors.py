@@ -30,7 +30,7 @@ from server.config import ServeConfig
 from server.length_process import Work
 from server.lengths import Lengths
 from server.places import forest_path
-from server.predictors import fetch_predictor, opened_lengths, opened_predictor
+from server.predictors import Surroundings, fetch_predictor, opened_lengths, opened_predictor
 from tests.scheduler.length.examples import linear
 from tests.server import light_predictor
 
@@ -57,11 +57,12 @@ def config(embedder: Path) -> ServeConfig:
 async def lengths_of(
     config: ServeConfig,
     work: Work | None = light_predictor.predict,
-    observe: Callable[[float], None] = lambda seconds: None,
+    held: Callable[[float], None] = lambda seconds: None,
+    late: Callable[[float], None] = lambda seconds: None,
 ) -> AsyncIterator[Lengths]:
     async with (
         opened_predictor(config, work) as predictor,
-        opened_lengths(config, predictor, MonotonicClock(), observe) as lengths,
+        opened_lengths(config, predictor, MonotonicClock(), Surroundings(held, late)) as lengths,
     ):
         yield lengths
 
@@ -109,19 +110,20 @@ async def test_a_prediction_that_is_late_reaches_its_request_and_the_journal(
     config: ServeConfig, cache: Path, embedder: Path
 ) -> None:
     keep_forest(cache, str(embedder))
+    delays: list[float] = []
     revised = asyncio.get_running_loop().create_future()
 
     def revise(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
         revised.set_result((request.row_id, length, distribution))
 
-    async with lengths_of(replace(config, prediction_timeout=0.0)) as lengths:
-        guess = await lengths.predict(QUERY, PARAMS)
+    async with lengths_of(config, late=delays.append) as lengths:
+        guess = await lengths.predict(QUERY, PARAMS, queues=False)
         assert guess is not None and guess.source is Source.MAX_TOKENS
         request = Request(3, (1, 2), PARAMS, Times(0.0, end=1.0), generated=5)
         lengths.note(request, QUERY, guess, revise)
         async with asyncio.timeout(60):
             row_id, length, distribution = await revised
-        assert (row_id, distribution is not None, lengths.learned.late.count) == (3, True, 1)
+        assert (row_id, distribution is not None, len(delays)) == (3, True, 1)
         lengths.ended(request, FinishReason.STOP, 1.0)
     (entry,) = journalled(cache)
     assert (entry.predicted, entry.source, len(entry.features)) == (length, "forest", FEATURES)
@@ -132,7 +134,7 @@ async def test_a_forest_predicts_and_tells_how_likely_lengths_are(
 ) -> None:
     keep_forest(cache, str(embedder))
     waits: list[float] = []
-    async with lengths_of(config, observe=waits.append) as lengths:
+    async with lengths_of(config, held=waits.append) as lengths:
         prediction = await serve(lengths)
         assert prediction.source is Source.FOREST and prediction.distribution is not None
         assert lengths.learned.front is not None and lengths.learned.front.sources == {Source.FOREST: 1}

@@ -141,7 +141,7 @@ async def test_a_request_can_be_cancelled_before_it_is_in_line(live: Live, pool:
         def __init__(self) -> None:
             self.asked, self.go = asyncio.Event(), asyncio.Event()
 
-        async def predict(self, query: object, sampling: object) -> None:
+        async def predict(self, query: object, sampling: object, **told: object) -> None:
             self.asked.set()
             await self.go.wait()
 

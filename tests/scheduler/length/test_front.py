@@ -64,7 +64,7 @@ async def settle() -> None:
 
 async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> None:
     predictor, waits = FakePredictor(), list[float]()
-    front = Front(predictor, LengthHistory(), time_limit=LONG, max_batch=3, observe=waits.append)
+    front = Front(predictor, LengthHistory(), time_limit=LONG, observe=waits.append)
     async with running(front):
         first = asyncio.create_task(front.predict(query("a")))
         await settle()
@@ -73,7 +73,7 @@ async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> N
         assert predictor.batches == [["a"]]
         predictor.may.set()
         answers = await asyncio.gather(first, *others)
-    assert predictor.batches == [["a"], ["b", "c", "d"], ["e", "f"]]
+    assert predictor.batches == [["a"], ["b", "c", "d", "e", "f"]]
     assert [(one.length, one.source, one.features) for one in answers[:4]] == [
         (7, Source.FOREST, (0.0,)),
         (7, Source.FOREST, (0.0,)),
@@ -88,7 +88,7 @@ async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> N
 async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> None:
     predictor, history = FakePredictor(), LengthHistory()
     history.add("translate", 42)
-    front = Front(predictor, history, time_limit=0, overdue_share=1)
+    front = Front(predictor, history, time_limit=0, leisure_share=1)
     async with running(front):
         late = await front.predict(query())
         assert (late.length, late.source, late.features) == (42, Source.HISTORY, ())
@@ -141,7 +141,7 @@ async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, cap
 
 async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journal() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
+    front = Front(predictor, LengthHistory(), time_limit=0, leisure_share=1)
     async with running(front):
         late = await front.predict(query())
         assert (late.source, late.features_by_now) == (Source.MAX_TOKENS, ())
@@ -153,7 +153,7 @@ async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journ
 async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
     predictor = FakePredictor()
     predictor.error = RuntimeError("broken")
-    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
+    front = Front(predictor, LengthHistory(), time_limit=0, leisure_share=1)
     async with running(front):
         late = await front.predict(query())
         predictor.may.set()
@@ -163,7 +163,7 @@ async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
 
 async def test_behind_a_batch_that_is_late_itself_nobody_waits() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
+    front = Front(predictor, LengthHistory(), time_limit=0)
     async with running(front):
         await front.predict(query("first"))
         assert (await front.predict(query("second"))).source is Source.MAX_TOKENS
@@ -171,49 +171,67 @@ async def test_behind_a_batch_that_is_late_itself_nobody_waits() -> None:
         predictor.may.set()
         await settle()
         await front.predict(query("third"))
+        await settle()
     assert predictor.batches == [["first"], ["second"], ["third"]]
 
 
-async def test_who_goes_on_is_predicted_once_nobody_waits_who_can_be_in_time() -> None:
-    """Of six, the first is under way and four are late: they come last, and four at most at a time."""
+async def test_who_need_not_queue_does_not_wait_and_is_predicted_when_nobody_does() -> None:
+    """Of seven, the first is under way and five need not queue: they come last, and four at most at a time."""
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=LONG, overdue_share=1)
+    front = Front(predictor, LengthHistory(), time_limit=LONG, leisure_share=1)
     async with running(front):
         busy = asyncio.create_task(front.predict(query("busy")))
         await settle()
-        front._paces.append(LONG)
-        late = [await front.predict(query(name)) for name in "abcde"]
-        assert {one.source for one in late} == {Source.MAX_TOKENS}
-        assert front.declined == 5
-        front._paces.clear()
-        prompt = asyncio.create_task(front.predict(query("prompt")))
+        guesses = [await front.predict(query(name), queues=False) for name in "abcde"]
+        assert {one.source for one in guesses} == {Source.MAX_TOKENS}
+        assert (front.deferred, front.declined, front.timeouts) == (5, 0, 0)
+        urgent = asyncio.create_task(front.predict(query("urgent")))
         await settle()
         predictor.may.set()
-        await asyncio.gather(busy, prompt)
+        await asyncio.gather(busy, urgent)
         await settle()
-    assert predictor.batches == [["busy"], ["prompt"], ["a", "b", "c", "d"], ["e"]]
-    answers = [one.late.result() for one in late if one.late is not None]
+    assert predictor.batches == [["busy"], ["urgent"], ["a", "b", "c", "d"], ["e"]]
+    answers = [one.late.result() for one in guesses if one.late is not None]
     assert len(answers) == 5 and all(answer is not None and answer.distribution is not None for answer in answers)
 
 
-async def test_between_requests_that_have_gone_on_the_predictor_rests() -> None:
-    """A day after a batch that took any time at all; who arrives meanwhile is predicted at once."""
+async def test_of_a_crowd_a_few_are_predicted_at_a_time_and_the_predictor_rests_in_between() -> None:
+    """A day after a batch that took any time at all; what is left of the crowd is then one no more."""
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1e-12)
-    await asyncio.gather(*(front.predict(query(name)) for name in "abcde"))
+    predictor.may.set()
+    front = Front(predictor, LengthHistory(), time_limit=0, crowd=5, leisure_share=1e-12)
+    for name in "abcde":
+        await front.predict(query(name))
+    async with running(front):
+        await settle()
+        assert predictor.batches == [["a", "b", "c", "d"], ["e"]]
+        await asyncio.gather(*(front.predict(query(name)) for name in "fghij"))
+        await settle()
+        assert predictor.batches == [["a", "b", "c", "d"], ["e"]]
+        front._rest_until = 0.0
+        front._arrived.set()
+        await settle()
+    assert predictor.batches[2:] == [["f", "g", "h", "i"], ["j"]]
+
+
+async def test_between_requests_that_need_not_queue_the_predictor_rests() -> None:
+    """A day after a batch that took any time at all; who has to queue meanwhile is predicted at once."""
+    predictor = FakePredictor()
+    front = Front(predictor, LengthHistory(), time_limit=LONG, leisure_share=1e-12)
+    for name in "abcde":
+        await front.predict(query(name), queues=False)
     predictor.may.set()
     async with running(front):
         await settle()
         assert predictor.batches == [["a", "b", "c", "d"]]
-        front._time_limit = LONG
-        assert (await front.predict(query("prompt"))).source is Source.FOREST
+        assert (await front.predict(query("urgent"))).source is Source.FOREST
         await settle()
-    assert predictor.batches == [["a", "b", "c", "d"], ["prompt"]]
+    assert predictor.batches == [["a", "b", "c", "d"], ["urgent"]]
 
 
-async def test_who_ran_out_of_time_in_line_is_predicted_too() -> None:
+async def test_who_ran_out_of_time_in_line_is_predicted_all_the_same() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
+    front = Front(predictor, LengthHistory(), time_limit=0)
     one, other = await asyncio.gather(front.predict(query("one")), front.predict(query("other")))
     assert (front.timeouts, front.declined) == (2, 0)
     predictor.may.set()
@@ -223,10 +241,11 @@ async def test_who_ran_out_of_time_in_line_is_predicted_too() -> None:
     assert one.late is not None and one.late.done() and other.late is not None and other.late.done()
 
 
-async def test_who_went_on_and_has_ended_is_not_predicted_any_more() -> None:
+@pytest.mark.parametrize("queues", [True, False])
+async def test_who_went_on_and_has_ended_is_not_predicted_any_more(queues: bool) -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
-    ended, kept = await asyncio.gather(front.predict(query("ended")), front.predict(query("kept")))
+    front = Front(predictor, LengthHistory(), time_limit=0)
+    ended, kept = [await front.predict(query(name), queues=queues) for name in ("ended", "kept")]
     assert ended.late is not None
     ended.late.cancel()
     predictor.may.set()
@@ -235,11 +254,15 @@ async def test_who_went_on_and_has_ended_is_not_predicted_any_more() -> None:
     assert predictor.batches == [["kept"]]
 
 
-async def test_of_too_many_that_went_on_the_last_are_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_OVERDUE", 2)
+@pytest.mark.parametrize("queues", [True, False])
+async def test_of_too_many_that_are_asked_for_the_last_are_not_predicted(
+    queues: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_ASKED", 2)
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0, overdue_share=1)
-    await asyncio.gather(*(front.predict(query(name)) for name in "abc"))
+    front = Front(predictor, LengthHistory(), time_limit=0)
+    *_, last = [await front.predict(query(name), queues=queues) for name in "abc"]
+    assert (last.late, front.declined) == (None, 1)
     predictor.may.set()
     async with running(front):
         await settle()
@@ -301,24 +324,38 @@ async def test_no_prediction_exceeds_max_tokens(max_tokens: int, length: int) ->
     assert (found.length, fallback.length) == (length, length)
 
 
-async def test_a_predictor_that_is_left_alone_is_not_asked_for_those_who_have_gone_on_either() -> None:
+@pytest.mark.parametrize("pace", [1.0, 2 * LONG])
+async def test_one_that_is_alone_waits_only_for_a_predictor_that_can_be_in_time(pace: float) -> None:
+    predictor = FakePredictor()
+    predictor.may.set()
+    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    front._paces.append(pace)
+    async with running(front):
+        found = await front.predict(query())
+        assert (found.source, front.declined) == ((Source.FOREST, 0) if pace < LONG else (Source.MAX_TOKENS, 1))
+        await settle()
+    assert predictor.batches == [["input"]]
+
+
+async def test_a_predictor_that_is_left_alone_is_not_asked_for_those_who_need_not_queue_either() -> None:
     predictor = FakePredictor()
     predictor.may.set()
     predictor.error = RuntimeError("broken")
-    front = Front(predictor, LengthHistory(), time_limit=LONG, overdue_share=1)
+    front = Front(predictor, LengthHistory(), time_limit=LONG, leisure_share=1)
     async with running(front):
-        for _ in range(PATIENCE + 1):
+        for _ in range(PATIENCE):
             await front.predict(query())
-        front._paces.append(2 * LONG)
-        front._working = [module._Asked(query("busy"), asyncio.get_running_loop().create_future())]
-        front._since = asyncio.get_running_loop().time()
-        front._postpone(module._Asked(query("late"), asyncio.get_running_loop().create_future()))
+        failing = asyncio.create_task(front.predict(query("last")))
+        await asyncio.sleep(0)
+        assert (await front.predict(query("leisure"), queues=False)).late is not None
+        await failing
+        assert (await front.predict(query("too late"), queues=False)).late is None
         await settle()
-        assert len(predictor.batches) == PATIENCE + 1
-        front._working, front._paused_until, predictor.error = [], 0.0, None
-        assert (await front.predict(query("prompt"))).source is Source.FOREST
+        assert predictor.batches[PATIENCE:] == [["last"]]
+        front._paused_until, predictor.error = 0.0, None
+        assert (await front.predict(query("urgent"))).source is Source.FOREST
         await settle()
-    assert predictor.batches[PATIENCE + 1 :] == [["prompt"], ["late"]]
+    assert predictor.batches[PATIENCE + 1 :] == [["urgent"], ["leisure"]]
 
 
 async def test_pauses_end_with_the_first_success_and_never_become_too_long_to_reckon() -> None:
