@@ -6,7 +6,8 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -38,6 +39,25 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+def theft() -> Callable[[], float | None]:
+    """Tells, whenever it is asked, what share of the processors' time the host has taken from a virtual machine since
+    this was called, from 0 to 1; None where the system does not say."""
+    begun, before = time.monotonic(), _stolen()
+
+    def share() -> float | None:
+        now = _stolen()
+        capacity = (time.monotonic() - begun) * (os.cpu_count() or 1)
+        return None if before is None or now is None or not capacity else max(0.0, now - before) / capacity
+
+    return share
+
+
+def _stolen() -> float | None:
+    """Seconds, of all processors together."""
+    seconds: float | None = getattr(psutil.cpu_times(), "steal", None)
+    return seconds
 
 
 def settings_of(environ: Mapping[str, str]) -> dict[str, str]:

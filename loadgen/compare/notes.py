@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterator
 
 from loadgen.compare.plan import Contestant, Point
-from loadgen.compare.record import Comparison
+from loadgen.compare.record import Comparison, Play
 from loadgen.compare.verdict import Verdict, chance
+
+MUCH_STOLEN = 0.02
+"""Share of the processors' time from which on a host's doing is worth a warning."""
 
 SERVER_FIGURES = "batch size, pad and invalid tokens, load imbalance, errors of predictions"
 
@@ -24,6 +27,7 @@ def warnings(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
     for point in comparison.plan.points:
         yield from _uneven_work(comparison, point)
     yield from _client(comparison)
+    yield from _host(comparison)
     if (count := _fewest(comparison)) is not None and count < 100:
         yield f"Runs have as few as {count:g} completed requests, so the 99th percentile is the slowest of them."
 
@@ -81,6 +85,25 @@ def _client(comparison: Comparison) -> Iterator[str]:
             f"In {len(slow)} of {len(comparison.plays)} runs the load generator was short of CPU itself, such as: "
             f"{slow[0].figures['client_warning']}"
         )
+
+
+def _host(comparison: Comparison) -> Iterator[str]:
+    shares = {
+        contestant.name: [share for play in comparison.plays if (share := _stolen(play, contestant)) is not None]
+        for contestant in comparison.plan.contestants
+    }
+    if max((share for own in shares.values() for share in own), default=0.0) >= MUCH_STOLEN:
+        told = ", ".join(
+            f"{name} {min(own) * 100:.0f} to {max(own) * 100:.0f} %" for name, own in shares.items() if own
+        )
+        yield (
+            f"This is a virtual machine, and its host took CPU time from it while contestants ran ({told}): "
+            "differences of that size may be the host's doing."
+        )
+
+
+def _stolen(play: Play, contestant: Contestant) -> float | None:
+    return play.figure("stolen_share") if play.contestant == contestant.name and play.whole else None
 
 
 def _fewest(comparison: Comparison) -> float | None:

@@ -17,6 +17,7 @@ import uvloop
 from loadgen.arrivals import Arrivals
 from loadgen.bench import Benchmark, BenchOptions, bench
 from loadgen.client import ServerError, Target
+from loadgen.compare.machine import theft
 from loadgen.compare.own_server import OwnServer, ServerFailure, own_server
 from loadgen.compare.plan import Contestant, Plan, Point
 from loadgen.compare.record import Comparison, Play, Trouble
@@ -141,16 +142,17 @@ def _warm_up(
 async def _play(
     book: _Book, contestant: Contestant, target: Target, number: int, point: Point, prompts: Sequence[Prompt]
 ) -> Play:
-    before = await scrape(target)
+    before, stolen = await scrape(target), theft()
     options = _options(book.plan, contestant, target, point)
     done = await bench(options, prompts, lambda _, total: book.watcher.watch(point.label, total))
+    taken = {"stolen_share": stolen()}
     # Whoever stops the run should not have to wait for figures of it that count for nothing.
     told = {} if done.run.interrupted else server_figures(before, await scrape(target))
     return Play(
         contestant=contestant.name,
         round=number,
         point=point,
-        figures=_figures(done) | told,
+        figures=_figures(done) | taken | told,
         latencies=tuple(sorted(one.end - one.scheduled for one in done.run.outcomes if one.completed)),
         predictions=tuple(
             (one.predicted_tokens, one.output_tokens)

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from loadgen.compare.machine import machine, settings_of, versions
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from loadgen.compare.machine import machine, settings_of, theft, versions
 
 
 def test_the_machine_and_the_versions_are_named() -> None:
     assert all(machine().values())
     found = versions()
     assert found["python"].startswith("3.") and found["lengthwise"][0].isdigit() and found["torch"][0].isdigit()
+
+
+def test_what_the_host_took_is_a_share_of_all_processors_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, stolen = iter([100.0, 110.0]), iter([7.0, 9.0])
+    monkeypatch.setattr("loadgen.compare.machine.time.monotonic", lambda: next(times))
+    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(steal=next(stolen)))
+    monkeypatch.setattr("loadgen.compare.machine.os.cpu_count", lambda: 4)
+    assert theft()() == 2.0 / (10 * 4)
+
+
+def test_where_the_system_does_not_say_what_the_host_took_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(user=1.0))
+    assert theft()() is None
 
 
 def test_only_settings_are_told_and_no_secrets() -> None:

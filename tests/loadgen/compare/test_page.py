@@ -133,6 +133,14 @@ def test_troubles_unequal_work_and_lost_requests_come_first() -> None:
     assert "did not generate equally many tokens (vs 900, magnus 1,000" in read(replace(lossy, plays=uneven)).said
 
 
+def test_a_host_that_took_much_is_told_of_by_contestant() -> None:
+    quiet = comparison(APART, POINTS[:1], {"stolen_share": 0.01})
+    assert "host took" not in read(quiet).said
+    plays = (replace(quiet.plays[0], figures={**quiet.plays[0].figures, "stolen_share": 0.125}), *quiet.plays[1:])
+    assert "(vs 1 to 12 %, magnus 1 to 1 %, baton-pd 1 to 1 %)" in read(replace(quiet, plays=plays)).said
+    assert "host took" not in read(comparison(APART, POINTS[:1], {"stolen_share": None})).said
+
+
 def test_json_holds_every_figure_of_every_round() -> None:
     points = (Point(2.0), Point(float("inf")))
     held = orjson.loads(orjson.dumps(document(comparison(APART, points), SETTING)))
