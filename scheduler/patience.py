@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Patience:
     """Numbers found by simulation (docs/lengthwise-strategy.md). Work is that of scheduler.work."""
 
-    share: float = 0.9
+    share: float = 0.8
     """β: how much may be served before a request although it came later, as a share of what first come, first served
     would have let others wait."""
     near: float = 1.25
