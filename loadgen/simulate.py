@@ -28,6 +28,7 @@ from scheduler.bilinear import Bilinear
 from scheduler.length.oracle import true_length
 from scheduler.length.table import Length
 from scheduler.order import Aging
+from scheduler.patience import Patience
 from scheduler.profile_store import FOLDER, ProfileError, read_profile
 from scheduler.strategy import STRATEGIES, Strategy
 
@@ -90,6 +91,7 @@ def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
         max_batch_size=args.max_batch_size,
         batch_wait_timeout=args.batch_wait_timeout,
         aging=Aging(args.aging_factor),
+        patience=Patience(args.overtaking_factor),
         slice_length=args.slice_length,
         min_interval=args.min_interval,
         recompute=args.recompute,
@@ -177,6 +179,7 @@ def _document(
         "slice_length": args.slice_length,
         "batch_wait_timeout": args.batch_wait_timeout,
         "aging_factor": args.aging_factor,
+        "overtaking_factor": args.overtaking_factor,
         "prediction": str(args.prediction),
         "recompute": args.recompute,
         "strategies": {name: figures_json(told[name]) | details_json(done[name]) for name in done},

@@ -103,6 +103,14 @@ def _add_scheduling(group: argparse._ArgumentGroup) -> None:
         "(default: %(default)g)",
     )
     group.add_argument(
+        "--overtaking-factor",
+        type=unsigned,
+        default=0.8,
+        metavar="N",
+        help="how much of what waits may be served before a request though it came later, where the cheapest goes "
+        "first (default: %(default)g)",
+    )
+    group.add_argument(
         "--prediction",
         type=_prediction,
         default=DEFAULT_PREDICTION,

@@ -98,6 +98,11 @@ class ServeConfig:
     aging_factor: float = option(
         10.0, "times its predicted time after which a request is no longer passed, where the shortest goes first", low=0
     )
+    overtaking_factor: float = option(
+        0.8,
+        "how much of what waits may be served before a request though it came later, where the cheapest goes first",
+        low=0,
+    )
     slice_length: int = option(128, "decode steps of a slice, for strategies that slice", low=1)
     min_interval: float | None = option(
         None, "least seconds between two arrangements of sliced batches; default: a median slice", low=0

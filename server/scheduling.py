@@ -10,6 +10,7 @@ from scheduler.batch_learning import Submit
 from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
 from scheduler.order import Aging
+from scheduler.patience import Patience
 from scheduler.refit_lessons import Grounds
 from scheduler.strategy import STRATEGIES
 from server.config import ServeConfig
@@ -37,6 +38,7 @@ def _limits(config: ServeConfig) -> Limits:
         max_batch_size=config.max_batch_size,
         batch_wait_timeout=config.batch_wait_timeout,
         aging=Aging(config.aging_factor),
+        patience=Patience(config.overtaking_factor),
         slice_length=config.slice_length,
         min_interval=config.min_interval,
         interval_factor=config.interval_factor,
