@@ -11,7 +11,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,9 +26,6 @@ from scheduler.length.store import manifest, save
 from server.length_worker import LengthWorker, Recall, Reply, Setup, Swap, Texts, load_embedder
 
 log = logging.getLogger(__name__)
-
-NICENESS = 19
-"""Growing forests may have what the processors do not need otherwise."""
 
 GOODBYE = 5.0
 """Seconds that a process has to end once nobody wants it any more."""
@@ -188,18 +184,10 @@ def _real_worker(setup: Setup) -> LengthWorker:
     return LengthWorker(embedder, setup)
 
 
-def _step_back() -> None:
-    """Take what the processors do not need otherwise, also for executors that are nice beside a predictor."""
-    os.nice(NICENESS)
-    if sys.platform == "linux":
-        with suppress(OSError):  # where a sandbox forbids it, niceness has to do
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
 def _train(connection: Connection[Any, Any], setup: Setup, training: Examples) -> None:
     """The trainer's process: grows one forest, and says what went wrong, or None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _step_back()
+    os.nice(setup.niceness)
     error = None
     try:
         forest = grow(training, setup.growth)

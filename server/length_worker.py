@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from models.embedder import Embedder
 
 
+NICENESS = 19
+"""A forest that grows hardly slows down what serves, and still gets somewhere where all cores are busy; in an idle
+class it might not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What the process works with."""
@@ -35,6 +40,8 @@ class Setup:
     forest: Path
     """May be absent: then nothing is predicted yet, but features are made, from which the first forest grows."""
     growth: Growth = Growth()
+    niceness: int = NICENESS
+    """Of the process that grows forests, above the server's own."""
 
 
 class Encoder(Protocol):

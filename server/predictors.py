@@ -34,7 +34,7 @@ from scheduler.length.table import Length
 from scheduler.strategy import STRATEGIES
 from server.config import ServeConfig
 from server.length_process import PredictorProcess, ProcessFailed, Work
-from server.length_worker import Setup
+from server.length_worker import NICENESS, Setup
 from server.lengths import Learned, Lengths, Predict, nobody, true_length
 from server.places import forest_path, journal_path, model_key, proxy_path
 from server.proxy_worker import predict_by_proxy
@@ -113,10 +113,13 @@ class Predictor:
 
 
 @asynccontextmanager
-async def opened_predictor(config: ServeConfig, work: Work | None = None) -> AsyncIterator[Predictor | None]:
+async def opened_predictor(
+    config: ServeConfig, work: Work | None = None, niceness: int = NICENESS
+) -> AsyncIterator[Predictor | None]:
     """Start the process that predicts, and do not wait for it; None where none is wanted.
 
-    `work` is what it does in place of its own, for tests. Raises CatalogError and StrategyError.
+    `work` is what it does in place of its own, for tests; `niceness` is that of the one that grows forests. Raises
+    CatalogError and StrategyError.
     """
     kind = KINDS.get(length_of(config))
     if kind is None:
@@ -124,7 +127,7 @@ async def opened_predictor(config: ServeConfig, work: Work | None = None) -> Asy
         return
     folder = await asyncio.to_thread(Catalog().resolve, config.embedder)
     path = kind.path(default_cache(), config.model)
-    setup = Setup(config.embedder, folder, config.embedder_max_tokens, path)
+    setup = Setup(config.embedder, folder, config.embedder_max_tokens, path, niceness=niceness)
     process = PredictorProcess(setup, work or kind.work)
     started = asyncio.create_task(process.start(), name="length predictor")
     try:

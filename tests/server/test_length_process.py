@@ -20,6 +20,7 @@ from models.embedder import Embedder
 from scheduler.length.features import FEATURES, LengthQuery
 from scheduler.length.forest import Examples, Growth, grow
 from scheduler.length.store import load, manifest, save
+from server import length_process
 from server.length_process import PredictorProcess, ProcessFailed
 from server.length_worker import LengthWorker, Setup, Swap, embed
 from tests.models import tiny_embedder
@@ -33,7 +34,8 @@ QUERIES = (LengthQuery("a b", "c d", 40, 100), LengthQuery("a b", "e", 5, 100))
 
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
-    return Setup("tiny", tmp_path, 32, tmp_path / "tiny.forest", Growth(trees=5))
+    """Nothing is nice, since other tests may keep all cores busy."""
+    return Setup("tiny", tmp_path, 32, tmp_path / "tiny.forest", Growth(trees=5), niceness=0)
 
 
 def keep_forest(setup: Setup, examples: Examples, *, embedder: str = "tiny") -> None:
@@ -107,6 +109,15 @@ async def test_a_real_embedder_works_in_the_process(setup: Setup, tmp_path_facto
     finally:
         process.close()
     assert np.array(features) == pytest.approx(embed(Embedder.load(folder, max_tokens=32), QUERIES), abs=1e-5)
+
+
+def test_a_forest_grows_as_nicely_as_it_is_told(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr("os.nice", given.append)
+    monkeypatch.setattr("signal.signal", lambda *ignored: None)
+    ours, theirs = multiprocessing.Pipe()
+    length_process._train(theirs, replace(setup, niceness=7), linear())
+    assert (given, ours.recv(), setup.forest.exists()) == ([7], None, True)
 
 
 @pytest.mark.timeout(400)

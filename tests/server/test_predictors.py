@@ -61,7 +61,7 @@ async def lengths_of(
     late: Callable[[float], None] = lambda seconds: None,
 ) -> AsyncIterator[Lengths]:
     async with (
-        opened_predictor(config, work) as predictor,
+        opened_predictor(config, work, niceness=0) as predictor,  # other tests may keep all cores busy
         opened_lengths(config, predictor, MonotonicClock(), Surroundings(held, late)) as lengths,
     ):
         yield lengths
