@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from loadgen.compare.plan import Contestant, Point
-from loadgen.compare.record import Comparison, Play
+from loadgen.compare.record import Comparison
 from loadgen.compare.verdict import Verdict, chance
 
 MUCH_STOLEN = 0.02
@@ -89,7 +89,9 @@ def _client(comparison: Comparison) -> Iterator[str]:
 
 def _host(comparison: Comparison) -> Iterator[str]:
     shares = {
-        contestant.name: [share for play in comparison.plays if (share := _stolen(play, contestant)) is not None]
+        contestant.name: [
+            share for point in comparison.plan.points for share in comparison.values(contestant, point, "stolen_share")
+        ]
         for contestant in comparison.plan.contestants
     }
     if max((share for own in shares.values() for share in own), default=0.0) >= MUCH_STOLEN:
@@ -100,10 +102,6 @@ def _host(comparison: Comparison) -> Iterator[str]:
             f"This is a virtual machine, and its host took CPU time from it while contestants ran ({told}): "
             "differences of that size may be the host's doing."
         )
-
-
-def _stolen(play: Play, contestant: Contestant) -> float | None:
-    return play.figure("stolen_share") if play.contestant == contestant.name and play.whole else None
 
 
 def _fewest(comparison: Comparison) -> float | None:

@@ -30,8 +30,8 @@ def test_a_batch_waits_as_long_as_it_is_told_to_fill_up() -> None:
 
 
 def test_the_cheapest_passes_until_the_overtaking_factor_of_what_waits_was_served() -> None:
-    """A long request waits, and short ones come one after another, each served before the next comes."""
-    for factor, served in ((0.0, []), (100.0, [1, 2])):
+    """A long request came first, and two short ones after it."""
+    for factor, served in ((0.0, [0]), (100.0, [1, 2])):
         waiting = batcher("lengthwise", overtaking_factor=factor, prefill_ahead=0)
         long_one, *short = (request(0), request(1), request(2))
         long_one.predicted_length = 90.0
@@ -39,8 +39,8 @@ def test_the_cheapest_passes_until_the_overtaking_factor_of_what_waits_was_serve
         for one in short:
             one.predicted_length = 1.0
             waiting.add(one, 0.0)
-        plans = [waiting.take(worker(rows=1), 0.0) for _ in served or [0]]
-        assert [one.row_id for plan in plans if plan is not None for one in plan.requests] == (served or [0])
+        plans = [waiting.take(worker(rows=1), 0.0) for _ in served]
+        assert [one.row_id for plan in plans if plan is not None for one in plan.requests] == served
 
 
 def test_the_shortest_passes_until_others_have_waited_the_aging_factor_times_their_time() -> None:
