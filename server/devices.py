@@ -19,6 +19,9 @@ from server.config import ServeConfig
 CPU_MEMORY_SHARE = 0.25
 """Part of the free memory that K and V may take on a CPU, over all executors, unless --kv-cache-memory says."""
 
+PREDICTOR_THREADS = 4
+"""At most: a short text's products are too small for more."""
+
 
 def hush_transformers() -> None:
     """What it reports of a load ends in our own errors; its progress bars are for terminals."""
@@ -47,6 +50,14 @@ def quantization(config: ServeConfig) -> str:
 def threads(config: ServeConfig) -> int:
     """CPU threads of one executor: an equal share of the cores that this process may use."""
     return max(1, len(os.sched_getaffinity(0)) // max(1, config.executors))
+
+
+def predictor_threads(device: str) -> int:
+    """CPU threads of the process that predicts lengths, for a --device: one where executors compute on the same cores,
+    a quarter of the cores beside GPUs."""
+    if device == "cpu" or not torch.cuda.is_available():
+        return 1
+    return max(1, min(PREDICTOR_THREADS, len(os.sched_getaffinity(0)) // 4))
 
 
 def context_length(config: ServeConfig, model: LoadedModel) -> int:

@@ -179,8 +179,10 @@ def answer_all(connection: Connection[Any, Any], make: Callable[[], Worker]) -> 
 def _real_worker(setup: Setup) -> LengthWorker:
     import torch  # here only: the trainer's process and the server's other parts start without
 
+    from server.devices import predictor_threads
+
     embedder = load_embedder(setup.folder, setup.max_tokens)
-    torch.set_num_threads(1)  # the other cores are the executors'
+    torch.set_num_threads(predictor_threads(setup.device))
     return LengthWorker(embedder, setup)
 
 

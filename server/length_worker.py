@@ -42,6 +42,8 @@ class Setup:
     growth: Growth = Growth()
     niceness: int = NICENESS
     """Of the process that grows forests, above the server's own."""
+    device: str = "cpu"
+    """That of the executors, as --device says."""
 
 
 class Encoder(Protocol):

@@ -127,7 +127,7 @@ async def opened_predictor(
         return
     folder = await asyncio.to_thread(Catalog().resolve, config.embedder)
     path = kind.path(default_cache(), config.model)
-    setup = Setup(config.embedder, folder, config.embedder_max_tokens, path, niceness=niceness)
+    setup = Setup(config.embedder, folder, config.embedder_max_tokens, path, niceness=niceness, device=config.device)
     process = PredictorProcess(setup, work or kind.work)
     started = asyncio.create_task(process.start(), name="length predictor")
     try:

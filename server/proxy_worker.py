@@ -57,6 +57,7 @@ def _worker(setup: Setup) -> ProxyWorker:
     import torch  # in this process only
 
     from models.proxy_store import load
+    from server.devices import predictor_threads
 
-    torch.set_num_threads(1)  # the other cores are the executors'
+    torch.set_num_threads(predictor_threads(setup.device))
     return ProxyWorker(load(setup.forest).packed(), partial(load_embedder, setup.folder, setup.max_tokens))

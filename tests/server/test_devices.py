@@ -1,0 +1,53 @@
+"""What the settings mean on machines with and without GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.loader import LoadError
+from server.config import ServeConfig
+from server.devices import cuda_devices, predictor_threads, threads
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """16 cores and two GPUs."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    return monkeypatch
+
+
+def config(**flags: object) -> ServeConfig:
+    return ServeConfig(model="m", **flags)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("machine")
+def test_executors_drive_a_gpu_each_unless_told_otherwise() -> None:
+    assert cuda_devices(config()) == ["cuda:0", "cuda:1"]
+    assert cuda_devices(config(executors=1)) == ["cuda:0"]
+    assert cuda_devices(config(device="cpu", executors=3)) == []
+    with pytest.raises(LoadError, match="only 2 CUDA devices are visible"):
+        cuda_devices(config(executors=3))
+
+
+def test_a_gpu_that_is_asked_for_must_be_there(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr("torch.cuda.device_count", lambda: 0)
+    assert cuda_devices(config()) == []
+    with pytest.raises(LoadError, match="no CUDA device is visible"):
+        cuda_devices(config(device="cuda"))
+
+
+@pytest.mark.usefixtures("machine")
+def test_executors_on_a_cpu_share_its_cores() -> None:
+    assert [threads(config(executors=executors)) for executors in (0, 1, 3, 32)] == [16, 16, 5, 1]
+
+
+def test_lengths_are_predicted_by_cores_that_no_executor_needs(machine: pytest.MonkeyPatch) -> None:
+    assert (predictor_threads("auto"), predictor_threads("cuda"), predictor_threads("cpu")) == (4, 4, 1)
+    machine.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    assert predictor_threads("auto") == 1
+    machine.setattr("os.sched_getaffinity", lambda pid: set(range(9)))
+    assert predictor_threads("auto") == 2
+    machine.setattr("torch.cuda.is_available", lambda: False)
+    assert predictor_threads("auto") == 1
