@@ -11,7 +11,8 @@ from loadgen.simulated_prediction import Predict, told
 from loadgen.simulation import Watch
 from loadgen.workload.lengths import Lengths
 from scheduler.clock import Clock
-from scheduler.dispatcher import Dispatcher, Refused
+from scheduler.dispatcher import Dispatcher
+from scheduler.refusal import Refused
 from scheduler.request import Request, State
 from scheduler.stream import TokenStream
 

@@ -13,7 +13,7 @@ from scheduler.stream import merge
 
 @dataclass(eq=False, slots=True)
 class Assignment:
-    """Only the dispatcher changes it. It is over when no row is open any more."""
+    """Only the books (books.py) change it. It is over when no row is open any more."""
 
     plan: Plan
     executor: int

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from engine.messages import FinishReason, RowUpdate, SamplingParams
-from scheduler.dispatcher import Refused, TooLate
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
+from scheduler.refusal import Refused, TooLate
 from scheduler.request import Request
 from server.admission import check_tokens
 from server.errors import bad_request, busy

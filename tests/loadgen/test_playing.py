@@ -13,8 +13,9 @@ from loadgen.playing import PlayError, random_prompts, serve
 from loadgen.simulated_prediction import Predict
 from loadgen.simulation import Simulation, served
 from loadgen.workload.lengths import Lengths
-from scheduler.dispatcher import Dispatcher, Refused
+from scheduler.dispatcher import Dispatcher
 from scheduler.length.oracle import true_length
+from scheduler.refusal import Refused
 from scheduler.request import Request, State, Times
 
 TRACE = [Lengths(0.0, 3, 5), Lengths(1.0, 2, 9)]

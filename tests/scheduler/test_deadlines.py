@@ -9,7 +9,8 @@ import pytest
 from engine.messages import FinishReason, SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching import Limits
-from scheduler.dispatcher import Dispatcher, TooLate
+from scheduler.dispatcher import Dispatcher
+from scheduler.refusal import TooLate
 from scheduler.request import Failure, Request, State
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import VirtualClock, admitted, port, token

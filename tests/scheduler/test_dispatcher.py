@@ -10,7 +10,8 @@ import pytest
 from engine.messages import Admit, ExecutorDied, FinishReason, RowUpdate, SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching import Limits
-from scheduler.dispatcher import Dispatcher, Refused
+from scheduler.dispatcher import Dispatcher
+from scheduler.refusal import Refused
 from scheduler.request import Request, State
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, cancelled, port, token

@@ -12,10 +12,11 @@ from engine.messages import Admit, Cancel, ExecutorDied, FinishReason, RowId, Ro
 from scheduler.assembly import Parts, assemble
 from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
-from scheduler.dispatcher import Dispatcher, Refused
+from scheduler.dispatcher import Dispatcher
 from scheduler.join import JoinBatcher
 from scheduler.placement import idle_first
 from scheduler.plan import Plan
+from scheduler.refusal import Refused
 from scheduler.request import Request, State
 from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker

@@ -122,7 +122,7 @@ def test_the_dispatcher_asks_for_the_slot_and_gives_it_to_whom_it_is_for() -> No
     dispatcher.receive(StepReport(0, 3, (), executor.report().shape, 0.0, handed_back=handed_back))
     dispatcher.dispatch()
     assert admitted(executor.take()) == [[short.row_id]]
-    assert (long_one.generated, list(dispatcher._parts.batcher.waiting)) == (2, [long_one])
+    assert (long_one.generated, list(dispatcher.waiting)) == (2, [long_one])
 
 
 COST = Bilinear(0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1)

@@ -17,8 +17,8 @@ from engine.messages import FinishReason, RowUpdate, SamplingParams, TokenLogpro
 from models.catalog import CatalogError
 from models.loader import SamplingDefaults
 from models.text import TextError
-from scheduler.dispatcher import Refused
 from scheduler.length.distribution import LengthDistribution
+from scheduler.refusal import Refused
 from scheduler.request import Failure, Request, State, Times
 from server.config import ServeConfig
 from server.service import Limits, Service

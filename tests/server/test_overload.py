@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from engine.messages import FinishReason, RowUpdate
-from scheduler.dispatcher import TooLate
+from scheduler.refusal import TooLate
 from scheduler.request import Failure, Request
 from server import body as body_module
 from server.errors import busy
