@@ -7,7 +7,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.engine.command import add_model_flags, failed, positive
+from loadgen.engine.command import add_model_flags, failed
+from loadgen.flag_values import whole
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -41,14 +42,14 @@ def add_parser(subparsers: Subparsers) -> None:
         help="the same in Target-2 (default: %(default)s)",
     )
     parser.add_argument(
-        "--num-queries", type=positive, default=60, metavar="N",
+        "--num-queries", type=whole, default=60, metavar="N",
         help="queries of Target-1; the paper's are 120 (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--num-short-queries", type=positive, default=30, metavar="N",
+        "--num-short-queries", type=whole, default=30, metavar="N",
         help="queries of Target-2, as in the paper (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=positive, default=1, metavar="N", help="runs of each; medians are shown")
+    parser.add_argument("--rounds", type=whole, default=1, metavar="N", help="runs of each; medians are shown")
     parser.add_argument("--save-result", type=Path, metavar="FILE", help="write figures and curves as JSON")
     parser.add_argument("--save-report", type=Path, metavar="FILE", help="write tables and plots as HTML")
     parser.set_defaults(run=run, computes=True)

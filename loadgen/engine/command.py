@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.flag_values import whole, whole_from
 from models.quantization import QUANTIZATIONS
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 MODEL = "smollm2-135m-instruct"
 ROWS = (1, 8, 32, 64)
+SEVERAL = whole_from(2)
+"""Lengths in which a token follows another."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -27,21 +30,21 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_model_flags(parser, dtype="auto")
     parser.add_argument(
-        "--rows", type=positive, nargs="+", metavar="N",
+        "--rows", type=whole, nargs="+", metavar="N",
         help=f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged or --overhead: none)",
     )  # fmt: skip
-    parser.add_argument("--input-len", type=positive, default=64, metavar="N", help="prompt tokens of a row")
-    parser.add_argument("--output-len", type=several, default=64, metavar="N", help="tokens to generate for a row")
-    parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="rounds that count, after one more")
+    parser.add_argument("--input-len", type=whole, default=64, metavar="N", help="prompt tokens of a row")
+    parser.add_argument("--output-len", type=SEVERAL, default=64, metavar="N", help="tokens to generate for a row")
+    parser.add_argument("--rounds", type=whole, default=3, metavar="N", help="rounds that count, after one more")
     parser.add_argument(
         "--beside", nargs="+", choices=QUANTIZATIONS, default=(), metavar="KIND",
         help=f"also this engine with its weights kept so: {', '.join(QUANTIZATIONS)}",
     )  # fmt: skip
     parser.add_argument("--ragged", action="store_true", help="compare with requests of different lengths")
-    parser.add_argument("--num-requests", type=positive, default=128, metavar="N", help="of --ragged")
-    parser.add_argument("--min-len", type=several, default=16, metavar="N", help="shortest prompt and output of it")
-    parser.add_argument("--max-len", type=several, default=256, metavar="N", help="longest prompt and output of it")
-    parser.add_argument("--slots", type=positive, default=32, metavar="N", help="rows at a time in it")
+    parser.add_argument("--num-requests", type=whole, default=128, metavar="N", help="of --ragged")
+    parser.add_argument("--min-len", type=SEVERAL, default=16, metavar="N", help="shortest prompt and output of it")
+    parser.add_argument("--max-len", type=SEVERAL, default=256, metavar="N", help="longest prompt and output of it")
+    parser.add_argument("--slots", type=whole, default=32, metavar="N", help="rows at a time in it")
     parser.add_argument("--overhead", action="store_true", help="time a step of 32 rows outside the forward pass")
     parser.add_argument("--save-result", type=Path, metavar="FILE", help="write the figures as JSON")
     parser.set_defaults(run=run, computes=True)
@@ -87,23 +90,3 @@ def failed(message: str) -> int:
     """Tell why; returns the exit code."""
     print(f"lengthwise: error: {message}", file=sys.stderr)
     return 1
-
-
-def positive(text: str) -> int:
-    """A whole number from 1 on."""
-    return _whole(text, 1)
-
-
-def several(text: str) -> int:
-    """A whole number from 2 on."""
-    return _whole(text, 2)
-
-
-def _whole(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-    return value

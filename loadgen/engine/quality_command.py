@@ -7,7 +7,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.engine.command import MODEL, failed, positive, several
+from loadgen.engine.command import MODEL, SEVERAL, failed
+from loadgen.flag_values import whole
 from models.quantization import QUANTIZATIONS, Quantization
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "--dataset-path", type=Path, nargs="+", default=[], metavar="FILE",
         help="JSONL files as of the workload `jsonl`, an equal share of each (default: texts of the standard library)",
     )  # fmt: skip
-    parser.add_argument("--num-texts", type=positive, default=64, metavar="N", help="texts, all files together")
-    parser.add_argument("--max-len", type=several, default=256, metavar="N", help="tokens that are read of a text")
+    parser.add_argument("--num-texts", type=whole, default=64, metavar="N", help="texts, all files together")
+    parser.add_argument("--max-len", type=SEVERAL, default=256, metavar="N", help="tokens that are read of a text")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice of texts")
     parser.set_defaults(run=run, computes=True)
 
