@@ -156,7 +156,7 @@ class Dispatcher:
             case StepReport():
                 self._books.book(report)
             case ExecutorDied(executor, error, salvaged):
-                self._books.bury(executor, error, salvaged)
+                self._books.bury(executor, error, set(salvaged))
                 if not self._books.live():
                     self._dead.set()
         self._changed()
