@@ -47,9 +47,14 @@ def quantization(config: ServeConfig) -> str:
     )
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def threads(config: ServeConfig) -> int:
     """CPU threads of one executor: an equal share of the cores that this process may use."""
-    return max(1, len(os.sched_getaffinity(0)) // max(1, config.executors))
+    return max(1, cores() // max(1, config.executors))
 
 
 def predictor_threads(device: str) -> int:
@@ -57,7 +62,7 @@ def predictor_threads(device: str) -> int:
     a quarter of the cores beside GPUs."""
     if device == "cpu" or not torch.cuda.is_available():
         return 1
-    return max(1, min(PREDICTOR_THREADS, len(os.sched_getaffinity(0)) // 4))
+    return max(1, min(PREDICTOR_THREADS, cores() // 4))
 
 
 def context_length(config: ServeConfig, model: LoadedModel) -> int:

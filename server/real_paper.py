@@ -35,7 +35,7 @@ from scheduler.profile_store import ProfileError
 from scheduler.strategy import Strategy
 from server.conditions import device_name
 from server.config import ServeConfig, load_config
-from server.devices import cuda_devices, threads
+from server.devices import cores, cuda_devices, threads
 from server.loading import load_models
 from server.measured_engine import Engine, load_engine, new_executors
 
@@ -88,16 +88,15 @@ def _config(args: argparse.Namespace) -> ServeConfig:
     config = load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
     if config.executors or cuda_devices(config):
         return config
-    cores = len(os.sched_getaffinity(0))
-    return replace(config, executors=min(EXECUTORS[args.paper], cores))
+    return replace(config, executors=min(EXECUTORS[args.paper], cores()))
 
 
 def _about(engine: Engine) -> str:
     model, config = engine.models[0], engine.config
     kept = "" if model.quantization is Quantization.NONE else f", weights in {model.quantization}"
-    cores = f", {threads(config)} threads each" if model.device.type == "cpu" else ""
+    share = f", {threads(config)} threads each" if model.device.type == "cpu" else ""
     dtype = str(model.kv.dtype).removeprefix("torch.")
-    return f"{config.model} in {dtype}{kept} on {device_name(model.device)}{cores}"
+    return f"{config.model} in {dtype}{kept} on {device_name(model.device)}{share}"
 
 
 def _apart(work: Callable[[], T]) -> T:
