@@ -31,6 +31,10 @@ def unsigned(text: str) -> float:
     return number(text, lambda value: value >= 0, "a number of at least 0")
 
 
+def factor(text: str) -> float:
+    return number(text, lambda value: value >= 1, "a number of at least 1")
+
+
 def number(text: str, fits: Callable[[float], bool], what: str) -> float:
     """A finite number that fits; raises ArgumentTypeError, which says that the text is not `what`."""
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.flag_values import natural, positive, unsigned, whole
+from loadgen.flag_values import factor, natural, positive, unsigned, whole
 from loadgen.workload import flags as workload_flags
 
 if TYPE_CHECKING:
@@ -109,6 +109,13 @@ def _add_scheduling(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="how much of what waits may be served before a request though it came later, where the cheapest goes "
         "first (default: %(default)g)",
+    )
+    group.add_argument(
+        "--outlier-factor",
+        type=factor,
+        default=3.0,
+        metavar="N",
+        help="times that for the most expensive one of 200 requests; 1: as for all others (default: %(default)g)",
     )
     group.add_argument(
         "--prediction",

@@ -33,7 +33,8 @@ class Line(Collection[Request], Protocol):
         ...
 
     def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
-        """The best `count` for this executor, best first; only asked while anything waits."""
+        """The best `count` for this executor, best first, or less if others had better wait; only asked while anything
+        waits."""
         ...
 
     def serve(self, request: Request) -> None:

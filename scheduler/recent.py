@@ -14,6 +14,9 @@ class Recent:
         self._order: deque[float] = deque()
         self._sorted: list[float] = []
 
+    def __len__(self) -> int:
+        return len(self._sorted)
+
     def add(self, number: float) -> None:
         self._order.append(number)
         bisect.insort(self._sorted, number)

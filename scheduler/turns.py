@@ -8,30 +8,35 @@ request that came at S = s is promoted once
 
 B is the work that waits now, which is how long one that comes now would wait if nobody overtook, whatever the order was
 so far; Q is the 99th percentile of that over the requests that came last. So all are promised to begin about as soon as
-nearly all would have begun, first come, first served. Requests that are due by their deadline go first, the earliest
-deadline first (order.due_at); then the promoted in the order in which they came; of the others the cheapest does.
+nearly all would have begun, first come, first served. The most expensive one of OUTLIERS is promised less, and promoted
+at `outliers` times as much: so few can hold a good part of all work, which all others would wait for. Requests that are
+due by their deadline go first, the earliest deadline first (order.due_at); then the promoted in the order in which they
+came; of the others the cheapest, as far as it is worth a place beside the rows that run (company.py).
 
 The bound. Let B* be the most work that waits in a class of `priority` while a request does, or did when one of the
 RECENT requests before it came; let w* be the work that one plan takes from the line at most. Once β·B* has been taken
 since it came, it is promoted for good. From then on only promoted ones are taken, those that came later have later
 places, and those that came before it waited when it came: B* at most. So before it no more is taken than
 
-    (1 + β)·B* + w*
+    (1 + β)·B* + w*        (1 + β·outliers)·B* + w* before an outlier
 
 unless of better classes or since it was due, however many cheaper requests come. A line of Q requests at most bounds B*
-by Q times the work of the largest. With a profile, work is seconds of a device, so with W executors this is W times as
-many seconds as it takes; without one it is in units of scheduler.work. It is predicted work: the bound is as good as
-the predictions' sum. A row that was handed back begins to wait anew, and waits as long at most again; it makes way for
-others once (preemption.py).
+by Q times the work of the largest. Who is not worth a place waits for work to be taken or for rows to end, and an
+executor without rows is given the first. With a profile, work is seconds of a device, so with W executors this is W
+times as many seconds as it takes; without one it is in units of scheduler.work. It is predicted work: the bound is as
+good as the predictions' sum. A row that was handed back begins to wait anew, and waits as long at most again; it makes
+way for others once (preemption.py).
 """
 
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from scheduler.company import worth_joining
 from scheduler.order import Aging, Key, due_at
 from scheduler.patience import Patience
 from scheduler.recent import Recent
@@ -47,6 +52,9 @@ RECENT = 1024
 
 NEARLY_ALL = 0.99
 
+OUTLIERS = 200
+"""Of so many requests that came last the most expensive one is an outlier; none is before so many have come."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Turn:
@@ -58,6 +66,7 @@ class Turn:
     """s."""
     due: float
     """From when on it is due, in seconds of the clock; infinity without a deadline."""
+    outlier: bool
 
     @property
     def by_place(self) -> Key:
@@ -78,6 +87,9 @@ class SortedTurns:
 
     def __init__(self) -> None:
         self.by_place: list[Turn] = []
+        """But for outliers."""
+        self.outliers: list[Turn] = []
+        """By place too."""
         self.by_work: list[Turn] = []
         self.by_deadline: list[Turn] = []
         self.work = 0.0
@@ -97,12 +109,14 @@ class SortedTurns:
         """The earliest deadline first."""
         return [turn for turn in self.by_deadline if turn.due <= now]
 
-    def promoted(self, limit: float) -> list[Turn]:
-        """Those whose place is the limit or before it, first come first."""
-        return self.by_place[: bisect.bisect_right(self.by_place, limit, key=_place)]
+    def promoted(self, limit: float, outliers_limit: float) -> list[Turn]:
+        """Those whose place is their limit or before it, first come first."""
+        usual = self.by_place[: bisect.bisect_right(self.by_place, limit, key=_place)]
+        outliers = self.outliers[: bisect.bisect_right(self.outliers, outliers_limit, key=_place)]
+        return list(heapq.merge(usual, outliers, key=_by_place)) if outliers else usual
 
     def _kept(self, turn: Turn) -> Iterator[tuple[list[Turn], Callable[[Turn], Key]]]:
-        yield self.by_place, _by_place
+        yield self.outliers if turn.outlier else self.by_place, _by_place
         yield self.by_work, _by_work
         if turn.request.deadline is not None:
             yield self.by_deadline, _by_deadline
@@ -120,6 +134,7 @@ class Turns(Collection[Request]):
         self._taken = 0.0  # S
         self._waits = Recent(RECENT)  # B, when each request came
         self._promise = 0.0  # Q
+        self._works = Recent(RECENT)  # w, of each request when it came
         self._now = -inf  # when somebody asked last
 
     def __len__(self) -> int:
@@ -144,7 +159,8 @@ class Turns(Collection[Request]):
         if not request.runs:  # else it is no newcomer
             self._waits.add(turns.work)
             self._promise = self._waits.quantile(NEARLY_ALL)
-        turn = Turn(request, self._work.of(request), self._taken, due_at(request, self._aging))
+            self._works.add(self._work.of(request))
+        turn = self._turn(request, self._taken)
         self._turns[request] = turn
         turns.add(turn)
 
@@ -154,7 +170,7 @@ class Turns(Collection[Request]):
         if turn is not None:
             turns = self._classes[request.priority]
             turns.remove(turn)
-            revised = Turn(request, self._work.of(request), turn.place, due_at(request, self._aging))
+            revised = self._turn(request, turn.place)
             self._turns[request] = revised
             turns.add(revised)
 
@@ -173,22 +189,36 @@ class Turns(Collection[Request]):
         self.discard(request)
 
     def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
-        """Those that are due, and promoted ones, if any; else the cheapest, of equals those that need least padding
-        beside its rows."""
+        """Those that are due, and promoted ones, if any; else the cheapest that are worth a place beside its rows, of
+        equals those that need least padding there. Who waits alone is always worth it."""
         turns = self._classes[self.best_class(now)]
         urgent = self._urgent(turns)
         if urgent:
             return [turn.request for turn in urgent[:count]]
-        cheapest = turns.by_work[: max(count, WEIGHED)]
+        cheapest = self._worth_joining(turns.by_work[: max(count, WEIGHED)], worker)
+        if not cheapest:
+            return []
         near = bisect.bisect_right(cheapest, self._patience.near * cheapest[0].work, key=_work)
         equals = sorted(cheapest[:near], key=self._fit(worker)) if near > 1 else cheapest[:near]
         return [turn.request for turn in (*equals, *cheapest[near:])][:count]
 
+    def _turn(self, request: Request, place: float) -> Turn:
+        work = self._work.of(request)
+        outlier = len(self._works) >= OUTLIERS and work > self._works.quantile(1 - 1 / OUTLIERS)
+        return Turn(request, work, place, due_at(request, self._aging), outlier)
+
     def _urgent(self, turns: SortedTurns) -> list[Turn]:
         """Who goes before the cheapest."""
-        limit = self._taken - self._patience.share * max(self._promise, turns.work)
-        due, promoted = turns.due(self._now), turns.promoted(limit)
+        passed = self._patience.share * max(self._promise, turns.work)
+        promoted = turns.promoted(self._taken - passed, self._taken - self._patience.outliers * passed)
+        due = turns.due(self._now)
         return list(dict.fromkeys((*due, *promoted))) if due else promoted
+
+    def _worth_joining(self, turns: list[Turn], worker: Worker) -> list[Turn]:
+        if len(self._turns) == 1:
+            return turns
+        worth = set(worth_joining((turn.request for turn in turns), worker, self._work.model))
+        return [turn for turn in turns if turn.request in worth]
 
     def _fit(self, worker: Worker) -> Callable[[Turn], Key]:
         def key(turn: Turn) -> Key:

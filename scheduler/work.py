@@ -51,6 +51,8 @@ class Work:
     """Of a row whose K and V do, however long it is."""
     keep_kv: range = EVERY_LENGTH
     """Tokens of rows whose K and V do; all tokens of others are read again."""
+    model: Bilinear = UNMEASURED
+    """Of serving time, which the prices come from."""
 
     def of(self, request: Request) -> float:
         """All that a request has still to do, in a batch no longer than itself. Nothing is charged for K and V that
@@ -104,6 +106,7 @@ def work_of(
         copy=model.c1 if model.knows_copies else COPY_SHARE * prompt,
         row_copy=model.c0,
         keep_kv=keep_kv,
+        model=model,
     )
 
 

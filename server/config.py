@@ -103,6 +103,9 @@ class ServeConfig:
         "how much of what waits may be served before a request though it came later, where the cheapest goes first",
         low=0,
     )
+    outlier_factor: float = option(
+        3.0, "times --overtaking-factor for the most expensive one of 200 requests; 1: as for all others", low=1
+    )
     slice_length: int = option(128, "decode steps of a slice, for strategies that slice", low=1)
     min_interval: float | None = option(
         None, "least seconds between two arrangements of sliced batches; default: a median slice", low=0

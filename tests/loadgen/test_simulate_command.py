@@ -68,10 +68,10 @@ def test_a_trace_keeps_its_own_times(tmp_path: Path) -> None:
 
 def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:
     flags = ("--batch-wait-timeout", "0.5", "--max-batch-size", "3", "--overtaking-factor", "0.25")
-    args = parse(tmp_path, *SHORT, "--aging-factor", "2.5", *flags)
+    args = parse(tmp_path, *SHORT, "--aging-factor", "2.5", "--outlier-factor", "2", *flags)
     limits = limits_of(args, machine_of(args)[1])
     assert (limits.aging.factor, limits.batch_wait_timeout, limits.max_batch_size) == (2.5, 0.5, 3)
-    assert limits.patience.share == 0.25
+    assert (limits.patience.share, limits.patience.outliers) == (0.25, 2.0)
 
 
 @pytest.mark.parametrize("by_name", [True, False])

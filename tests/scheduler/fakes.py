@@ -67,8 +67,10 @@ def port(index: int = 0, *, capacity: int = 1000, rows: int = 4, context: int = 
     return FakePort(ExecutorInfo(index, "cpu", capacity_tokens=capacity, max_rows=rows, context_length=context))
 
 
-def request(row_id: RowId = 0, length: int = 4, *, arrival: float = 0.0, priority: int = 0) -> Request:
-    return Request(row_id, tuple(range(length)), SamplingParams(max_tokens=8), Times(arrival), priority)
+def request(
+    row_id: RowId = 0, length: int = 4, *, arrival: float = 0.0, priority: int = 0, max_tokens: int = 8
+) -> Request:
+    return Request(row_id, tuple(range(length)), SamplingParams(max_tokens=max_tokens), Times(arrival), priority)
 
 
 def kit(

@@ -60,6 +60,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "batch_wait_timeout": 0.0625,
         "aging_factor": 11.5,
         "overtaking_factor": 0.375,
+        "outlier_factor": 1.5,
         "slice_length": 8,
         "min_interval": 0.75,
         "interval_factor": 0.125,

@@ -43,6 +43,28 @@ def test_the_cheapest_passes_until_the_overtaking_factor_of_what_waits_was_serve
         assert [one.row_id for plan in plans if plan is not None for one in plan.requests] == served
 
 
+def passing_an_outlier(factor: float) -> int:
+    """Short requests that are served before one that is more expensive than the 200 before it; one waits at a time."""
+    waiting = batcher("lengthwise", overtaking_factor=1.0, outlier_factor=factor, prefill_ahead=0)
+    idle = worker(rows=1)
+    for row_id in range(200):
+        waiting.add(request(row_id, max_tokens=1), 0.0)
+        waiting.take(idle, 0.0)
+    waiting.add(request(500, max_tokens=8), 0.0)
+    for row_id in range(501, 1000):
+        waiting.add(request(row_id, max_tokens=1), 0.0)
+        plan = waiting.take(idle, 0.0)
+        if plan is not None and plan.requests[0].row_id == 500:
+            return row_id - 501
+    raise AssertionError("it has no turn")
+
+
+def test_an_outlier_is_passed_by_the_outlier_factor_times_as_many() -> None:
+    many = passing_an_outlier(1.0)
+    assert many >= 4
+    assert 2 * many <= passing_an_outlier(2.0) <= 2 * many + 1
+
+
 def test_the_shortest_passes_until_others_have_waited_the_aging_factor_times_their_time() -> None:
     """8 tokens are 8 seconds of this machine; the short one comes when they have passed."""
     for factor, first in ((0.5, 0), (2.0, 1)):
