@@ -6,12 +6,13 @@ Whoever asks pauses the rows; they come back into the waiting line with what the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
 from engine.messages import RowId
 from scheduler.batching import Kit
+from scheduler.company import worth_joining
 from scheduler.remaining import expected_remaining
 from scheduler.request import Request
 from scheduler.work import Work
@@ -32,7 +33,8 @@ class Swap:
     the request needs, and c those that could be done in the time that it takes to copy a row's K and V out and in, or
     to read it again where they are not kept. With the row's slot the request ends f earlier, and the row g + c later.
     So they swap when f > factor·(g + c); the row is the one that has most left to do, of the class of the request. Only
-    the best request that waits is weighed, one row at a time. `factor` is the hysteresis.
+    the best request that waits is weighed, one row at a time, and only if it is worth a place beside the others
+    (company.py): else it would not take it. `factor` is the hysteresis.
 
     None thrashes, and none starves: a row has its slot for a slice at least, and makes way once in its life, so that it
     waits twice at most; and it cannot take the slot back from the request, which ends before anything it would have to
@@ -63,7 +65,10 @@ class Swap:
             return None
         row = max(rows, key=lambda row: (expected_remaining(row), row.row_id))
         until_free = min(expected_remaining(row) for row in worker.requests.values())
-        return row if until_free > needed + self.factor * self.work.swap(row) else None
+        if until_free <= needed + self.factor * self.work.swap(row):
+            return None
+        others = {row_id: held for row_id, held in worker.requests.items() if held is not row}
+        return row if any(worth_joining([request], replace(worker, requests=others), self.work.model)) else None
 
     def _served(self, worker: Worker) -> list[Request]:
         """Rows that have had their slot for a slice."""

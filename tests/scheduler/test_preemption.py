@@ -50,6 +50,17 @@ def waiting(left: float, *, priority: int = 0) -> Request:
     return row(9, left, had=0, priority=priority)
 
 
+def test_nobody_makes_way_for_one_that_would_not_take_the_place() -> None:
+    """Its long prompt would make iterations thirty times as long for rows that have ten times as much left to do."""
+    by_cells = Work(0.0, 0.0, token=1.0, cell=0.0, model=Bilinear(0.0, 0.0, 0.0, 0.0, d1=1.0, d2=0.0, d3=0.0, d4=0.0))
+    rule = Swap(by_cells, SLICE, factor=2.0)
+    rows = [row(row_id, 8.0) for row_id in range(8)]
+    for length, pauses in ((4, {0: (7,)}), (120, {})):
+        asking = request(9, length)
+        asking.predicted_length = 1.0
+        assert rule([running(*rows)], [asking], 0.0) == pauses
+
+
 @pytest.mark.parametrize(("left", "swapped"), [(1.4, True), (1.5, False), (2.0, False)])
 def test_a_request_that_needs_a_slot_for_less_than_half_the_time_to_the_next_takes_one(
     left: float, swapped: bool
