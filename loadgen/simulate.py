@@ -91,7 +91,7 @@ def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
         max_batch_size=args.max_batch_size,
         batch_wait_timeout=args.batch_wait_timeout,
         aging=Aging(args.aging_factor),
-        patience=Patience(args.overtaking_factor, outliers=args.outlier_factor),
+        patience=Patience(args.overtaking_factor, outlier_factor=args.outlier_factor),
         slice_length=args.slice_length,
         min_interval=args.min_interval,
         recompute=args.recompute,

@@ -1,10 +1,10 @@
 """Which requests are worth a place beside the rows that run. Knows no queue and no clock.
 
-An executor whose rows are expected to run E_i more iterations of τ seconds completes Σ 1/E_i requests in each. One more
-row of E iterations adds 1/E to the sum, and makes iterations Δτ longer for all: by its own cells, and by the padding of
-all others if it is longer than they are. It joins if
+A slot whose row is expected to generate G_i tokens, in iterations of τ seconds, completes 1/(G_i·τ) such requests a
+second. One more row of G tokens adds 1/G, and makes iterations Δτ longer for all: by its own cells, and by the padding
+of all others if it is longer than they are. It joins if
 
-    τ/E  >=  WORTH·Δτ·Σ 1/E_i
+    τ/G  >=  WORTH·Δτ·Σ 1/G_i
 
 With WORTH = 1 that would be whenever more requests are completed in a second with it than without. So a long row does
 not slow many short ones, and leaves its place to those that come meanwhile; it joins others of its kind, or few. Rows
@@ -20,17 +20,22 @@ from scheduler.remaining import expected_remaining
 from scheduler.request import Request
 from scheduler.worker import Worker
 
-WORTH = 0.5
-"""Found by simulation (docs/lengthwise-strategy.md): with more the long wait too long."""
+WORTH = 0.7
+"""Found by simulation (docs/lengthwise-strategy.md): the larger, the shorter the mean and the longer the tail."""
 
 
 def worth_joining(requests: Iterable[Request], worker: Worker, model: Bilinear) -> Iterator[Request]:
     """Those that are, beside the rows of an executor and those before them; in their order."""
     rows, columns = worker.rows, worker.columns
-    completed = sum(1 / expected_remaining(row) for row in worker.requests.values())
+    completed = sum(_completed(row) for row in worker.requests.values())
     for request in requests:
-        share, wider = 1 / expected_remaining(request), max(columns, request.kv_length)
+        wider = max(columns, request.kv_length)
         alone, joined = model.iteration(rows, columns), model.iteration(rows + 1, wider)
-        if not rows or share * alone >= WORTH * (joined - alone) * completed:
+        if not rows or _completed(request) * alone >= WORTH * (joined - alone) * completed:
             yield request
-            rows, columns, completed = rows + 1, wider, completed + share
+            rows, columns, completed = rows + 1, wider, completed + _completed(request)
+
+
+def _completed(row: Request) -> float:
+    """Requests like it that a slot completes in an iteration; one that outlives its prediction is like longer ones."""
+    return 1 / (row.generated + expected_remaining(row))

@@ -14,9 +14,9 @@ class Patience:
     would have let others wait."""
     near: float = 1.25
     """Requests up to this many times as expensive as the cheapest are its equals; the one that fits best goes first."""
-    outliers: float = 3.0
+    outlier_factor: float = 3.0
     """How many times as much may be served before one that is more expensive than nearly all."""
 
     def __post_init__(self) -> None:
-        if self.share < 0 or min(self.near, self.outliers) < 1:
+        if self.share < 0 or min(self.near, self.outlier_factor) < 1:
             raise ValueError(f"patience must not be negative, and its factors not less than 1: {self}")

@@ -34,7 +34,7 @@ class Swap:
     to read it again where they are not kept. With the row's slot the request ends f earlier, and the row g + c later.
     So they swap when f > factor·(g + c); the row is the one that has most left to do, of the class of the request. Only
     the best request that waits is weighed, one row at a time, and only if it is worth a place beside the others
-    (company.py): else it would not take it. `factor` is the hysteresis.
+    (company.py), promoted or not: one whose padding slows them all waits for a slot. `factor` is the hysteresis.
 
     None thrashes, and none starves: a row has its slot for a slice at least, and makes way once in its life, so that it
     waits twice at most; and it cannot take the slot back from the request, which ends before anything it would have to
@@ -67,7 +67,11 @@ class Swap:
         until_free = min(expected_remaining(row) for row in worker.requests.values())
         if until_free <= needed + self.factor * self.work.swap(row):
             return None
-        others = {row_id: held for row_id, held in worker.requests.items() if held is not row}
+        others = {
+            row_id: held
+            for row_id, held in worker.requests.items()
+            if held is not row and held.priority <= request.priority
+        }
         return row if any(worth_joining([request], replace(worker, requests=others), self.work.model)) else None
 
     def _served(self, worker: Worker) -> list[Request]:

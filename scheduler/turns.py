@@ -8,24 +8,28 @@ request that came at S = s is promoted once
 
 B is the work that waits now, which is how long one that comes now would wait if nobody overtook, whatever the order was
 so far; Q is the 99th percentile of that over the requests that came last. So all are promised to begin about as soon as
-nearly all would have begun, first come, first served. The most expensive one of OUTLIERS is promised less, and promoted
-at `outliers` times as much: so few can hold a good part of all work, which all others would wait for. Requests that are
-due by their deadline go first, the earliest deadline first (order.due_at); then the promoted in the order in which they
-came; of the others the cheapest, as far as it is worth a place beside the rows that run (company.py).
+nearly all would have begun, first come, first served. Outliers, the most expensive one of ONE_IN, are promised a later
+start, and promoted at `outlier_factor` times as much: so few can hold a tenth of all work, which all others would wait
+for. Requests that are due by their deadline go first, the earliest deadline first (order.due_at); then the promoted in
+the order in which they came; of the others the cheapest, as far as it is worth a place beside the rows that run
+(company.py).
 
 The bound. Let B* be the most work that waits in a class of `priority` while a request does, or did when one of the
 RECENT requests before it came; let w* be the work that one plan takes from the line at most. Once β·B* has been taken
 since it came, it is promoted for good. From then on only promoted ones are taken, those that came later have later
 places, and those that came before it waited when it came: B* at most. So before it no more is taken than
 
-    (1 + β)·B* + w*        (1 + β·outliers)·B* + w* before an outlier
+    (1 + β)·B* + w*        (1 + β·outlier_factor)·B* + w* before an outlier
 
-unless of better classes or since it was due, however many cheaper requests come. A line of Q requests at most bounds B*
-by Q times the work of the largest. Who is not worth a place waits for work to be taken or for rows to end, and an
-executor without rows is given the first. With a profile, work is seconds of a device, so with W executors this is W
-times as many seconds as it takes; without one it is in units of scheduler.work. It is predicted work: the bound is as
-good as the predictions' sum. A row that was handed back begins to wait anew, and waits as long at most again; it makes
-way for others once (preemption.py).
+unless of better classes or since it was due, however many cheaper requests come. An outlier is one by its latest
+prediction. A line of Q requests at most bounds B* by Q times the work of the largest. It is predicted work: the bound
+is as good as the predictions' sum. A row that was handed back begins to wait anew, and waits as long at most again; it
+makes way for others once (preemption.py).
+
+With a profile, work is seconds of a device that runs as many rows as it can, so with W executors this is about W times
+as many seconds as it takes, besides the rest of what runs. Who is not worth a place waits for work to be taken or for
+rows to end, and an executor without rows is given the first; while few rows run for that reason work takes longer.
+Without a profile, work is in units of scheduler.work.
 """
 
 from __future__ import annotations
@@ -45,14 +49,14 @@ from scheduler.work import Work
 from scheduler.worker import Worker
 
 WEIGHED = 32
-"""Requests at most that are weighed against an executor's batch."""
+"""Requests at most that are weighed against an executor's batch at a time."""
 
 RECENT = 1024
 """Requests that came last."""
 
 NEARLY_ALL = 0.99
 
-OUTLIERS = 200
+ONE_IN = 200
 """Of so many requests that came last the most expensive one is an outlier; none is before so many have come."""
 
 
@@ -190,12 +194,12 @@ class Turns(Collection[Request]):
 
     def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
         """Those that are due, and promoted ones, if any; else the cheapest that are worth a place beside its rows, of
-        equals those that need least padding there. Who waits alone is always worth it."""
+        equals those that need least padding there. The only one of its class is always worth it."""
         turns = self._classes[self.best_class(now)]
         urgent = self._urgent(turns)
         if urgent:
             return [turn.request for turn in urgent[:count]]
-        cheapest = self._worth_joining(turns.by_work[: max(count, WEIGHED)], worker)
+        cheapest = self._worth_joining(turns, worker)
         if not cheapest:
             return []
         near = bisect.bisect_right(cheapest, self._patience.near * cheapest[0].work, key=_work)
@@ -204,21 +208,22 @@ class Turns(Collection[Request]):
 
     def _turn(self, request: Request, place: float) -> Turn:
         work = self._work.of(request)
-        outlier = len(self._works) >= OUTLIERS and work > self._works.quantile(1 - 1 / OUTLIERS)
+        outlier = len(self._works) >= ONE_IN and work > self._works.quantile(1 - 1 / ONE_IN)
         return Turn(request, work, place, due_at(request, self._aging), outlier)
 
     def _urgent(self, turns: SortedTurns) -> list[Turn]:
         """Who goes before the cheapest."""
         passed = self._patience.share * max(self._promise, turns.work)
-        promoted = turns.promoted(self._taken - passed, self._taken - self._patience.outliers * passed)
+        promoted = turns.promoted(self._taken - passed, self._taken - self._patience.outlier_factor * passed)
         due = turns.due(self._now)
         return list(dict.fromkeys((*due, *promoted))) if due else promoted
 
-    def _worth_joining(self, turns: list[Turn], worker: Worker) -> list[Turn]:
-        if len(self._turns) == 1:
-            return turns
-        worth = set(worth_joining((turn.request for turn in turns), worker, self._work.model))
-        return [turn for turn in turns if turn.request in worth]
+    def _worth_joining(self, turns: SortedTurns, worker: Worker) -> list[Turn]:
+        weighed = turns.by_work[:WEIGHED]
+        if len(weighed) == 1:
+            return weighed
+        worth = set(worth_joining((turn.request for turn in weighed), worker, self._work.model))
+        return [turn for turn in weighed if turn.request in worth]
 
     def _fit(self, worker: Worker) -> Callable[[Turn], Key]:
         def key(turn: Turn) -> Key:

@@ -38,7 +38,7 @@ def _limits(config: ServeConfig) -> Limits:
         max_batch_size=config.max_batch_size,
         batch_wait_timeout=config.batch_wait_timeout,
         aging=Aging(config.aging_factor),
-        patience=Patience(config.overtaking_factor, outliers=config.outlier_factor),
+        patience=Patience(config.overtaking_factor, outlier_factor=config.outlier_factor),
         slice_length=config.slice_length,
         min_interval=config.min_interval,
         interval_factor=config.interval_factor,

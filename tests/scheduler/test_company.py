@@ -17,9 +17,9 @@ BY_COLUMNS = Bilinear(p1=0.0, p2=0.0, p3=0.0, p4=0.0, d1=1.0, d2=0.0, d3=0.0, d4
 """An iteration takes as long as it has cells."""
 
 
-def of(row_id: int, left: int, *, length: int = 10) -> Request:
+def of(row_id: int, total: int, *, length: int = 10, generated: int = 0) -> Request:
     one = request(row_id, length, max_tokens=1000)
-    one.predicted_length = float(left)
+    one.predicted_length, one.generated = float(total), generated
     return one
 
 
@@ -28,35 +28,52 @@ def joining(held: Worker, *requests: Request, model: Bilinear = BY_COLUMNS) -> l
 
 
 def test_a_long_row_stays_out_of_a_batch_of_short_ones() -> None:
-    """Beside 4 of 10 iterations it makes iterations a quarter longer: worth it up to 1/E = 0.5·(4/10)/4, E = 20."""
+    """Beside 4 of 10 tokens it makes iterations a quarter longer: worth it if 1/G >= 0.7·(4/10)/4, G <= 14.3."""
     short = worker(*(of(row_id, 10) for row_id in range(4)))
-    assert joining(short, of(8, 20)) == [8]
-    assert joining(short, of(8, 21)) == []
+    assert joining(short, of(8, 14)) == [8]
+    assert joining(short, of(8, 15)) == []
+
+
+def test_how_far_rows_have_come_does_not_matter() -> None:
+    """A slot with a row that ends soon is free for a short one soon, and the long one would still be there."""
+    ending = worker(*(of(row_id, 10, generated=9) for row_id in range(4)))
+    assert joining(ending, of(8, 14)) == [8]
+    assert joining(ending, of(8, 15)) == []
 
 
 def test_one_that_is_longer_than_the_batch_is_wide_pays_for_the_padding_of_all() -> None:
-    """With 20 columns in place of 10 an iteration takes 100 instead of 40: worth it up to 1/E = 0.5·(4/10)·60/40."""
-    short = worker(*(of(row_id, 10) for row_id in range(4)))
-    assert joining(short, of(8, 3, length=20)) == [8]
-    assert joining(short, of(8, 4, length=20)) == []
+    """With 21 columns in place of 11 an iteration takes 105 instead of 44: worth it if 1/G >= 0.7·(4/10)·61/44."""
+    short = worker(*(of(row_id, 10, generated=1) for row_id in range(4)))
+    assert joining(short, of(8, 2, length=21)) == [8]
+    assert joining(short, of(8, 3, length=21)) == []
 
 
 def test_those_that_join_are_company_for_the_next() -> None:
-    """One row of 30 leaves room for one of 60, but no more once one of 5 has come."""
-    held = worker(of(0, 30))
-    assert joining(held, of(8, 60)) == [8]
-    assert joining(held, of(7, 5), of(8, 60)) == [7]
+    """Beside one of 40 tokens one of 50 is worth it, but no more once one of 5 has come."""
+    held = worker(of(0, 40))
+    assert joining(held, of(8, 50)) == [8]
+    assert joining(held, of(7, 5), of(8, 50)) == [7]
+
+
+def test_a_row_that_outlives_its_prediction_is_like_longer_ones() -> None:
+    """It does not end at once for that, and so does not keep others out."""
+    outlived = worker(*(of(row_id, 10, generated=400) for row_id in range(4)))
+    assert joining(outlived, of(8, 400)) == [8]
 
 
 def test_an_idle_executor_is_given_the_first_whatever_it_takes() -> None:
     assert joining(worker(), of(8, 900)) == [8]
 
 
-@given(st.integers(1, 64), st.integers(1, 900), st.integers(1, 900), st.sampled_from((BY_COLUMNS, UNMEASURED)))
-def test_rows_that_are_alike_always_join(rows: int, left: int, length: int, model: Bilinear) -> None:
-    """However many there are: so requests of which nothing is known are served as if there were no such rule."""
-    held = worker(*(of(row_id, left, length=length) for row_id in range(rows)))
-    assert joining(held, of(100, left, length=length), of(101, left, length=length), model=model) == [100, 101]
+@given(
+    st.lists(st.integers(0, 899), min_size=1, max_size=64),
+    st.integers(1, 900),
+    st.sampled_from((BY_COLUMNS, UNMEASURED)),
+)
+def test_requests_of_which_as_little_is_known_always_join(generated: list[int], length: int, model: Bilinear) -> None:
+    """However many rows there are, and however far each has come: they are served as if there were no such rule."""
+    held = worker(*(of(row_id, 900, length=length, generated=had) for row_id, had in enumerate(generated)))
+    assert joining(held, of(100, 900, length=length), of(101, 900, length=length), model=model) == [100, 101]
 
 
 @pytest.mark.parametrize("rows", [1, 5])

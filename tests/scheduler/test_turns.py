@@ -12,8 +12,9 @@ from scheduler.bilinear import Bilinear
 from scheduler.order import Aging
 from scheduler.patience import Patience
 from scheduler.request import Request
-from scheduler.turns import OUTLIERS, Turns
+from scheduler.turns import ONE_IN, Turns
 from scheduler.work import Work, work_of
+from scheduler.worker import Worker
 from tests.scheduler.fakes import request, worker
 
 TOKENS = Work(prompt=0.0, entry=0.0, token=1.0, cell=0.0)
@@ -42,6 +43,10 @@ def line(*requests: Request, work: Work = TOKENS, share: float = 1.0) -> Turns:
 
 def first(turns: Turns, count: int = 9, now: float = 0.0) -> list[int]:
     return [one.row_id for one in turns.first(worker(), now, count)]
+
+
+def first_beside(held: Worker, turns: Turns) -> list[int]:
+    return [one.row_id for one in turns.first(held, 0.0, 9)]
 
 
 def serve(turns: Turns, row_id: int) -> None:
@@ -119,16 +124,28 @@ def test_of_equals_the_one_that_needs_least_padding_is_first() -> None:
     assert [one.row_id for one in line(*requests, work=CELLS).first(held, 0.0, 9)] == [1, 2, 0, 3]
 
 
-def test_a_long_one_waits_for_its_like_unless_it_waits_alone_or_is_promoted() -> None:
-    """Beside 64 rows that have a token to go, of which each makes an iteration longer, eight tokens are many."""
-    held = worker(*(asked(row_id, 1.0, length=400) for row_id in range(100, 164)), rows=80)
-    long_one, short_one = asked(0, 8.0, length=400), asked(1, 1.0, length=400)
-    turns = line(long_one, short_one, work=work_of(Bilinear(0.0, 0.0, 0.0, 0.0, d1=1.0, d2=0.0, d3=0.0, d4=0.0)))
-    assert list(turns.first(held, 0.0, 9)) == [short_one]
+BY_CELLS = work_of(Bilinear(0.0, 0.0, 0.0, 0.0, d1=1.0, d2=0.0, d3=0.0, d4=0.0))
+
+
+def test_a_long_one_waits_while_short_ones_run_unless_it_is_the_only_one_or_is_promoted() -> None:
+    held = worker(*(asked(row_id, 1.0) for row_id in range(100, 164)), rows=80)
+    long_one, short_one = asked(0, 8.0), asked(1, 1.0)
+    turns = line(long_one, short_one, work=BY_CELLS)
+    assert first_beside(held, turns) == [1]
     turns.discard(short_one)
-    assert list(turns.first(held, 0.0, 9)) == [long_one]
-    impatient = line(long_one, short_one, share=0.0)
-    assert list(impatient.first(held, 0.0, 9)) == [long_one, short_one]
+    assert first_beside(held, turns) == [0]
+    assert first_beside(held, line(long_one, short_one, work=BY_CELLS, share=0.0)) == [0, 1]
+
+
+def test_two_long_ones_begin_when_the_short_ones_have_ended() -> None:
+    turns = line(asked(0, 8.0), asked(1, 8.0), work=BY_CELLS)
+    assert first_beside(worker(asked(2, 1.0), asked(3, 1.0)), turns) == []
+    assert first_beside(worker(), turns) == [0, 1]
+
+
+def test_what_waits_in_a_worse_class_makes_nobody_wait() -> None:
+    held = worker(asked(2, 1.0), asked(3, 1.0))
+    assert first_beside(held, line(asked(0, 8.0), asked(1, 8.0, priority=1), work=BY_CELLS)) == [0]
 
 
 def test_requests_can_leave_at_any_time() -> None:
@@ -141,7 +158,7 @@ def test_requests_can_leave_at_any_time() -> None:
     assert not turns and list(turns) == []
 
 
-def after_many_others(count: int = OUTLIERS - 1, **patience: float) -> Turns:
+def after_many_others(count: int = ONE_IN - 1, **patience: float) -> Turns:
     """A line through which so many cheap requests have gone."""
     turns = Turns(TOKENS, Patience(**patience), AGING)
     for row_id in range(count):
@@ -166,13 +183,13 @@ def taken_before(row_id: int, turns: Turns) -> float:
 
 @pytest.mark.parametrize(("factor", "before"), [(1.0, 20.0), (2.0, 40.0), (3.0, 60.0)])
 def test_the_most_expensive_of_many_lets_more_work_pass(factor: float, before: float) -> None:
-    turns = after_many_others(share=1.0, outliers=factor)
+    turns = after_many_others(share=1.0, outlier_factor=factor)
     turns.add(asked(999, 8.0))
     assert taken_before(999, turns) == before, "8 + 6·2 wait"
 
 
 def test_nobody_is_an_outlier_before_many_have_come() -> None:
-    turns = after_many_others(OUTLIERS - 2, share=1.0)
+    turns = after_many_others(ONE_IN - 2, share=1.0)
     turns.add(asked(999, 8.0))
     assert taken_before(999, turns) == 20.0
 
@@ -205,8 +222,8 @@ def test_no_request_waits_longer_than_the_bound(seed: int, share: float, outlier
     """The bound of turns.py, (1 + β·outliers)·B* + w*. Short ones come for ever, as fast as they are taken or faster,
     and up to `slots` are taken together; all the same the long one has its turn."""
     rng = random.Random(seed)
-    turns = after_many_others(rng.choice((0, OUTLIERS)), share=share, outliers=outliers)
-    many = len(turns._works) >= OUTLIERS
+    turns = after_many_others(rng.choice((0, ONE_IN)), share=share, outlier_factor=outliers)
+    many = len(turns._works) >= ONE_IN
     for row_id in range(300, 300 + rng.randint(0, 20)):
         turns.add(asked(row_id, 2.0))
     long_one, taken, most, largest = asked(400, 8.0), 0.0, 0.0, 0.0
