@@ -29,11 +29,11 @@ def worth_joining(requests: Iterable[Request], worker: Worker, model: Bilinear) 
     rows, columns = worker.rows, worker.columns
     completed = sum(_completed(row) for row in worker.requests.values())
     for request in requests:
-        wider = max(columns, request.kv_length)
+        more, wider = _completed(request), max(columns, request.kv_length)
         alone, joined = model.iteration(rows, columns), model.iteration(rows + 1, wider)
-        if not rows or _completed(request) * alone >= WORTH * (joined - alone) * completed:
+        if not rows or more * alone >= WORTH * (joined - alone) * completed:
             yield request
-            rows, columns, completed = rows + 1, wider, completed + _completed(request)
+            rows, columns, completed = rows + 1, wider, completed + more
 
 
 def _completed(row: Request) -> float:

@@ -102,11 +102,11 @@ class JoinBatcher:
     def take(self, worker: Worker, now: float) -> Plan | None:
         if not self.waiting:
             return None
-        seen = _as_seen_by(self.waiting.best_class(now), worker)
+        seen = worker.as_seen_by(self.waiting.best_class(now))
         slots = self._most_rows(worker, self._kit.limits) - seen.rows
         if slots <= 0 or not self._kit.memory(seen, 1, 1):  # nobody could join, so nobody need be ranked
             return None
-        group = similar_group(self.waiting.first(worker, now, slots), seen, self._kit)
+        group = similar_group(self.waiting.first(seen, now, slots), seen, self._kit)
         for request in group:
             self.waiting.serve(request)
         return Plan(group, self._kit.terms, self._kit.returns) if group else None
@@ -115,12 +115,6 @@ class JoinBatcher:
 def _without_waiting_rooms(kit: Kit) -> Kit:
     """Rows that enter with their prompts cannot wait in the executor, and are not read as a padded group."""
     return replace(kit, limits=replace(kit.limits, prefill_ahead=0, max_padding=1.0))
-
-
-def _as_seen_by(priority: int, worker: Worker) -> Worker:
-    """The executor without the rows whose priority is worse: they will make room for such a request."""
-    rivals = {row_id: held for row_id, held in worker.requests.items() if held.priority <= priority}
-    return worker if len(rivals) == worker.rows else replace(worker, requests=rivals)
 
 
 def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit) -> tuple[Request, ...]:

@@ -67,12 +67,9 @@ class Swap:
         until_free = min(expected_remaining(row) for row in worker.requests.values())
         if until_free <= needed + self.factor * self.work.swap(row):
             return None
-        others = {
-            row_id: held
-            for row_id, held in worker.requests.items()
-            if held is not row and held.priority <= request.priority
-        }
-        return row if any(worth_joining([request], replace(worker, requests=others), self.work.model)) else None
+        seen = worker.as_seen_by(request.priority)
+        others = {row_id: held for row_id, held in seen.requests.items() if held is not row}
+        return row if any(worth_joining([request], replace(seen, requests=others), self.work.model)) else None
 
     def _served(self, worker: Worker) -> list[Request]:
         """Rows that have had their slot for a slice."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from engine.messages import BatchShape, ExecutorInfo, Order, RowId
@@ -65,6 +65,11 @@ class Worker:
         Summed from the plans that are there, so that no wrong estimate can leave a rest behind.
         """
         return sum({id(one): one.plan.estimate for one in self.assignments.values()}.values())
+
+    def as_seen_by(self, priority: int) -> Worker:
+        """Without the rows whose priority is worse: they will make room for such a request."""
+        rivals = {row_id: held for row_id, held in self.requests.items() if held.priority <= priority}
+        return self if len(rivals) == self.rows else replace(self, requests=rivals)
 
     @property
     def columns(self) -> int:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.batching import Limits
 from scheduler.bilinear import Bilinear
+from scheduler.cheapest import join_cheapest
 from scheduler.order import Aging
 from scheduler.patience import Patience
 from scheduler.request import Request
 from scheduler.turns import ONE_IN, Turns
 from scheduler.work import Work, work_of
 from scheduler.worker import Worker
-from tests.scheduler.fakes import request, worker
+from tests.scheduler.fakes import kit, request, worker
 
 TOKENS = Work(prompt=0.0, entry=0.0, token=1.0, cell=0.0)
 """A request's work is what it is predicted to generate."""
@@ -146,6 +149,16 @@ def test_two_long_ones_begin_when_the_short_ones_have_ended() -> None:
 def test_what_waits_in_a_worse_class_makes_nobody_wait() -> None:
     held = worker(asked(2, 1.0), asked(3, 1.0))
     assert first_beside(held, line(asked(0, 8.0), asked(1, 8.0, priority=1), work=BY_CELLS)) == [0]
+
+
+def test_rows_of_a_worse_class_keep_nobody_out() -> None:
+    """They will make room; beside rows of its own class a long one waits."""
+    for priority, taken in ((1, True), (0, False)):
+        waiting = join_cheapest(replace(kit(Limits(group_tokens=512, prefill_ahead=0)), work=BY_CELLS))
+        for one in (asked(0, 8.0), asked(1, 8.0)):
+            waiting.add(one, 0.0)
+        held = worker(asked(2, 1.0, priority=priority), asked(3, 1.0, priority=priority))
+        assert (waiting.take(held, 0.0) is not None) is taken
 
 
 def test_requests_can_leave_at_any_time() -> None:
