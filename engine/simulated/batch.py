@@ -59,9 +59,9 @@ class SimulatedBatch:
         """Iterations until the rows fill the memory."""
         return self.capacity_tokens // len(self) - self.window
 
-    def fits(self, length: int) -> bool:
-        """Whether a row of `length` tokens of K and V can join and all can go on for some steps."""
-        return self._has_room(len(self) + 1, max(self.window, length))
+    def fits(self, length: int, *, lasting: bool = True) -> bool:
+        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps."""
+        return self._has_room(len(self) + 1, max(self.window, length), lasting=lasting)
 
     def fits_beside(self, length: int, others: Collection[SimulatedRow]) -> bool:
         """Whether it could join if, of the rows that run, only these others were left."""
@@ -113,8 +113,8 @@ class SimulatedBatch:
             self.settle(row)
         return ended
 
-    def _has_room(self, rows: int, window: int) -> bool:
-        needed = window + 1 if rows == 1 else window + 1 + self._headroom
+    def _has_room(self, rows: int, window: int, *, lasting: bool = True) -> bool:
+        needed = window + 1 + self._headroom if lasting and rows > 1 else window + 1
         return rows <= self._max_rows and rows * needed <= self.capacity_tokens
 
     @property

@@ -205,7 +205,7 @@ class SimulatedPipeline:
         A row of better priority than running ones takes their place, the worst first (Baton's preemption).
         """
         while (best := self._next_to_join()) is not None:
-            if self.batch.fits(best.kv_length):
+            if self._fits(best):
                 self._join(best)
             elif self.batch.rows and not self.batch.live:  # of a closed batch: nothing is lost by running them no more
                 for row in list(self.batch.rows.values()):
@@ -214,6 +214,10 @@ class SimulatedPipeline:
                 self._extract_worst()
             else:
                 return
+
+    def _fits(self, row: SimulatedRow) -> bool:
+        """A closed batch was measured to fit by whoever put it together: its rows need no headroom."""
+        return self.batch.fits(row.kv_length, lasting=not row.group.terms.closed)
 
     def _join(self, row: SimulatedRow) -> None:
         self._lobby.staged.remove(row)
@@ -243,7 +247,7 @@ class SimulatedPipeline:
         if self.batch.rows:
             return
         staged = self._next_to_join()
-        if staged is not None and not self.batch.fits(staged.kv_length):
+        if staged is not None and not self._fits(staged):
             self._fail(staged)
         entering = self._may_enter()
         if staged is None and entering and not self.batch.admits([entering[0].context]):

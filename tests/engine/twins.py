@@ -1,0 +1,99 @@
+"""The engine's device and the simulated one behind one face, for rules that must hold on both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Protocol, TypeAlias
+
+from engine.arena import KvArena
+from engine.batch import RunningBatch
+from engine.messages import HandedBack, RowId, RowSpec, RowUpdate, Terms
+from engine.pipeline import Pipeline
+from engine.simulated.batch import SimulatedBatch
+from engine.simulated.pipeline import SimulatedPipeline
+from engine.simulated.store import SimulatedStore
+from models.loader import LoadedModel
+from models.text import Text
+from tests.engine.simulated.device import STEADY
+
+CHUNK = 512
+"""Tokens of a chunk of prefill."""
+
+
+class Twin(Protocol):
+    """One device, moved on by hand."""
+
+    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None: ...
+
+    def step(self) -> list[RowUpdate]:
+        """A chunk of prefill, or one decode iteration."""
+        ...
+
+    @property
+    def running(self) -> list[RowId]: ...
+
+    @property
+    def handed_back(self) -> list[HandedBack]:
+        """Since the last look."""
+        ...
+
+
+class Engine:
+    def __init__(self, model: LoadedModel, text: Text, capacity: int, rows: int, headroom: int) -> None:
+        batch = RunningBatch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
+        self._pipeline = Pipeline(model, text, batch, max_prefill_tokens=CHUNK)
+
+    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
+        self._pipeline.admit(specs, terms)
+
+    def step(self) -> list[RowUpdate]:
+        updates = self._pipeline.turn()
+        self._pipeline.check()
+        return updates
+
+    @property
+    def running(self) -> list[RowId]:
+        return sorted(row.row_id for row in self._pipeline.batch.rows)
+
+    @property
+    def handed_back(self) -> list[HandedBack]:
+        return list(self._pipeline.take_handed_back())
+
+
+class Simulated:
+    def __init__(self, capacity: int, rows: int, headroom: int) -> None:
+        batch = SimulatedBatch(capacity, rows, headroom)
+        self._pipeline = SimulatedPipeline(batch, STEADY, SimulatedStore(), CHUNK)
+
+    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
+        self._pipeline.admit(specs, terms)
+
+    def step(self) -> list[RowUpdate]:
+        work = self._pipeline.begin()
+        if work is not None:
+            self._pipeline.finish(replace(work, iterations=1))
+        self._pipeline.check()
+        updates, self._pipeline.outbox.updates = self._pipeline.outbox.updates, []
+        return updates
+
+    @property
+    def running(self) -> list[RowId]:
+        return sorted(self._pipeline.batch.rows)
+
+    @property
+    def handed_back(self) -> list[HandedBack]:
+        handed_back, self._pipeline.outbox.handed_back = self._pipeline.outbox.handed_back, []
+        return handed_back
+
+
+MakeTwin: TypeAlias = Callable[[int, int, int], Twin]
+"""(capacity in tokens, rows, headroom in columns) -> a device."""
+
+
+def ends(twin: Twin, *, most: int = 500) -> list[RowId]:
+    """Rows in the order in which they end; runs the device until nothing runs or waits any more."""
+    found: list[RowId] = []
+    for _ in range(most):
+        found += [update.row_id for update in twin.step() if update.finish_reason is not None]
+    return found
