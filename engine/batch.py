@@ -37,19 +37,21 @@ class RunningBatch:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def fits(self, length: int, *, lasting: bool = True) -> bool:
-        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps."""
-        return self._view_for(1, max(self.arena.window, length), lasting=lasting) is not None
+    def fits(self, length: int, *, lasting: bool = True, beside: Collection[Row] | None = None) -> bool:
+        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps.
 
-    def fits_beside(self, length: int, others: Collection[Row]) -> bool:
-        """Whether it could join if, of the rows that run, only these others were left."""
-        columns = max(length, *(row.kv_length for row in others), 0) + 1
-        needed = columns + self._headroom if others else columns
-        return len(others) < self.arena.max_rows and (len(others) + 1) * needed <= self.arena.capacity_tokens
+        `beside`: if only these of the rows that run were left.
+        """
+        rows, window = self._left(beside)
+        return self._view_for(rows + 1, max(window, length), lasting=lasting) is not None
 
-    def admits(self, lengths: Sequence[int]) -> bool:
-        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest."""
-        return self._view_for(len(lengths), self.arena.window + max(lengths) - 1) is not None
+    def admits(self, lengths: Sequence[int], *, beside: Collection[Row] | None = None) -> bool:
+        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest.
+
+        `beside`: if only these of the rows that run were left.
+        """
+        rows, window = self._left(beside)
+        return self._view_for(rows + len(lengths), window + max(lengths) - 1) is not None
 
     def insert(self, row: Row, kv: RowKv, *, lasting: bool = True) -> None:
         """Let a row join (Baton's embed); raises ArenaFull unless `fits`."""
@@ -141,16 +143,23 @@ class RunningBatch:
 
     def _make_room(self, rows: int, columns: int, *, lasting: bool = True) -> None:
         """Re-shape if need be, so that rows can join; `columns` is the window with them."""
-        view = self._view_for(rows, columns, lasting=lasting)
+        view = self._view_for(len(self) + rows, columns, lasting=lasting)
         if view is None:
             raise ArenaFull(f"no view holds {len(self) + rows} rows x {columns} columns")
         if view != (self.arena.rows, self.arena.columns):
             self.arena.reshape(*view)
 
-    def _view_for(self, joining: int, window: int, *, lasting: bool = True) -> tuple[int, int] | None:
-        """The view to join with: the present one when it will do, else a better one, else None."""
-        arena, rows = self.arena, len(self) + joining
-        tight = window + 1
+    def _left(self, beside: Collection[Row] | None) -> tuple[int, int]:
+        """Rows, and the columns that they span with their holes, if only these were left; None: all that run."""
+        if beside is None:
+            return len(self), self.arena.window
+        end = self.arena.end
+        origins = [origin for row, origin in zip(self.rows, self.arena.origins, strict=True) if row in beside]
+        return len(origins), end - min(origins, default=end)
+
+    def _view_for(self, rows: int, window: int, *, lasting: bool = True) -> tuple[int, int] | None:
+        """The view for so many rows: the present one when it will do, else a better one, else None."""
+        arena, tight = self.arena, window + 1
         needed = tight + self._headroom if lasting and rows > 1 else tight
         if rows <= arena.rows and needed <= arena.columns:
             return arena.rows, arena.columns

@@ -7,7 +7,7 @@ order in which they were admitted: when memory runs short, the worst is taken ou
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -261,7 +261,7 @@ class Pipeline:
                 elif self._only_ended_rows_run():
                     for row in list(self.batch.rows):
                         self._forget(row)
-                elif self._can_displace(best.rank, best.kv.length):
+                elif self._fits(best, beside=self._rivals(best.rank)):
                     self._extract_worst()
                 else:
                     best.kv = self._lane.fetched(best.kv)  # it is next, so that its copy need not wait for the slot
@@ -269,9 +269,9 @@ class Pipeline:
         except torch.OutOfMemoryError as error:
             self._relieve(error)
 
-    def _fits(self, staged: Staged) -> bool:
+    def _fits(self, staged: Staged, beside: Collection[Row] | None = None) -> bool:
         """A closed batch was measured to fit by whoever put it together: its rows need no headroom."""
-        return self.batch.fits(staged.kv.length, lasting=not staged.row.group.terms.closed)
+        return self.batch.fits(staged.kv.length, lasting=not staged.row.group.terms.closed, beside=beside)
 
     def _join(self, staged: Staged) -> None:
         self.batch.insert(staged.row, staged.kv, lasting=not staged.row.group.terms.closed)
@@ -286,15 +286,23 @@ class Pipeline:
             return next((one for one in staged if one.row.group is self._closed), None)
         if staged and staged[0].row.group.terms.closed and (self.batch.rows or not staged[0].row.group.ready):
             return None
-        return staged[0] if staged else None
+        return staged[0] if staged and not self._enters_before(staged[0].rank) else None
+
+    def _enters_before(self, rank: Rank) -> bool:
+        """Whether a row of better priority can enter by shape now: a staged one that joined would make way for it."""
+        best = next(iter(self._lobby.entering), None)
+        if best is None or best.rank[0] >= rank[0]:
+            return False
+        return self.batch.admits([len(best.context)], beside=self._rivals(best.rank))
 
     def _only_ended_rows_run(self) -> bool:
         return bool(self.batch.rows) and all(row.ended for row in self.batch.rows)
 
-    def _can_displace(self, rank: Rank, length: int) -> bool:
-        """Whether a row would fit if every running row of worse priority left."""
-        rivals = [row for row in self.batch.rows if row.rank[0] <= rank[0]]
-        return len(rivals) < len(self.batch.rows) and self.batch.fits_beside(length, rivals)
+    def _rivals(self, rank: Rank) -> frozenset[Row]:
+        """Running rows that do not make way for a row of this rank. Beside these it is asked whether it may come in, by
+        the same measure as beside all: else rows would make way for one that then stays out.
+        """
+        return frozenset(row for row in self.batch.rows if row.rank[0] <= rank[0])
 
     def _give_up_stranded(self) -> list[RowUpdate]:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""
@@ -333,8 +341,9 @@ class Pipeline:
         lengths: list[int] = []
         for row in self._lobby.entering if self._closed is None else ():
             lengths.append(len(row.context))
-            while not self.batch.admits(lengths) and not entering and self._can_displace(row.rank, lengths[0]):
-                self._extract_worst()
+            if not entering and self.batch.admits(lengths, beside=self._rivals(row.rank)):
+                while not self.batch.admits(lengths):
+                    self._extract_worst()
             if not self.batch.admits(lengths):
                 break
             entering.append(row)

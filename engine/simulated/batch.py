@@ -59,18 +59,21 @@ class SimulatedBatch:
         """Iterations until the rows fill the memory."""
         return self.capacity_tokens // len(self) - self.window
 
-    def fits(self, length: int, *, lasting: bool = True) -> bool:
-        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps."""
-        return self._has_room(len(self) + 1, max(self.window, length), lasting=lasting)
+    def fits(self, length: int, *, lasting: bool = True, beside: Collection[SimulatedRow] | None = None) -> bool:
+        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps.
 
-    def fits_beside(self, length: int, others: Collection[SimulatedRow]) -> bool:
-        """Whether it could join if, of the rows that run, only these others were left."""
-        columns = max((length, *(row.offset + self._opened for row in others)))
-        return self._has_room(len(others) + 1, columns)
+        `beside`: if only these of the rows that run were left.
+        """
+        rows, window = self._left(beside)
+        return self._has_room(rows + 1, max(window, length), lasting=lasting)
 
-    def admits(self, lengths: Sequence[int]) -> bool:
-        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest."""
-        return self._has_room(len(self) + len(lengths), self.window + max(lengths) - 1)
+    def admits(self, lengths: Sequence[int], *, beside: Collection[SimulatedRow] | None = None) -> bool:
+        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest.
+
+        `beside`: if only these of the rows that run were left.
+        """
+        rows, window = self._left(beside)
+        return self._has_room(rows + len(lengths), window + max(lengths) - 1)
 
     def insert(self, row: SimulatedRow) -> None:
         """Let a row join; its columns are its own tokens only."""
@@ -112,6 +115,12 @@ class SimulatedBatch:
         for row in ended:
             self.settle(row)
         return ended
+
+    def _left(self, beside: Collection[SimulatedRow] | None) -> tuple[int, int]:
+        """Rows, and the columns that they span with their holes, if only these were left; None: all that run."""
+        if beside is None:
+            return len(self), self.window
+        return len(beside), max((row.offset + self._opened for row in beside), default=0)
 
     def _has_room(self, rows: int, window: int, *, lasting: bool = True) -> bool:
         needed = window + 1 + self._headroom if lasting and rows > 1 else window + 1

@@ -8,7 +8,7 @@ Synchronous; knows no clock and no strategy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from engine.group import Group
 from engine.messages import (
@@ -210,14 +210,14 @@ class SimulatedPipeline:
             elif self.batch.rows and not self.batch.live:  # of a closed batch: nothing is lost by running them no more
                 for row in list(self.batch.rows.values()):
                     self._forget(row)
-            elif self._can_displace(best, best.kv_length):
+            elif self._fits(best, beside=self._rivals(best.rank)):
                 self._extract_worst()
             else:
                 return
 
-    def _fits(self, row: SimulatedRow) -> bool:
+    def _fits(self, row: SimulatedRow, beside: Collection[SimulatedRow] | None = None) -> bool:
         """A closed batch was measured to fit by whoever put it together: its rows need no headroom."""
-        return self.batch.fits(row.kv_length, lasting=not row.group.terms.closed)
+        return self.batch.fits(row.kv_length, lasting=not row.group.terms.closed, beside=beside)
 
     def _join(self, row: SimulatedRow) -> None:
         self._lobby.staged.remove(row)
@@ -235,12 +235,20 @@ class SimulatedPipeline:
             return next((row for row in staged if row.group is self._closed), None)
         if staged and staged[0].group.terms.closed and (self.batch.rows or not staged[0].group.ready):
             return None
-        return staged[0] if staged else None
+        return staged[0] if staged and not self._enters_before(staged[0].rank) else None
 
-    def _can_displace(self, row: SimulatedRow, length: int) -> bool:
-        """Whether a row would fit if every running row of worse priority left."""
-        rivals = [other for other in self.batch.rows.values() if other.rank[0] <= row.rank[0]]
-        return len(rivals) < len(self.batch) and self.batch.fits_beside(length, rivals)
+    def _enters_before(self, rank: Rank) -> bool:
+        """Whether a row of better priority can enter by shape now: a staged one that joined would make way for it."""
+        best = next(iter(self._may_enter()), None)
+        if best is None or best.rank[0] >= rank[0]:
+            return False
+        return self.batch.admits([best.context], beside=self._rivals(best.rank))
+
+    def _rivals(self, rank: Rank) -> list[SimulatedRow]:
+        """Running rows that do not make way for a row of this rank. Beside these it is asked whether it may come in, by
+        the same measure as beside all: else rows would make way for one that then stays out.
+        """
+        return [row for row in self.batch.rows.values() if row.rank[0] <= rank[0]]
 
     def _give_up_stranded(self) -> None:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""
@@ -263,8 +271,9 @@ class SimulatedPipeline:
         lengths: list[int] = []
         for row in self._may_enter():
             lengths.append(row.context)
-            while not self.batch.admits(lengths) and not joining and self._can_displace(row, row.context):
-                self._extract_worst()
+            if not joining and self.batch.admits(lengths, beside=self._rivals(row.rank)):
+                while not self.batch.admits(lengths):
+                    self._extract_worst()
             if not self.batch.admits(lengths):
                 break
             joining.append(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, TypeAlias
@@ -10,8 +11,10 @@ from engine.arena import KvArena
 from engine.batch import RunningBatch
 from engine.messages import HandedBack, RowId, RowSpec, RowUpdate, Terms
 from engine.pipeline import Pipeline
+from engine.row import Row
 from engine.simulated.batch import SimulatedBatch
 from engine.simulated.pipeline import SimulatedPipeline
+from engine.simulated.row import SimulatedRow
 from engine.simulated.store import SimulatedStore
 from models.loader import LoadedModel
 from models.text import Text
@@ -19,6 +22,22 @@ from tests.engine.simulated.device import STEADY
 
 CHUNK = 512
 """Tokens of a chunk of prefill."""
+
+
+class _Batch(RunningBatch):
+    left: Counter[RowId]
+
+    def remove(self, row: Row, *, wipe: bool = False) -> None:
+        self.left[row.row_id] += 1
+        super().remove(row, wipe=wipe)
+
+
+class _SimulatedBatch(SimulatedBatch):
+    left: Counter[RowId]
+
+    def remove(self, row: SimulatedRow) -> None:
+        self.left[row.row_id] += 1
+        super().remove(row)
 
 
 class Twin(Protocol):
@@ -33,6 +52,9 @@ class Twin(Protocol):
     @property
     def running(self) -> list[RowId]: ...
 
+    left: Counter[RowId]
+    """How often each row has left the batch."""
+
     @property
     def handed_back(self) -> list[HandedBack]:
         """Since the last look."""
@@ -41,7 +63,8 @@ class Twin(Protocol):
 
 class Engine:
     def __init__(self, model: LoadedModel, text: Text, capacity: int, rows: int, headroom: int) -> None:
-        batch = RunningBatch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
+        batch = _Batch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
+        self.left = batch.left = Counter()
         self._pipeline = Pipeline(model, text, batch, max_prefill_tokens=CHUNK)
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
@@ -63,7 +86,8 @@ class Engine:
 
 class Simulated:
     def __init__(self, capacity: int, rows: int, headroom: int) -> None:
-        batch = SimulatedBatch(capacity, rows, headroom)
+        batch = _SimulatedBatch(capacity, rows, headroom)
+        self.left = batch.left = Counter()
         self._pipeline = SimulatedPipeline(batch, STEADY, SimulatedStore(), CHUNK)
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
@@ -89,11 +113,3 @@ class Simulated:
 
 MakeTwin: TypeAlias = Callable[[int, int, int], Twin]
 """(capacity in tokens, rows, headroom in columns) -> a device."""
-
-
-def ends(twin: Twin, *, most: int = 500) -> list[RowId]:
-    """Rows in the order in which they end; runs the device until nothing runs or waits any more."""
-    found: list[RowId] = []
-    for _ in range(most):
-        found += [update.row_id for update in twin.step() if update.finish_reason is not None]
-    return found
