@@ -13,6 +13,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._moments: list[tuple[float, RowId, Request]] = []  # a heap; those that no longer count are still there
+        self._overdue: list[Request] = []  # past their deadline on an executor, which may hand them back untouched
 
     def add(self, request: Request) -> None:
         """Mind a request's deadline, if it has one."""
@@ -26,12 +27,11 @@ class Deadlines:
         return self._moments[0][0] if self._moments else None
 
     def passed(self, now: float) -> list[Request]:
-        """Requests that wait still and whose deadline has passed; told once."""
-        late = []
+        """Requests that wait and whose deadline has passed, be it while an executor had them; told once."""
         while (moment := self.next()) is not None and moment <= now:
-            request = heapq.heappop(self._moments)[2]
-            if request.state is State.WAITING:
-                late.append(request)
+            self._overdue.append(heapq.heappop(self._moments)[2])
+        late = [request for request in self._overdue if request.state is State.WAITING and _minded(request)]
+        self._overdue = [one for one in self._overdue if one.state is not State.WAITING and _minded(one)]
         return late
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from engine.messages import FinishReason, SamplingParams
+from engine.messages import Cause, FinishReason, HandedBack, SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching import Limits
 from scheduler.dispatcher import Dispatcher
@@ -92,6 +93,21 @@ def test_an_answer_that_has_begun_goes_on_past_its_deadline() -> None:
     stage.clock.time = 10.0
     stage.dispatcher.dispatch()
     assert one.state is State.RUNNING and stage.dispatcher.wake_at() is None
+
+
+def test_a_deadline_that_passes_on_an_executor_counts_when_it_hands_the_request_back() -> None:
+    stage = OneSlot()
+    one = stage.submit(5, deadline=3.0)
+    stage.dispatcher.dispatch()
+    stage.clock.time = 4.0
+    stage.dispatcher.dispatch()
+    assert one.state is State.ASSIGNED and stage.dispatcher.wake_at() is None
+    handed_back = HandedBack((one.row_id,), Cause.PAUSE, dropped=(one.row_id,))
+    stage.dispatcher.receive(replace(stage.port.report(), handed_back=(handed_back,)))
+    stage.port.take()
+    stage.dispatcher.dispatch()
+    assert (one.state, one.failure) == (State.FAILED, Failure.DEADLINE)
+    assert admitted(stage.port.take()) == []
 
 
 def test_a_deadline_that_no_longer_counts_wakes_nobody() -> None:
