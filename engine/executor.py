@@ -11,6 +11,7 @@ import os
 import queue
 import threading
 import time
+from contextlib import suppress
 
 import torch
 
@@ -60,6 +61,18 @@ class Executor:
     def post(self, order: Order) -> None:
         """Leave an order; it is taken up before the next turn."""
         self._inbox.put(order)
+
+    def withdraw(self) -> tuple[Order, ...]:
+        """Take back the orders that have not been taken up, when the thread is given up or gone.
+
+        Should it ever go on, what it puts by in host memory is found by no other executor.
+        """
+        self._pipeline.leave_store()
+        orders: list[Order] = []
+        with suppress(queue.Empty):
+            while True:
+                orders.append(self._inbox.get_nowait())
+        return tuple(orders)
 
     def stop(self, timeout: float | None = None) -> None:
         """End the thread after the turn under way, and wait for it, `timeout` seconds at most."""

@@ -269,7 +269,7 @@ class ExecutorDied:
     executor: int
     error: str
     salvaged: tuple[RowId, ...] = ()
-    """Rows that had begun and can go on elsewhere all the same: their K and V were in host memory."""
+    """Rows that had begun and can go on elsewhere all the same, since they were not running when it died."""
 
 
 Report: TypeAlias = StepReport | ExecutorDied

@@ -132,12 +132,21 @@ class Pipeline:
         return handed_back
 
     def salvage(self) -> tuple[RowId, ...]:
-        """Put by what can go on elsewhere when this device is lost: rows whose K and V are in host memory."""
-        safe = [staged for staged in self._lobby.staged if not staged.kv.keys.is_cuda]
-        for staged in safe:
-            self._store.keep(staged.row, staged.kv)
+        """Put by what can go on elsewhere when this device is lost: rows that have begun and were not running, with
+        their K and V where these are in host memory. What runs may have tokens that were never reported.
+        """
+        in_host_memory = {one.row: one.kv for one in self._lobby.staged if not one.kv.keys.is_cuda}
+        safe = [row for row in self._rows.values() if row.generated and row not in self.batch.rows]
+        for row in safe:
+            self._store.keep(row, in_host_memory.get(row))
         unreported = [row_id for handed_back in self._handed_back for row_id in handed_back.row_ids]
-        return (*unreported, *(staged.row.row_id for staged in safe))
+        return (*unreported, *(row.row_id for row in safe))
+
+    def leave_store(self) -> None:
+        """Share no host memory with other devices any more. May be called from any thread: rows that were meant for
+        this device are theirs now, and an old copy put by here must not take the place of the new one.
+        """
+        self._store = HostStore()
 
     def shape(self) -> BatchShape:
         return self.batch.shape(len(self._lobby.staged))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-from engine.messages import Cancel, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport
+from engine.messages import Admit, Cancel, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport
 from scheduler.assignment import Assignment, Observer
 from scheduler.batching import Batcher
 from scheduler.clock import Clock
@@ -89,9 +89,8 @@ class Books:
             worker.port.post(Cancel((request.row_id,)))
             self._leave(worker, request)
             self._release(assignment)
-        elif request.runs:  # handed back before: whichever executor is asked, they share what is kept of it
-            for worker in self.live()[:1]:
-                worker.port.post(Cancel((request.row_id,)))
+        elif request.runs:  # handed back before
+            self._drop_kept([request.row_id])
 
     def book(self, report: StepReport) -> None:
         """What a step brought to each row."""
@@ -111,20 +110,22 @@ class Books:
         self.outlook.made(sum(len(update.token_ids) for update in report.updates), now)
 
     def bury(self, executor: int, error: str, salvaged: Collection[RowId]) -> None:
-        """An executor is gone: requests that it salvaged go on elsewhere, those that have shown nothing yet start
-        again, the others fail."""
+        """An executor is gone: requests that it salvaged or never took up go on elsewhere, those that have shown
+        nothing yet start again, the others fail."""
         worker = self.workers[executor]
         if worker.lost:  # the last word of one that was given up
             return
         log.error("executor %d is gone: %s", worker.info.index, error)
         worker.lost = True
+        untaken = worker.port.withdraw()
+        safe = {*salvaged, *(spec.row_id for order in untaken if isinstance(order, Admit) for spec in order.rows)}
         self._rescue_held(worker)
         orphans = list(worker.requests.values())
         lost = dict.fromkeys(worker.assignments.values())
         worker.requests.clear()
         worker.pausing.clear()
         worker.assignments.clear()
-        stranded = [request for request in orphans if request.generated and request.row_id not in salvaged]
+        stranded = [request for request in orphans if request.generated and request.row_id not in safe]
         for request in orphans:
             request.executor = None
             if request not in stranded:
@@ -133,6 +134,8 @@ class Books:
         for assignment in lost:
             assignment.intact = False
             self._conclude(assignment)
+        cancelled = [row_id for order in untaken if isinstance(order, Cancel) for row_id in order.row_ids]
+        self._drop_kept([*cancelled, *(request.row_id for request in stranded)])
         self._fail_all(stranded, "the executor of this request failed", Failure.EXECUTOR)
         if not self.live():
             self._fail_all(list(self.waiting), "no executor is alive", Failure.EXECUTOR)
@@ -239,6 +242,12 @@ class Books:
             self._release(assignment)
         if requests:
             self._batcher.hand_back(requests, handed_back.cause, now)
+
+    def _drop_kept(self, row_ids: Sequence[RowId]) -> None:
+        """Free what is kept of rows in host memory; executors share that, so any of them will do."""
+        for worker in self.live()[:1]:
+            if row_ids:
+                worker.port.post(Cancel(tuple(row_ids)))
 
     def _rescue_held(self, worker: Worker) -> None:
         """What waited for others of its batch is told; answers that are complete need no executor any more."""

@@ -187,8 +187,8 @@ class Dispatcher:
 
     def give_up(self, executor: int, error: str) -> None:
         """An executor stands still: treat it as dead. Should it ever go on, what it reports is ignored, and it ends."""
-        self._books.workers[executor].port.post(Stop())
         self.receive(ExecutorDied(executor, error))
+        self._books.workers[executor].port.post(Stop())
 
     async def death(self) -> None:
         """Return when no request can be served any more."""

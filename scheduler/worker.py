@@ -21,6 +21,10 @@ class Port(Protocol):
 
     def post(self, order: Order) -> None: ...
 
+    def withdraw(self) -> tuple[Order, ...]:
+        """Take back the orders that it has not taken up, when it is given up or gone: it never will."""
+        ...
+
 
 @dataclass(eq=False, slots=True)
 class Worker:

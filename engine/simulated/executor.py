@@ -87,6 +87,11 @@ class SimulatedExecutor:
             self._work = self._work.cut(self._now() - self._began)
             self.due = max(self._now(), self._began + self._work.seconds)
 
+    def withdraw(self) -> tuple[Order, ...]:
+        """Take back the orders that have not been taken up."""
+        orders, self._inbox = self._inbox, []
+        return tuple(orders)
+
     def advance(self) -> None:
         """Do what is due: end the work under way, else take up orders and begin some."""
         if self._work is not None:

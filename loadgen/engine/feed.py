@@ -43,6 +43,10 @@ class DirectPort:
         assert isinstance(order, Admit), "nothing is cancelled or paused here"
         self._pipeline.admit(order.rows, order.terms)
 
+    def withdraw(self) -> tuple[Order, ...]:
+        """Nothing: orders are carried out as they come."""
+        return ()
+
 
 class Feed:
     """One run of jobs, all there from the start, in their order."""

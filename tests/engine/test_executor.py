@@ -27,6 +27,7 @@ from engine.messages import (
     RowSpec,
     RowUpdate,
     StepReport,
+    Stop,
     Tally,
     Terms,
 )
@@ -72,6 +73,9 @@ class ScriptedPipeline:
 
     def salvage(self) -> tuple[RowId, ...]:
         return tuple(row_id for row_id in self.left if row_id >= 100)
+
+    def leave_store(self) -> None:
+        self.events.put("leave store")
 
     def take_handed_back(self) -> tuple[HandedBack, ...]:
         handed_back, self.handed_back = self.handed_back, ()
@@ -237,6 +241,26 @@ def test_a_fault_in_a_turn_is_the_last_word_and_is_said_once(bench: Bench, fault
     bench.executor.post(Admit((spec(1, 1),)))
     bench.executor.stop(PATIENCE)
     assert not bench.alive() and bench.reports.empty()
+
+
+def test_orders_that_were_not_taken_up_are_given_back(bench: Bench) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+
+    bench.pipeline.during_turn = hold
+    bench.executor.post(Admit((spec(0, 9),)))
+    assert begun.wait(PATIENCE)
+    orders = Admit((spec(1),)), Cancel((0,))
+    for order in orders:
+        bench.executor.post(order)
+    assert bench.executor.withdraw() == orders and bench.executor.withdraw() == ()
+    bench.executor.post(Stop())
+    go_on.set()
+    bench.executor.stop(PATIENCE)
+    assert bench.pipeline.noted() == ["admit 0", "turn", "leave store", "leave store"]
 
 
 def test_a_fault_in_an_order_is_told_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,6 +215,40 @@ def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tin
     assert made == tokens_of(finish(all_in_one(tiny_model, tiny_text, [spec(1, max_tokens=9)])))[1]
 
 
+def test_a_row_that_is_read_again_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """It was handed back without K and V, and its device is lost before it has been read, or while it is."""
+    store = HostStore()
+    first, second = (
+        Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=1)),
+                 max_prefill_tokens=4, store=store)
+        for _ in range(2)
+    )  # fmt: skip
+    rows = [spec(0, 6, max_tokens=9), spec(1, 6, max_tokens=9)]
+    updates: list[RowUpdate] = []
+    for row in rows:
+        first.admit([row], replace(CLOSED, iterations=2, keep_kv=NO_LENGTH))
+        updates += until_handed_back(first)[0]
+        first.take_handed_back()
+    first.admit(rows[:1])
+    updates += turns(first, 1)
+    first.admit(rows[1:])
+    assert sorted(first.salvage()) == [0, 1]
+    second.admit(rows)
+    made = tokens_of(updates + finish(second))
+    assert made == tokens_of(finish(all_in_one(tiny_model, tiny_text, rows)))
+
+
+def test_what_a_device_puts_by_that_was_given_up_is_nobody_s(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    store = HostStore()
+    batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4))
+    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, store=store)
+    pipeline.admit([spec(0, max_tokens=9)])
+    turns(pipeline, 3)
+    pipeline.leave_store()
+    pipeline.pause([0])
+    assert len(store) == 0
+
+
 def test_slices_of_two_batches_that_wait_one_behind_the_other_both_get_on(pipeline: Pipeline) -> None:
     """Each held a row that came back and a new one; neither's new row was read while the other's waited: for ever."""
     sliced = replace(CLOSED, iterations=3)

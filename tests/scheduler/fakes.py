@@ -50,9 +50,14 @@ class FakePort:
     info: ExecutorInfo
     alive: bool = True
     posted: list[Order] = field(default_factory=list)
+    untaken: tuple[Order, ...] = ()
+    """What it will never take up, once it is gone."""
 
     def post(self, order: Order) -> None:
         self.posted.append(order)
+
+    def withdraw(self) -> tuple[Order, ...]:
+        return self.untaken
 
     def take(self) -> list[Order]:
         """The orders since the last look."""

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from engine.messages import ExecutorDied, SamplingParams, Stop
+import pytest
+
+from engine.messages import (
+    Admit,
+    Cancel,
+    Cause,
+    ExecutorDied,
+    FinishReason,
+    HandedBack,
+    SamplingParams,
+    Stop,
+)
 from scheduler.assembly import assemble
 from scheduler.batching import Limits
 from scheduler.dispatcher import Dispatcher
-from scheduler.request import Failure, State
+from scheduler.request import Failure, Request, State
 from scheduler.strategy import STRATEGIES
-from tests.scheduler.fakes import VirtualClock, admitted, port, token
+from tests.scheduler.fakes import FakePort, VirtualClock, admitted, cancelled, port, token
 
 PARAMS = SamplingParams(max_tokens=8)
 
@@ -33,6 +45,47 @@ async def test_its_requests_fail_once_or_start_elsewhere_and_its_late_reports_ar
     assert dispatcher.alive
     ended = [update.error async for update in begun.stream]
     assert ended == ["the executor of this request failed"]
+
+
+def paused_and_sent_again() -> tuple[Dispatcher, list[FakePort], Request]:
+    """Two executors, and a request that the first handed back after a token and that was then sent to it again."""
+    ports = [port(0, rows=1), port(1, rows=1)]
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(100, 0)), ports, VirtualClock())
+    request, _ = (dispatcher.submit(range(4), PARAMS) for _ in range(2))
+    dispatcher.dispatch()
+    handed_back = HandedBack((request.row_id,), Cause.PAUSE)
+    report = replace(ports[0].report(token(request.row_id, 5)), handed_back=(handed_back,))
+    dispatcher.receive(report)
+    dispatcher.dispatch()
+    assert (request.state, request.executor) == (State.ASSIGNED, 0)
+    return dispatcher, ports, request
+
+
+@pytest.mark.parametrize("last_word", [True, False])
+def test_a_row_that_it_never_took_up_goes_on_elsewhere(last_word: bool) -> None:
+    dispatcher, ports, request = paused_and_sent_again()
+    ports[0].untaken = (Admit((request.spec,)),)
+    dispatcher.receive(ExecutorDied(0, "fire")) if last_word else dispatcher.give_up(0, "it stands still")
+    assert (request.state, request.generated) == (State.WAITING, 1)
+    ports[1].take()
+    dispatcher.receive(ports[1].report(token(1, 5, end=FinishReason.LENGTH)))
+    dispatcher.dispatch()
+    assert admitted(ports[1].take()) == [[request.row_id]]
+
+
+def test_nothing_is_kept_of_a_row_that_fails_with_it() -> None:
+    dispatcher, ports, request = paused_and_sent_again()
+    dispatcher.receive(ExecutorDied(0, "fire"))
+    assert request.state is State.FAILED
+    assert cancelled(ports[1].take()) == [request.row_id]
+
+
+def test_nothing_is_kept_of_a_row_that_it_was_to_drop() -> None:
+    dispatcher, ports, request = paused_and_sent_again()
+    dispatcher.cancel(request)
+    ports[0].untaken = (Admit((request.spec,)), Cancel((request.row_id,)))
+    dispatcher.receive(ExecutorDied(0, "fire"))
+    assert cancelled(ports[1].take()) == [request.row_id]
 
 
 async def test_with_the_last_executor_the_service_is_dead() -> None:

@@ -65,6 +65,9 @@ class FragilePipeline:
     def salvage(self) -> tuple[RowId, ...]:
         return ()
 
+    def leave_store(self) -> None:
+        pass
+
     def take_handed_back(self) -> tuple[HandedBack, ...]:
         return ()
 
