@@ -57,6 +57,7 @@ class KvArena:
         token = self.shape.kv_heads * self.shape.head_dim
         self._flat_keys = zeros(self.shape, capacity_tokens * token)
         self._flat_values = zeros(self.shape, capacity_tokens * token)
+        self._flat_valid = torch.zeros(capacity_tokens, dtype=torch.bool, device=self.shape.device)
         self._view(self.max_rows, capacity_tokens // self.max_rows)
 
     def _view_anew(self) -> None:
@@ -66,13 +67,14 @@ class KvArena:
             self._view(*view)
 
     def _view(self, rows: int, columns: int) -> None:
-        """Look at the flat budget as (layers, rows, kv_heads, columns, head_dim)."""
+        """Look at the flat budget as (layers, rows, kv_heads, columns, head_dim). Takes no memory, so cannot fail."""
         self.rows, self.columns = rows, columns
         used = rows * columns * self.shape.kv_heads * self.shape.head_dim
         layout = (self.shape.layers, rows, self.shape.kv_heads, columns, self.shape.head_dim)
         self.keys = self._flat_keys[:, :used].view(layout)
         self.values = self._flat_values[:, :used].view(layout)
-        self.valid = torch.zeros((rows, columns), dtype=torch.bool, device=self.shape.device)
+        self.valid = self._flat_valid[: rows * columns].view(rows, columns)
+        self._flat_valid.zero_()
 
     @property
     def live(self) -> int:
@@ -153,16 +155,17 @@ class KvArena:
         """
         if rows < self.live or columns < self.window or rows * columns > self.capacity_tokens:
             raise ArenaFull(f"{self.live} rows x {self.window} columns do not fit {rows} x {columns}")
-        old_keys, old_values, old_valid = self.keys, self.values, self.valid
+        old_keys, old_values = self.keys, self.values
         live, cells = self.live, slice(self.start, self.end)
-        # Taken before anything changes: should there be no memory for it, all is as it was.
+        # Taken before anything changes: should there be no memory for them, all is as it was.
         window = torch.empty_like(old_keys[0, :live, :, cells])
+        valid = self.valid[:live, cells].clone()
         self._view(rows, columns)
         for layer in range(self.shape.layers):
             for old, new in ((old_keys, self.keys), (old_values, self.values)):
                 window.copy_(old[layer, :live, :, cells])
                 new[layer, :live, :, : window.shape[2]] = window
-        self.valid[:live, : cells.stop - cells.start] = old_valid[:live, cells]
+        self.valid[:live, : cells.stop - cells.start] = valid
         self._shift(-cells.start)
 
     def give_back(self, capacity_tokens: int) -> None:
@@ -254,6 +257,7 @@ class KvArena:
             assert buffer.dtype == self.shape.dtype and buffer.device.type == self.shape.device.type
             assert bool(torch.isfinite(buffer).all())
         assert self.keys.data_ptr() == self._flat_keys.data_ptr()
+        assert self.valid.data_ptr() == self._flat_valid.data_ptr()
 
 
 def zeros(shape: KvShape, per_layer: int) -> Tensor:

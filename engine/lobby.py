@@ -62,8 +62,8 @@ class Lobby:
         bisect.insort(self.staged, Staged(row.rank, row, kv))
 
     def kv_of(self, row: Row) -> RowKv | None:
-        """K and V of a row that waits for a slot, in host memory; None for others, which have none."""
-        return next((staged.kv.on_host() for staged in self.staged if staged.row is row), None)
+        """K and V of a row that waits for a slot; None for others, which have none."""
+        return next((staged.kv for staged in self.staged if staged.row is row), None)
 
     def drop(self, row_id: RowId) -> None:
         """Take a row out; does nothing when it is not here."""

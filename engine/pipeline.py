@@ -285,6 +285,7 @@ class Pipeline:
     def _join(self, staged: Staged) -> None:
         self.batch.insert(staged.row, staged.kv, lasting=not staged.row.group.terms.closed)
         self._lobby.staged.remove(staged)
+        self._store.give_back(staged.row.row_id)
         if staged.row.group.terms.closed:
             self._closed = staged.row.group
 
@@ -407,12 +408,14 @@ class Pipeline:
         worst = max(self.batch.rows, key=lambda row: row.rank)
         if worst.ended:
             self._forget(worst)
+        elif (kv := self._to_host(worst)) is None:
+            self._hand_back([worst], Cause.OVERFLOW)
         else:
-            self._lobby.stage(worst, self.batch.extract(worst))
+            self._lobby.stage(worst, kv)
             self.extracted += (worst.row_id,)
 
     def _relieve(self, error: torch.OutOfMemoryError) -> None:
-        """Take every running row out to host memory and go on with a smaller budget; the rows come back as they fit."""
+        """Take every running row out and go on with a smaller budget; the rows come back as they fit."""
         arena = self.batch.arena
         smaller = int(arena.capacity_tokens * RELIEF)
         log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, arena.capacity_tokens, error)
@@ -469,7 +472,7 @@ class Pipeline:
         leaving = list(rows)
         dropped: set[RowId] = set()
         for row in sorted(leaving, key=lambda row: -self.batch.rows.index(row) if row in self.batch.rows else 0):
-            kv = self._kv_of(row) if _length(row) in row.group.terms.keep_kv else None
+            kv = self._to_host(row) if _length(row) in row.group.terms.keep_kv else None
             self._store.keep(row, kv)
             if kv is None:
                 dropped.add(row.row_id)
@@ -480,14 +483,25 @@ class Pipeline:
             row_ids = tuple(row.row_id for row in leaving)
             self._handed_back.append(HandedBack(row_ids, cause, tuple(one for one in row_ids if one in dropped)))
 
-    def _kv_of(self, row: Row) -> RowKv | None:
-        """What there is of a row's K and V, in host memory."""
-        running = row in self.batch.rows
-        return self.batch.extract(row) if running else self._lobby.kv_of(row)
+    def _to_host(self, row: Row) -> RowKv | None:
+        """A row's K and V in host memory, for which a running row leaves the batch. None where there are none, or no
+        memory for them: the row is then to be handed back, and its tokens are read again.
+        """
+        waiting = self._lobby.kv_of(row)
+        if waiting is None and row not in self.batch.rows:
+            return None
+        if not self._store.lend(row, row.kv_length * self._model.kv.bytes_per_token):
+            return None
+        try:
+            return self.batch.extract(row) if waiting is None else waiting.on_host()
+        except RuntimeError as error:  # what torch raises for any lack of memory, the host's too
+            log.warning("K and V of a row could not be copied to host memory, so they are computed again: %s", error)
+            return None
 
     def _forget(self, row: Row, *, wipe: bool = False) -> None:
         """Nothing is left of a row, and when it was the last that its closed batch waited for, of the batch."""
         del self._rows[row.row_id]
+        self._store.give_back(row.row_id)
         row.group.open.discard(row.row_id)
         if row in self.batch.rows:
             self.batch.remove(row, wipe=wipe)

@@ -30,6 +30,7 @@ from scheduler.profile_store import Profile, digest, load_profile
 from scheduler.refit_lessons import Grounds
 from server.conditions import conditions_of
 from server.config import ServeConfig
+from server.devices import swap_bytes
 from server.earlier import grounds_of
 from server.executors import build_executor
 from server.feed import Feed
@@ -135,7 +136,7 @@ def _scene(config: ServeConfig, service: Service, dispatcher: Dispatcher) -> Sce
 
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
     models, text = load_models(config)
-    store = HostStore()
+    store = HostStore(swap_bytes(config))
     grammars = Grammars(text, models[0].vocab_size, models[0].end_token_ids)
     grammars.prepare()
     executors = [

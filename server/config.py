@@ -82,6 +82,12 @@ class ServeConfig:
     kv_cache_memory: float | None = option(
         None, "memory for keys and values per executor, in GiB; default: what the device leaves", low=0.001
     )
+    swap_space: float | None = option(
+        None,
+        "host memory for keys and values of rows that wait, over all executors, in GiB; what does not fit is computed "
+        "again; default: 4, or a quarter of what is free where that is less",
+        low=0,
+    )
     gpu_memory_utilization: float = option(
         0.9, "share of a CUDA device's memory to use, weights included", low=0.01, high=1
     )

@@ -19,6 +19,12 @@ from server.config import ServeConfig
 CPU_MEMORY_SHARE = 0.25
 """Part of the free memory that K and V may take on a CPU, over all executors, unless --kv-cache-memory says."""
 
+SWAP_GIB = 4.0
+"""Most host memory for rows that wait, as vLLM's --swap-space has it, unless --swap-space says."""
+
+SWAP_MEMORY_SHARE = 0.25
+"""Part of the free memory that this may be."""
+
 PREDICTOR_THREADS = 4
 """At most: a short text's products are too small for more."""
 
@@ -69,6 +75,13 @@ def context_length(config: ServeConfig, model: LoadedModel) -> int:
     if config.max_model_len is not None and config.max_model_len > model.context_length:
         raise LoadError(f"--max-model-len {config.max_model_len} exceeds the model's context of {model.context_length}")
     return config.max_model_len or model.context_length
+
+
+def swap_bytes(config: ServeConfig) -> int:
+    """Host memory for K and V of rows that wait, over all executors."""
+    if config.swap_space is not None:
+        return int(config.swap_space * 2**30)
+    return int(min(SWAP_GIB * 2**30, psutil.virtual_memory().available * SWAP_MEMORY_SHARE))
 
 
 def capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:

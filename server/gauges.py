@@ -116,7 +116,7 @@ class Gauges(Collector):
 
     def _memory(self) -> Iterator[Metric]:
         store = self._sources.store
-        yield self._gauge("lengthwise:host_memory_bytes", "K and V of rows that were handed back.", store.bytes)
+        yield self._gauge("lengthwise:host_memory_bytes", "K and V of rows that wait, in host memory.", store.bytes)
         yield self._gauge("lengthwise:host_memory_rows", "Rows that were handed back.", len(store))
 
     def _predictions(self) -> Iterator[Metric]:

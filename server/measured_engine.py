@@ -22,6 +22,7 @@ from scheduler.bilinear import Bilinear
 from scheduler.profile_store import ProfileError, load_profile
 from server.conditions import conditions_of
 from server.config import ServeConfig
+from server.devices import swap_bytes
 from server.executors import build_executor
 from server.loading import load_models
 
@@ -75,7 +76,7 @@ class Rig:
 @contextmanager
 def new_executors(engine: Engine) -> Iterator[Rig]:
     """Not started, and stopped on leaving if they were."""
-    store = HostStore()
+    store = HostStore(swap_bytes(engine.config))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         relay = Relay(runner.get_loop())
         with ThreadPoolExecutor(1, "builder") as builder:

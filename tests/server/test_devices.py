@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from models.loader import LoadError
 from server.config import ServeConfig
-from server.devices import cuda_devices, predictor_threads, threads
+from server.devices import cuda_devices, predictor_threads, swap_bytes, threads
 
 
 @pytest.fixture
@@ -41,6 +43,14 @@ def test_a_gpu_that_is_asked_for_must_be_there(machine: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("machine")
 def test_executors_on_a_cpu_share_its_cores() -> None:
     assert [threads(config(executors=executors)) for executors in (0, 1, 3, 32)] == [16, 16, 5, 1]
+
+
+def test_rows_that_wait_take_a_quarter_of_free_memory_4_gib_at_most(machine: pytest.MonkeyPatch) -> None:
+    for free, most in ((2, 0.5), (64, 4)):
+        machine.setattr("psutil.virtual_memory", lambda free=free: SimpleNamespace(available=free * 2**30))
+        assert swap_bytes(config()) == most * 2**30
+    assert swap_bytes(config(swap_space=10.0)) == 10 * 2**30
+    assert swap_bytes(config(swap_space=0.0)) == 0
 
 
 def test_lengths_are_predicted_by_cores_that_no_executor_needs(machine: pytest.MonkeyPatch) -> None:
