@@ -5,9 +5,10 @@ A strategy is data. To add one, add a row here, and an entry in a part's own tab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TypeAlias
 
 from engine.messages import Entry, Overflow, Terms
 from scheduler.plan import Returns
@@ -43,6 +44,86 @@ class Strategy:
     quantization: str | None = None
     """How the model's weights are kept, where that is part of what is compared."""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a choice that no other part would read, or that contradicts another."""
+        for column, holds, reason in _RULES if self.batching in BATCHINGS else ():
+            if not holds(self):
+                raise ValueError(f"strategy {self.name!r}: {column}={getattr(self, column)!r}: {reason}")
+
+
+_JOINING = frozenset({"join", "join-cheapest", "dealt-join"})
+_ARRANGED = frozenset({"wma", "wma-fixed"})
+_SLICING = frozenset({"dp", "dp-capped", "dp-adaptive"})
+_QUEUED = frozenset({"fixed", "one", "dealt-fixed"})
+BATCHINGS = _JOINING | _ARRANGED | _SLICING | _QUEUED
+"""What the rules know; any other batching is refused where it is looked up."""
+
+_Rule: TypeAlias = tuple[str, Callable[[Strategy], bool], str]
+"""(column, whether its choice suits the others, why not)"""
+
+_RULES: tuple[_Rule, ...] = (
+    (
+        "refill",
+        lambda one: one.refill.closed == (one.batching not in _JOINING),
+        f"rows join running batches with batching {', '.join(sorted(_JOINING))}, and only with these",
+    ),
+    (
+        "refill",
+        lambda one: not (one.refill.closed and one.refill.entry is Entry.SHAPE),
+        "the prompts of a closed batch are prefilled before it runs, so none enters by shape",
+    ),
+    ("slices", lambda one: one.refill.closed or not one.slices, "only closed batches end after a slice"),
+    (
+        "slices",
+        lambda one: one.slices or one.batching not in _SLICING,
+        "its batching plans batches that end after a slice",
+    ),
+    (
+        "order",
+        lambda one: one.order == "fcfs" or one.batching not in _ARRANGED | {"join-cheapest"},
+        "its batching has an order of its own and does not read this one",
+    ),
+    (
+        "batch_order",
+        lambda one: one.batch_order == "fcfs" or one.batching in _ARRANGED,
+        f"only batching {', '.join(sorted(_ARRANGED))} arranges batches that wait",
+    ),
+    (
+        "batch_order",
+        lambda one: one.batch_order != "hrrn" or one.serving_time is not None,
+        "it divides by what a batch takes, which no serving_time estimates",
+    ),
+    (
+        "serving_time",
+        lambda one: (
+            one.serving_time is None
+            or one.batching in _ARRANGED
+            or (one.batching in _SLICING and one.serving_time == "bilinear")
+        ),
+        "its batching does not ask this estimate",
+    ),
+    (
+        "memory",
+        lambda one: (one.memory == "slice") == (one.batching in _SLICING),
+        f"batching {', '.join(sorted(_SLICING))} asks whether a slice fits, and no other does",
+    ),
+    (
+        "memory",
+        lambda one: one.memory != "predicted" or one.batching in _ARRANGED,
+        "its batching does not ask with predicted lengths",
+    ),
+    (
+        "placement",
+        lambda one: one.placement != "max-min" or one.serving_time is not None,
+        "it compares predicted loads, which no serving_time estimates",
+    ),
+    (
+        "preemption",
+        lambda one: one.preemption == "none" or one.batching in _JOINING - {"dealt-join"},
+        "a slot that a row gives up is filled only where any request may join any batch",
+    ),
+)
+
 
 _MAGNUS = Strategy(
     "", length="forest", batching="wma", refill=CLOSED_SPLIT, returns=Returns.BATCH_END, memory="predicted"
@@ -56,7 +137,15 @@ _SLS = Strategy(
     placement="round-robin",
     memory="fixed",
 )
-_SLICED = Strategy("", refill=CLOSED, slices=True, placement="round-robin", memory="slice", serving_time="bilinear")
+_SLICED = Strategy(
+    "",
+    batching="dp",
+    refill=CLOSED,
+    slices=True,
+    placement="round-robin",
+    memory="slice",
+    serving_time="bilinear",
+)
 
 
 def _modes(whose: Strategy) -> tuple[Strategy, ...]:
@@ -81,8 +170,8 @@ _TABLE = (
     replace(_SLS, name="sls"),
     replace(_SLS, name="so", slices=True, returns=Returns.ROW_END),
     replace(_SLICED, name="pm", batching="dp-capped"),
-    replace(_SLICED, name="ab", batching="dp"),
-    replace(_SLICED, name="lb", batching="dp", placement="max-min"),
+    replace(_SLICED, name="ab"),
+    replace(_SLICED, name="lb", placement="max-min"),
     replace(_SLICED, name="scls", batching="dp-adaptive", placement="max-min"),
     Strategy("ils", batching="dealt-join", refill=SHAPE, placement="round-robin", memory="whole"),
     # SSJF in its three modes, and what it compares itself with: no prediction, and the true lengths

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine.messages import Entry, Terms
 from models.quantization import Quantization
 from scheduler.assembly import BATCHERS, assemble
 from scheduler.batch_order import BATCH_ORDERS
@@ -19,7 +20,7 @@ from scheduler.order import ORDERS
 from scheduler.placement import PLACEMENTS
 from scheduler.preemption import PREEMPTIONS
 from scheduler.serving_time import SERVING_TIMES
-from scheduler.strategy import STRATEGIES, Strategy
+from scheduler.strategy import BATCHINGS, STRATEGIES, Strategy
 from tests.scheduler.fakes import request, worker
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=2)
@@ -64,8 +65,41 @@ def test_an_assembled_strategy_serves_a_request(name: str) -> None:
 @pytest.mark.parametrize("column", sorted(PARTS.keys() - ELSEWHERE))
 def test_a_part_that_does_not_exist_is_refused(column: str) -> None:
     changes: dict[str, Any] = {column: "nonsense"}
+    reader = STRATEGIES["magnus" if column in ("batch_order", "serving_time") else "baton-pd"]
     with pytest.raises(KeyError, match="nonsense"):
-        assemble(replace(STRATEGIES["baton-pd"], **changes), LIMITS, PROFILE)
+        assemble(replace(reader, **changes), LIMITS, PROFILE)
+
+
+def test_the_rules_know_every_batching() -> None:
+    assert BATCHERS.keys() == BATCHINGS
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "choice", "reason"),
+    [
+        ("baton-pd", "slices", True, "only closed batches end after a slice"),
+        ("baton-pd", "refill", Terms(closed=True), "rows join running batches with batching dealt-join, join, "),
+        ("vs", "refill", Terms(), "and only with these"),
+        ("vs", "refill", Terms(closed=True, entry=Entry.SHAPE), "none enters by shape"),
+        ("scls", "slices", False, "plans batches that end after a slice"),
+        ("lengthwise", "order", "sjf", "has an order of its own"),
+        ("magnus", "order", "sjf", "has an order of its own"),
+        ("baton-pd", "batch_order", "hrrn", "only batching wma, wma-fixed arranges batches"),
+        ("abp", "batch_order", "hrrn", "no serving_time estimates"),
+        ("vs", "serving_time", "nearest", "does not ask this estimate"),
+        ("scls", "serving_time", "nearest", "does not ask this estimate"),
+        ("baton-pd", "memory", "slice", "asks whether a slice fits, and no other does"),
+        ("scls", "memory", "fixed", "asks whether a slice fits, and no other does"),
+        ("vs", "memory", "predicted", "does not ask with predicted lengths"),
+        ("vs", "placement", "max-min", "compares predicted loads"),
+        ("vs", "preemption", "swap", "any request may join any batch"),
+        ("ils", "preemption", "swap", "any request may join any batch"),
+    ],
+)
+def test_a_choice_that_no_part_would_read_is_refused(name: str, column: str, choice: object, reason: str) -> None:
+    changes: dict[str, Any] = {column: choice}
+    with pytest.raises(ValueError, match=f"strategy '{name}': {column}=.*: .*{reason}"):
+        replace(STRATEGIES[name], **changes)
 
 
 def test_a_strategy_that_estimates_serving_times_asks_for_a_profile() -> None:
