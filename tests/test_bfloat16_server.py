@@ -1,0 +1,66 @@
+"""A live server in bfloat16: an answer may depend on its neighbours there; what is promised all the same is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from openai.types.chat import ChatCompletion
+
+from tests import tiny
+from tests.engine.grammars import SCHEMAS
+from tests.live_server import serve
+
+MODEL = "tiny"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(tiny.build(tmp_path_factory.mktemp("models") / MODEL), "--dtype", "bfloat16") as url:
+        yield url
+
+
+def asked(number: int) -> dict[str, Any]:
+    """A seeded request; each number has another prompt and another length."""
+    messages = [{"role": "user", "content": f"{number} " * (number + 1)}]
+    return {"model": MODEL, "messages": messages, "max_tokens": 10 + number, "temperature": 1, "seed": number}
+
+
+async def test_every_answer_beside_others_has_its_length_and_its_tokens(many: AsyncOpenAI) -> None:
+    async def ask(number: int) -> ChatCompletion:
+        return await many.chat.completions.create(**asked(number), logprobs=True, extra_body={"ignore_eos": True})
+
+    for number, answer in enumerate(await asyncio.gather(*map(ask, range(12)))):
+        assert answer.usage is not None and answer.usage.completion_tokens == 10 + number
+        logprobs = answer.choices[0].logprobs
+        assert logprobs is not None and logprobs.content is not None
+        said = b"".join(bytes(token.bytes or []) for token in logprobs.content if not token.token.startswith("<|"))
+        assert said.decode(errors="replace").rstrip("\ufffd") == (answer.choices[0].message.content or "").rstrip(
+            "\ufffd"
+        )
+
+
+def test_a_seeded_answer_without_neighbours_is_the_same_whole_and_streamed(client: OpenAI) -> None:
+    for number in range(4):
+        whole = client.chat.completions.create(**asked(number)).choices[0].message.content
+        chunks = client.chat.completions.create(**asked(number), stream=True)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
+
+
+async def test_every_answer_matches_its_schema_beside_others(many: AsyncOpenAI) -> None:
+    async def ask(schema: dict[str, Any], seed: int) -> str:
+        format_: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+        reply = await many.chat.completions.create(**{**asked(seed), "max_tokens": 400}, response_format=format_)
+        assert reply.choices[0].finish_reason == "stop"
+        return reply.choices[0].message.content or ""
+
+    wanted = list(product(SCHEMAS.values(), range(4)))
+    answers = await asyncio.gather(*(ask(schema, seed) for schema, seed in wanted))
+    for (schema, _), answer in zip(wanted, answers, strict=True):
+        jsonschema_rs.validate(schema, json.loads(answer), validate_formats=True)
