@@ -7,11 +7,13 @@ taken in, and by all executors of a process, which only copy them.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -28,6 +30,14 @@ WHITESPACE = r" |\n[ \t]{0,32}"
 
 MAX_STATES = 50_000
 """States that a row's lexer may grow to, of about 1.5 kB each; the library's own bound is five times as large."""
+
+DEAD_END = "NoExtensionBias"
+"""How the library's complaint begins where a grammar that compiles lets no token follow."""
+
+ASCII_CLASSES = MappingProxyType({r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"})
+"""What these stand for in a pattern, as in JSON schema's. The library takes Unicode's for them, in a newer version than
+most clients' libraries know, which then find that an answer does not match.
+"""
 
 LONGEST_MESSAGE = 400
 """Characters of the library's complaint that a client is told."""
@@ -109,6 +119,7 @@ class Grammars:
         start = LLMatcher(self._tokenizer, _written(grammar), log_level=0, limits=self._limits)
         if start.is_error():
             raise GrammarError(_one_line(start.get_error()))
+        _check_beginning(start.deep_copy())
         return Compiled(grammar, start)
 
     @cached_property
@@ -183,9 +194,21 @@ def _written(grammar: Grammar) -> str:
             except ValueError as error:
                 raise GrammarError(_one_line(str(error))) from error
         case GrammarKind.REGEX:
-            return LLMatcher.grammar_from_regex(grammar.text)
+            return LLMatcher.grammar_from_regex(_with_ascii_classes(grammar.text))
         case GrammarKind.LARK:
             return LLMatcher.grammar_from_lark(grammar.text)
+
+
+def _with_ascii_classes(pattern: str) -> str:
+    return re.sub(r"\\.", lambda pair: ASCII_CLASSES.get(pair[0], pair[0]), pattern, flags=re.DOTALL)
+
+
+def _check_beginning(start: LLMatcher) -> None:
+    """Raise GrammarError when no answer can begin, which the library notices with the first token."""
+    start.compute_bitmask()
+    if start.is_error():
+        message = start.get_error()
+        raise GrammarError("no text matches it" if message.startswith(DEAD_END) else _one_line(message))
 
 
 def _one_line(message: str) -> str:

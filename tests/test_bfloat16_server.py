@@ -34,7 +34,9 @@ def asked(number: int) -> dict[str, Any]:
 
 async def test_every_answer_beside_others_has_its_length_and_its_tokens(many: AsyncOpenAI) -> None:
     async def ask(number: int) -> ChatCompletion:
-        return await many.chat.completions.create(**asked(number), logprobs=True, extra_body={"ignore_eos": True})
+        body = {**asked(number), "logprobs": True, "extra_body": {"ignore_eos": True}}
+        answer: ChatCompletion = await many.chat.completions.create(**body)
+        return answer
 
     for number, answer in enumerate(await asyncio.gather(*map(ask, range(12)))):
         assert answer.usage is not None and answer.usage.completion_tokens == 10 + number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 
 import numpy as np
@@ -61,6 +62,36 @@ def test_an_answer_is_let_through_if_it_matches(
 ) -> None:
     assert [accepts(grammars, grammar, tiny_text, one) for one in right] == [True] * len(right)
     assert [accepts(grammars, grammar, tiny_text, one) for one in wrong] == [False] * len(wrong)
+
+
+KAWI_ONE = "\U00011f51"
+"""A digit since Unicode 15: to clients whose libraries are older, no digit."""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        (r"\d{2}", ["07"], ["0\u0667", KAWI_ONE * 2]),
+        (r"[\dx]+", ["0x7"], ["\u0667", "y"]),
+        (r"[^\d]", ["x", "\u0667"], ["7"]),
+        (r"\D", ["x", "\u0667"], ["7"]),
+        (r"\w+", ["a_1"], ["\u00e9", KAWI_ONE, "-"]),
+        (r"\W", ["-", "\u00e9"], ["a"]),
+        (r"\\d", [r"\d"], ["7", r"\7"]),
+        (r"\\\d", [r"\7"], [r"\d"]),
+    ],
+)
+def test_classes_of_patterns_are_those_of_json_schema(
+    grammars: Grammars, tiny_text: Text, pattern: str, right: list[str], wrong: list[str]
+) -> None:
+    bare, quoted = Grammar(GrammarKind.REGEX, pattern), schema({"type": "string", "pattern": f"^(?:{pattern})$"})
+    for one in (*right, *wrong):
+        found = (accepts(grammars, bare, tiny_text, one), accepts(grammars, quoted, tiny_text, dumped(one)))
+        assert found == (one in right, one in right), one
+
+
+def dumped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def test_white_space_between_the_tokens_of_json_is_bounded(grammars: Grammars, tiny_text: Text) -> None:
@@ -189,6 +220,21 @@ def test_a_bad_grammar_is_told_in_one_line(grammars: Grammars, grammar: Grammar,
         with pytest.raises(GrammarError, match=said) as caught:
             attempt(grammar)
         assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar(GrammarKind.REGEX, r"[^\s\S]"),
+        Grammar(GrammarKind.REGEX, "[a&&b]c"),
+        Grammar(GrammarKind.LARK, r"start: /[^\s\S]/"),
+        Grammar(GrammarKind.LARK, 'start: start "a"'),
+    ],
+    ids=lambda grammar: grammar.text,
+)
+def test_a_grammar_that_no_text_matches_is_refused(grammars: Grammars, grammar: Grammar) -> None:
+    with pytest.raises(GrammarError, match="^no text matches it$"):
+        grammars.compile(grammar)
 
 
 def test_what_cannot_be_enforced_is_passed_over_where_the_client_wants_that(grammars: Grammars) -> None:
