@@ -82,9 +82,11 @@ class Text:
         return max(len(token) for token in self._backend.get_vocab())
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """A prompt as it stands: control tokens written in it count as such, a start token is added if customary."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+        """A prompt as it stands: control tokens written in it count as such, a start token is added if customary.
+
+        Raises TextError for what the tokenizer cannot encode.
+        """
+        return _ids(self._backend, text, add_special_tokens=add_special_tokens)
 
     def encode_chat(
         self,
@@ -144,12 +146,12 @@ class Text:
 
     def _encode_veiled(self, rendered: str, nonce: str, hidden: list[str]) -> list[int]:
         if not hidden:
-            return list(self._backend.encode(rendered, add_special_tokens=False).ids)
+            return _ids(self._backend, rendered, add_special_tokens=False)
         ids: list[int] = []
         # Between two nonces stands the number of a hidden text: every second piece.
         for place, piece in enumerate(rendered.split(nonce)):
             coder, text = (self._literal, hidden[int(piece)]) if place % 2 else (self._backend, piece)
-            ids += coder.encode(text, add_special_tokens=False).ids
+            ids += _ids(coder, text, add_special_tokens=False)
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -233,6 +235,14 @@ class StopMatcher:
         """What was held back and did not become a stop string."""
         held, self._held = self._held, ""
         return held
+
+
+def _ids(coder: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+    try:
+        ids: list[int] = coder.encode(text, add_special_tokens=add_special_tokens).ids
+    except Exception as error:  # the library raises this very class where its vocabulary lacks a token
+        raise TextError(f"the model's tokenizer cannot encode this text: {error}") from error
+    return ids
 
 
 def overlap(text: str, stop: str) -> int:

@@ -1,13 +1,15 @@
 """Messages or prompts of a request -> token ids that fit the model, and what lengths are predicted from, made off the
 event loop.
 
-It refuses what cannot be read (other media, NUL, unknown tokens) and what cannot fit, before any memory is taken.
+It refuses what cannot be read (other media, unknown tokens, text that the tokenizer cannot encode) and what cannot fit,
+before any memory is taken.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -52,7 +54,8 @@ def _converse(body: ChatBody, service: Service) -> Prompt:
     grammar = constraint(body, service, tools)
     turns, ids = rendered(body.messages, body.chat_template_kwargs, service, tools=tools)
     split = _split_turns(turns, body, service)
-    user_input_length = len(service.text.encode(split.user_input))
+    with encodable("messages"):
+        user_input_length = len(service.text.encode(split.user_input))
     return _fitting(Prompt(tuple(ids), "", split, user_input_length, grammar, tools), "messages", service)
 
 
@@ -71,12 +74,20 @@ def rendered(
     if not service.text.takes_tools:
         turns, offered = plain_turns(turns, tools), []
     check_characters(sum(len(turn["content"]) for turn in turns), "messages", service)
-    try:
-        return turns, service.text.encode_chat(
+    with encodable("messages"):
+        ids = service.text.encode_chat(
             turns, tools=offered, add_generation_prompt=add_generation_prompt, variables=variables or {}
         )
+    return turns, ids
+
+
+@contextmanager
+def encodable(param: str) -> Iterator[None]:
+    """Word what the model's tokenizer or chat template refuses as the client's error: ApiError 400 about `param`."""
+    try:
+        yield
     except TextError as error:
-        raise bad_request(f"messages: {error}", "messages") from None
+        raise bad_request(f"{param}: {error}", param) from None
 
 
 def _split_turns(turns: Sequence[Turn], body: GenerationBody, service: Service) -> SplitPrompt:
@@ -92,8 +103,7 @@ def _how(body: GenerationBody, service: Service) -> InstructionSplit:
 def _turn(message: Message, path: str) -> Turn:
     """A message as chat templates know it: they have no developer, which is OpenAI's newer word for system."""
     role = "system" if message.role == "developer" else message.role
-    content = check_text(_content(message, path), path, "messages")
-    return {"role": role, "content": content, **tool_fields(message, path)}
+    return {"role": role, "content": _content(message, path), **tool_fields(message, path)}
 
 
 def _content(message: Message, path: str) -> str:
@@ -125,7 +135,8 @@ def _complete(body: CompletionBody, service: Service) -> list[Prompt]:
     for place, one in enumerate(written):
         _check_written(one, "prompt" if len(written) == 1 else f"prompt[{place}]", service)
     grammar = constraint(body, service)
-    prompts = [_fitting(_split(_encode(one, service.text), body, service), "prompt", service) for one in written]
+    with encodable("prompt"):
+        prompts = [_fitting(_split(_encode(one, service.text), body, service), "prompt", service) for one in written]
     return [replace(prompt, grammar=grammar) for prompt in prompts]
 
 
@@ -158,7 +169,6 @@ def _check_written(prompt: WrittenPrompt, path: str, service: Service) -> None:
     if not prompt:
         raise bad_request(f"{path}: must not be empty", "prompt")
     if isinstance(prompt, str):
-        check_text(prompt, path, "prompt")
         check_characters(len(prompt), path, service)
     else:
         _check_fits(prompt, path, service)
@@ -180,13 +190,6 @@ def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:
     if isinstance(prompt, str):
         return Prompt(tuple(text.encode(prompt)), prompt)
     return Prompt(tuple(prompt), text.decode(prompt))
-
-
-def check_text(text: str, path: str, param: str) -> str:
-    """The text; refuses what tokenizers stumble over."""
-    if "\0" in text:
-        raise bad_request(f"{path}: must not contain NUL characters", param)
-    return text
 
 
 def check_characters(count: int, path: str, service: Service) -> None:

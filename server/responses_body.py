@@ -122,9 +122,9 @@ def own_words() -> Iterator[None]:
 
 
 def _messages(body: ResponsesBody) -> list[Message]:
-    told = [] if body.instructions is None else [Message("system", _checked(body.instructions, "instructions"))]
+    told = [] if body.instructions is None else [Message("system", body.instructions)]
     if isinstance(body.input, str):
-        return [*told, Message("user", _checked(body.input, "input"))]
+        return [*told, Message("user", body.input)]
     return [*told, *(_message(item, f"input[{place}]") for place, item in enumerate(body.input))]
 
 
@@ -133,7 +133,7 @@ def _message(item: InputItem, path: str) -> Message:
         raise bad_request(f"{path}.type: only 'message' is supported", "input", "unsupported")
     if item.role is None:
         raise bad_request(f"{path}.role: is missing", "input")
-    return Message(item.role, _checked(_content(item, path), path))
+    return Message(item.role, _content(item, path))
 
 
 def _content(item: InputItem, path: str) -> str:
@@ -150,12 +150,6 @@ def _part(part: ContentPart, path: str) -> str:
     if part.text is None:
         raise bad_request(f"{path}.text: is missing", "input")
     return part.text
-
-
-def _checked(text: str, path: str) -> str:
-    if "\0" in text:
-        raise bad_request(f"{path}: must not contain NUL characters", path.split("[")[0])
-    return text
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:

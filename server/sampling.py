@@ -38,7 +38,7 @@ def sampling_params(body: ChatBody | CompletionBody, service: Service, prompt_le
         logit_bias=_logit_bias(body.logit_bias or {}, service.vocab_size),
         min_tokens=body.min_tokens or 0,
         ignore_eos=bool(body.ignore_eos),
-        stop=_stop(body.stop),
+        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         stop_token_ids=_stop_token_ids(body.stop_token_ids or [], service.vocab_size),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         logprobs=_logprobs(body),
@@ -109,13 +109,6 @@ def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> tuple[tuple[int
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
             raise bad_request(f"logit_bias: keys must be token ids from 0 to {vocab_size - 1}", "logit_bias")
     return tuple((int(key), bias) for key, bias in biases.items())
-
-
-def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if any("\0" in text for text in stops):
-        raise bad_request("stop: must not contain NUL characters", "stop")
-    return stops
 
 
 def _stop_token_ids(ids: list[int], vocab_size: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from msgspec import Meta
 from server.body import read_body
 from server.errors import bad_request
 from server.listing import model_name
-from server.prompts import check_characters, check_ids, check_text, rendered
+from server.prompts import check_characters, check_ids, encodable, rendered
 from server.schema import Message, ModelName, TemplateVariables, TokenId
 from server.service import SERVICE, Service
 from server.wire import json_response
@@ -95,9 +95,9 @@ def _conversation_ids(body: TokenizeBody, service: Service) -> list[int]:
 def _prompt_ids(body: TokenizeBody, service: Service) -> list[int]:
     if body.prompt is None:
         raise bad_request("prompt: is missing; give either prompt or messages", "prompt")
-    check_text(body.prompt, "prompt", "prompt")
     check_characters(len(body.prompt), "prompt", service)
-    return service.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    with encodable("prompt"):
+        return service.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
 
 
 def _detokenize(body: DetokenizeBody, service: Service) -> Detokenized:

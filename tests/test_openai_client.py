@@ -166,6 +166,14 @@ def test_errors_are_raised_as_the_clients_own_kinds(client: OpenAI) -> None:
     assert long.value.code == "context_length_exceeded"
 
 
+def test_nul_is_read_and_counted_like_any_character(client: OpenAI) -> None:
+    plain, holding = complete(client, "ab").usage, complete(client, "a\0b", stop="\0").usage
+    assert plain is not None and holding is not None
+    assert holding.prompt_tokens == plain.prompt_tokens + 1
+    reply = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "a\0"}], max_tokens=2)
+    assert reply.choices[0].finish_reason in ("stop", "length")
+
+
 async def test_many_clients_at_once_each_get_what_they_get_alone(many: AsyncOpenAI) -> None:
     async def ask(number: int) -> str | None:
         answer = await many.chat.completions.create(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from models.text import LONGEST_WAIT, StopMatcher, Text, TextStream
+from models.text import LONGEST_WAIT, StopMatcher, Text, TextError, TextStream
 from tests import tiny
 
 VOCAB = 320
@@ -111,6 +111,23 @@ def test_an_endless_run_of_control_tokens_is_not_decoded_again_and_again(tiny_te
     assert counting.most <= 2 * LONGEST_WAIT
 
 
+# What tokenizers do not know
+
+
+def test_text_that_the_vocabulary_has_no_token_for_is_refused() -> None:
+    text = Text(PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}))))  # type: ignore[no-untyped-call]
+    assert text.encode("a") == [0]
+    with pytest.raises(TextError, match="cannot encode this text"):
+        text.encode("\0")
+
+
+def test_a_lone_surrogate_is_refused(tiny_text: Text) -> None:
+    with pytest.raises(TextError, match="cannot encode this text"):
+        tiny_text.encode("\ud800")
+    with pytest.raises(TextError, match="cannot encode this text"):
+        tiny_text.encode_chat([{"role": "user", "content": "\ud800"}])
+
+
 # Single tokens
 
 
@@ -168,6 +185,7 @@ def matched(matcher: StopMatcher, *texts: str) -> tuple[str, str | None]:
         (["aab"], ["aa", "a", "b"], ("a", "aab")),  # what is held may begin one character later
         (["\n\n"], ["one\n", "two\n", "\n"], ("one\ntwo", "\n\n")),
         (["😀"], ["a😀"], ("a", "😀")),
+        (["\0"], ["a\0b"], ("a", "\0")),
         ([], ["abc"], ("abc", None)),
     ],
 )

@@ -26,6 +26,8 @@ from server.service import Limits, Service
 ANSWER = "Grüße, 世界 😀!"
 REFUSED = "{{refused}}"
 """What the fake chat template refuses."""
+UNKNOWN = "\ue000"
+"""What the fake tokenizer has no token for."""
 END = 256
 """The fake vocabulary is the 256 bytes, then the end token."""
 
@@ -44,6 +46,8 @@ class FakeText:
         return "byte"
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if UNKNOWN in text:
+            raise TextError("no token for it")
         return list(text.encode())
 
     def encode_chat(

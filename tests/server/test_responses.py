@@ -10,7 +10,7 @@ import pytest
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.request import Request
-from tests.server.fakes import ANSWER, FakeText, say
+from tests.server.fakes import ANSWER, UNKNOWN, FakeText, say
 from tests.server.live import Live
 
 PATH = "/v1/responses"
@@ -176,8 +176,11 @@ BAD: dict[str, tuple[dict[str, object], str | None, str]] = {
         "input",
         "input[0].content[0].text: ",
     ),
-    "NUL in an item": ({"input": [{"role": "user", "content": "\0"}]}, "input", "input[0]: "),
-    "NUL in the instructions": ({"instructions": "\0"}, "instructions", "instructions: "),
+    "an item that the tokenizer cannot encode": (
+        {"input": [{"role": "user", "content": UNKNOWN}]},
+        "input",
+        "input: no token",
+    ),
     "too long an input": ({"input": "x" * 300}, "input", "input: has "),
     "too long an answer": ({"max_output_tokens": 1000}, "max_output_tokens", "max_output_tokens: the prompt"),
     "storing": ({"store": True}, "store", "store: "),

@@ -56,6 +56,19 @@ async def test_every_field_reaches_the_engine(live: Live) -> None:
     assert (sampling.logprobs, sampling.prompt_logprobs) == (3, 3)
 
 
+async def test_nul_is_a_character_like_others(live: Live) -> None:
+    """Random prompts of benchmarks hold it, and tokenizers encode it."""
+    await live.chat(messages=[{"role": "user", "content": "a\0b"}], stop="a\0")
+    await live.complete(prompt=["a\0", "\0"])
+    asked = live.dispatcher.submitted
+    assert [0 in request.prompt for request in asked] == [True] * 3
+    assert asked[0].sampling.stop == ("a\0",)
+    status, reply = await live.post("/v1/responses", {"instructions": "\0", "input": "a\0", "store": False})
+    assert status == 200, reply
+    status, reply = await live.post("/tokenize", {"prompt": "a\0"})
+    assert (status, reply["tokens"]) == (200, [97, 0])
+
+
 async def test_one_stop_string_may_come_without_a_list(live: Live) -> None:
     assert sampling_params(ChatBody(messages=MESSAGES, stop="end"), live.service, 10).stop == ("end",)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.server.fakes import END, FakeText
+from tests.server.fakes import END, UNKNOWN, FakeText
 from tests.server.live import Live
 
 TURNS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
@@ -44,7 +44,7 @@ async def test_tokens_are_joined_with_control_tokens_written_out(live: Live) -> 
     [
         ("/tokenize", {}, 400, "prompt"),
         ("/tokenize", {"prompt": "Hi", "messages": TURNS}, 400, "prompt"),
-        ("/tokenize", {"prompt": "a\0"}, 400, "prompt"),
+        ("/tokenize", {"prompt": UNKNOWN}, 400, "prompt"),
         ("/tokenize", {"prompt": "x" * 1000}, 400, "prompt"),
         ("/tokenize", {"prompt": 7}, 400, "prompt"),
         ("/tokenize", {"messages": []}, 400, "messages"),
