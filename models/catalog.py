@@ -82,6 +82,10 @@ class Catalog:
             return hub.fetch(name)
         raise CatalogError(self._unknown(name))
 
+    def default_max_tokens(self, name: str) -> int | None:
+        """Tokens of an answer whose request names no limit; None where only the context bounds it."""
+        return self._packaged[name].default_max_tokens if name in self._packaged else None
+
     def known(self) -> tuple[ModelStatus, ...]:
         """The packaged models, cached or not, and the GGUF files that were converted here."""
         packaged = [self._packaged_status(model) for model in self._packaged.values()]

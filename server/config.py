@@ -142,6 +142,11 @@ class ServeConfig:
     journal: Path | None = option(None, "where to record what has ended; default: in the cache folder")
     no_journal: bool = option(False, "record nothing, and learn nothing")
     journal_prompts: bool = option(False, "record prompts as well, not only the numbers that were made of them")
+    default_max_tokens: int | None = option(
+        None,
+        "tokens of a chat's answer without max_tokens; default: what the context holds, 1024 for smollm2-135m-instruct",
+        low=1,
+    )
     chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
     seed: int | None = option(
         None,

@@ -116,6 +116,7 @@ async def _serve(
             gc.freeze()
             async with listening(service, port, front, config.uds) as app:
                 address = _address(config, port, front)
+                tell_limits(service)
                 _announce(service, address, time.monotonic() - start)
                 notifier.ready(f"serving {service.model_id} on {address}")
                 async with watched(notifier, lambda: service.dispatcher.alive):
@@ -189,6 +190,15 @@ async def _listen(listener: Listener, port: socket.socket) -> None:
         if port.family == socket.AF_UNIX:
             raise PortError(f"--uds cannot be listened on: {error.strerror}") from None
         raise PortError(explain(error, *port.getsockname()[:2])) from None
+
+
+def tell_limits(service: Service) -> None:
+    """Log what ends an answer though its request did not ask for it."""
+    if service.default_max_tokens is not None:
+        log.info(
+            "chats and responses without max_tokens end after %d tokens: --default-max-tokens changes that",
+            service.default_max_tokens,
+        )
 
 
 def _announce(service: Service, address: str, seconds: float) -> None:

@@ -22,7 +22,7 @@ T = TypeVar("T", int, float)
 
 def sampling_params(body: ChatBody | CompletionBody, service: Service, prompt_length: int) -> SamplingParams:
     """How each answer to a prompt of `prompt_length` tokens is made, its seed aside; raises ApiError 400."""
-    max_tokens = _max_tokens(body, service.context_length - prompt_length, service.context_length)
+    max_tokens = _max_tokens(body, service, prompt_length)
     if (body.min_tokens or 0) > max_tokens:
         raise bad_request(f"min_tokens: must not exceed max_tokens, which is {max_tokens} here", "min_tokens")
     defaults = service.sampling_defaults
@@ -61,22 +61,33 @@ def _given(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
-def _max_tokens(body: ChatBody | CompletionBody, room: int, context_length: int) -> int:
+def _max_tokens(body: ChatBody | CompletionBody, service: Service, prompt_length: int) -> int:
     """Tokens an answer may have: what was asked for, which must fit, else the endpoint's default, clipped."""
     if is_scoring(body):
         return 1  # the engine makes at least one token; the answer leaves it out
+    context_length = service.context_length
+    room = context_length - prompt_length
     name, asked = _asked_tokens(body)
     if asked is None:
-        return min(room, COMPLETION_TOKENS) if isinstance(body, CompletionBody) else room
+        return min(room, _default_tokens(body, service))
     if asked == 0:
         raise bad_request(f"{name}: must be at least 1 (0 is allowed only together with echo)", name)
     if asked > room:
         message = (
-            f"{name}: the prompt has {context_length - room} tokens and {name} asks for {asked} more, but the context "
+            f"{name}: the prompt has {prompt_length} tokens and {name} asks for {asked} more, but the context "
             f"holds {context_length}; lower {name} to {room} or shorten the prompt"
         )
         raise bad_request(message, name, "context_length_exceeded")
     return asked
+
+
+def _default_tokens(body: ChatBody | CompletionBody, service: Service) -> int:
+    """The endpoint's default; a chat's gives way to a longer answer that its request asks for in another field."""
+    if isinstance(body, CompletionBody):
+        return COMPLETION_TOKENS
+    if service.default_max_tokens is None:
+        return service.context_length
+    return max(service.default_max_tokens, body.min_tokens or 0, body.replay_tokens or 0)
 
 
 def _asked_tokens(body: ChatBody | CompletionBody) -> tuple[str, int | None]:

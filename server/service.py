@@ -176,10 +176,13 @@ class Service:
     vocab_size: int
     """Token ids that both the tokenizer and the network know; either may have more of its own."""
     sampling_defaults: SamplingDefaults
+    """Values of the sampling parameters that a request leaves out."""
     tokenizer_pool: Executor
     """Where text is encoded, grammars are compiled and large bodies are parsed, off the event loop."""
     grammars: Grammars
     """The compiled grammars, which the executors use too."""
+    default_max_tokens: int | None = None
+    """Most tokens of a chat's answer whose request names no limit; None: the rest of the context."""
     executors: int = 1
     next_seed: Callable[[], int] = fresh_seed
     """Makes the seed of an answer whose client gave none."""

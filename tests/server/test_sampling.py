@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,27 @@ async def test_one_stop_string_may_come_without_a_list(live: Live) -> None:
 async def test_chat_logprobs_without_alternatives_report_the_tokens_alone(live: Live) -> None:
     assert sampling_params(ChatBody(messages=MESSAGES, logprobs=True), live.service, 10).logprobs == 0
     assert sampling_params(ChatBody(messages=MESSAGES, logprobs=False), live.service, 10).logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, 20),
+        ({"max_tokens": 200}, 200),
+        ({"min_tokens": 30}, 30),  # what a request says outweighs what it leaves out
+        ({"replay_tokens": 40}, 40),
+    ],
+)
+async def test_the_servers_default_gives_way_to_what_a_request_says(
+    live: Live, fields: dict[str, Any], expected: int
+) -> None:
+    service = replace(live.service, default_max_tokens=20, allow_replay=True)
+    assert sampling_params(ChatBody(messages=MESSAGES, **fields), service, 10).max_tokens == expected
+
+
+async def test_the_servers_default_is_bounded_by_the_context(live: Live) -> None:
+    service = replace(live.service, default_max_tokens=1000)
+    assert sampling_params(ChatBody(messages=MESSAGES), service, 10).max_tokens == service.context_length - 10
 
 
 @pytest.mark.parametrize(("seed", "choice", "expected"), [(5, 2, 7), (-1, 0, 2**64 - 1), (2**64 - 1, 1, 0)])
