@@ -12,16 +12,16 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from models import attention
 from models.cache import KvShape, KvStore, StoreCache
+from models.generation_config import SamplingDefaults, sampling_defaults
 from models.linear import InferenceLinear
 from models.packing import UnsupportedQuantization, choose, computes_bfloat16, pack, packs
 from models.quantization import Quantization
@@ -36,32 +36,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 class LoadError(Exception):
     """A checkpoint cannot be served; the message says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """What the model's own generation_config.json recommends; the API's defaults where it is silent."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-
-
-class _Recommended(msgspec.Struct):
-    """The part of a generation_config.json that matters here."""
-
-    temperature: Annotated[float, Meta(ge=0)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
-
-    def defaults(self) -> SamplingDefaults:
-        return SamplingDefaults(
-            **{name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        )
 
 
 @dataclass(slots=True)
@@ -82,6 +56,7 @@ class LoadedModel:
     context_length: int
     end_token_ids: frozenset[int]
     sampling_defaults: SamplingDefaults
+    """As its own generation_config.json recommends."""
     quantization: Quantization = Quantization.NONE
     """How the weights of its linear layers are kept."""
     _head: _HeadInput = field(default_factory=_HeadInput)
@@ -263,11 +238,7 @@ def _end_token_ids(network: PreTrainedModel) -> frozenset[int]:
 def _sampling_defaults(folder: Path) -> SamplingDefaults:
     path = folder / "generation_config.json"
     try:
-        return (
-            msgspec.json.decode(path.read_bytes(), type=_Recommended).defaults()
-            if path.exists()
-            else SamplingDefaults()
-        )
+        return sampling_defaults(path.read_bytes()) if path.exists() else SamplingDefaults()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LoadError(f"{folder.name}: generation_config.json is not usable: {error}; mend or delete it") from error
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
+from models.generation_config import check_overrides
 from models.quantization import QUANTIZATIONS
 from server.settings import ConfigError, gather, option, settings
 
@@ -146,6 +147,11 @@ class ServeConfig:
         None,
         "tokens of a chat's answer without max_tokens; default: what the context holds, 1024 for smollm2-135m-instruct",
         low=1,
+    )
+    override_generation_config: dict[str, Any] | None = option(
+        None,
+        'fields in place of the model\'s own generation_config.json, as {"temperature": 0.2}',
+        check=check_overrides,
     )
     chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
     seed: int | None = option(

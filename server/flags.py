@@ -8,9 +8,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from server.config import ServeConfig
-from server.settings import PREFIX, Setting, settings
+from server.settings import PREFIX, Setting, Value, settings
+
+METAVARS: Mapping[type[Value], str] = MappingProxyType({str: "TEXT", Path: "FILE", dict: "JSON"})
+"""What stands for a value in --help; N stands for a number."""
 
 
 def add_settings(parser: argparse.ArgumentParser, known: Iterable[Setting]) -> None:
@@ -66,7 +70,7 @@ def _metavar(setting: Setting) -> str:
         return "{" + ",".join(setting.choices) + "}"
     if setting.positional:
         return setting.name.upper()
-    return "TEXT" if setting.kind is str else "FILE" if setting.kind is Path else "N"
+    return METAVARS.get(setting.kind, "N")
 
 
 def _help(setting: Setting) -> str:

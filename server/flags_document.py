@@ -44,6 +44,8 @@ def _values(setting: Setting) -> str:
         return ", ".join(filter(None, (several, *(f"`{choice}`" for choice in setting.choices))))
     if setting.kind is bool:
         return f"also `--no-{setting.flag[2:]}`"
+    if setting.kind is dict:
+        return "a JSON object; in the file, a table"
     low = "" if setting.low == -math.inf else f"from {setting.low:g}"
     high = "" if setting.high == math.inf else f"to {setting.high:g}"
     return " ".join(filter(None, (several, low, high)))

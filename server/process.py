@@ -199,6 +199,12 @@ def tell_limits(service: Service) -> None:
             "chats and responses without max_tokens end after %d tokens: --default-max-tokens changes that",
             service.default_max_tokens,
         )
+    if service.sampling_defaults.max_new_tokens is not None:
+        log.info(
+            "all answers end after %d tokens: max_new_tokens of the model's generation_config.json, or of "
+            "--override-generation-config",
+            service.sampling_defaults.max_new_tokens,
+        )
 
 
 def _announce(service: Service, address: str, seconds: float) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from models.generation_config import TokenCount
 from server.errors import ApiError, bad_request
 from server.foreign import ABSENT
 from server.schema import (
@@ -23,7 +24,6 @@ from server.schema import (
     JsonSchema,
     Message,
     ResponseFormat,
-    TokenCount,
 )
 
 LOGPROBS = "message.output_text.logprobs"

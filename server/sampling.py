@@ -22,10 +22,12 @@ T = TypeVar("T", int, float)
 
 def sampling_params(body: ChatBody | CompletionBody, service: Service, prompt_length: int) -> SamplingParams:
     """How each answer to a prompt of `prompt_length` tokens is made, its seed aside; raises ApiError 400."""
+    defaults = service.sampling_defaults
     max_tokens = _max_tokens(body, service, prompt_length)
+    if defaults.max_new_tokens is not None:
+        max_tokens = min(max_tokens, defaults.max_new_tokens)
     if (body.min_tokens or 0) > max_tokens:
         raise bad_request(f"min_tokens: must not exceed max_tokens, which is {max_tokens} here", "min_tokens")
-    defaults = service.sampling_defaults
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=_given(body.temperature, defaults.temperature),

@@ -11,17 +11,15 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from models.generation_config import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
 from server.foreign import ABSENT, Foreign
 
 MAX_CHOICES = 256
 """Answers that one call may ask for: n times its prompts."""
 
-Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-Share: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-TokenCount: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 StopString: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 FunctionName: TypeAlias = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
@@ -71,10 +69,10 @@ class GenerationBody(Foreign, frozen=True, kw_only=True):
 
     model: ModelName | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Share | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Probability | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     n: Annotated[int, Meta(ge=1, le=64)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
@@ -83,7 +81,7 @@ class GenerationBody(Foreign, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     ignore_eos: bool | None = None

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from engine.grammar import Grammars
 from engine.messages import SamplingParams
-from models.loader import SamplingDefaults
+from models.generation_config import SamplingDefaults
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction

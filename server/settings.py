@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import tomllib
 import types
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 PREFIX = "LENGTHWISE_"
 
 T = TypeVar("T")
-Value: TypeAlias = str | int | float | Path
+Value: TypeAlias = str | int | float | Path | dict[str, Any]
 
 
 class ConfigError(ValueError):
@@ -35,9 +36,13 @@ def option(
     high: float = math.inf,
     positional: bool = False,
     secret: bool = False,
+    check: Callable[[Any], None] | None = None,
 ) -> T:
-    """A dataclass field that users can set; numbers lie in [low, high]. A secret one is left out of what is printed."""
-    metadata = {"help": help, "choices": choices, "low": low, "high": high, "positional": positional}
+    """A dataclass field that users can set; numbers lie in [low, high]. A secret one is left out of what is printed.
+
+    `check` raises ValueError for a value of the right type that cannot be used all the same.
+    """
+    metadata = {"help": help, "choices": choices, "low": low, "high": high, "positional": positional, "check": check}
     return field(default=default, metadata=metadata, repr=not secret)
 
 
@@ -55,6 +60,7 @@ class Setting:
     low: float
     high: float
     positional: bool
+    check: Callable[[Any], None] | None
 
     @property
     def flag(self) -> str:
@@ -67,7 +73,7 @@ class Setting:
     def from_text(self, text: str) -> object:
         """One value as the command line has it; raises ValueError."""
         try:
-            value = _truth(text) if self.kind is bool else self.kind(text)
+            value = _PARSERS.get(self.kind, self.kind)(text)
         except ValueError:
             raise ValueError(f"{text!r} is not {_NAMES[self.kind]}") from None
         return self._checked(value)
@@ -88,9 +94,11 @@ class Setting:
         accepted = _TOML_TYPES[self.kind]
         if not isinstance(value, accepted) or isinstance(value, bool) is not (self.kind is bool):
             raise ValueError(f"{value!r} is not {_NAMES[self.kind]}")
-        return self.from_text(str(value))
+        return self._checked(value) if self.kind is dict else self.from_text(str(value))
 
-    def _checked(self, value: Value) -> object:
+    def _checked(self, value: Any) -> object:
+        if self.check is not None:
+            self.check(value)
         if self.choices and value not in self.choices:
             raise ValueError(f"{value!r} is none of {', '.join(self.choices)}")
         if isinstance(value, int | float) and not (math.isfinite(value) and self.low <= value <= self.high):
@@ -105,10 +113,17 @@ class Setting:
 
 
 _TOML_TYPES: Mapping[type[Value], tuple[type, ...]] = types.MappingProxyType(
-    {str: (str,), int: (int,), float: (float, int), bool: (bool,), Path: (str,)}
+    {str: (str,), int: (int,), float: (float, int), bool: (bool,), Path: (str,), dict: (dict,)}
 )
 _NAMES: Mapping[type[Value], str] = types.MappingProxyType(
-    {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
+    {
+        str: "text",
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        Path: "a path",
+        dict: "a JSON object",
+    }
 )
 
 
@@ -117,6 +132,18 @@ def _truth(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
     return text.lower() == "true"
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Raises ValueError for anything but a JSON object."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(text)
+    return value
+
+
+_PARSERS: Mapping[type[Value], Callable[[str], Any]] = types.MappingProxyType({bool: _truth, dict: _object})
+"""How a value is read from text, where its type does not do so by itself."""
 
 
 def settings(config: type) -> tuple[Setting, ...]:
@@ -130,7 +157,7 @@ def _setting(one: dataclasses.Field[Any], hint: object) -> Setting:
     choices = one.metadata["choices"]
     return Setting(
         name=one.name,
-        kind=kind,
+        kind=typing.get_origin(kind) or kind,
         many=typing.get_origin(hint) is tuple,
         default=one.default,
         help=one.metadata["help"],
@@ -138,6 +165,7 @@ def _setting(one: dataclasses.Field[Any], hint: object) -> Setting:
         low=one.metadata["low"],
         high=one.metadata["high"],
         positional=one.metadata["positional"],
+        check=one.metadata["check"],
     )
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from models import loader
 from models.cache import KvShape, PassingStore
+from models.generation_config import SamplingDefaults
 from models.linear import HalfLinear, PackedLinear
-from models.loader import LoadedModel, LoadError, SamplingDefaults, load
+from models.loader import LoadedModel, LoadError, load
 from models.packing import halves
 from tests import tiny
 from tests.architectures import GROUPED, build

@@ -15,7 +15,7 @@ from typing import Any
 from engine.grammar import Grammars
 from engine.messages import FinishReason, RowUpdate, SamplingParams, TokenLogprob
 from models.catalog import CatalogError
-from models.loader import SamplingDefaults
+from models.generation_config import SamplingDefaults
 from models.text import TextError
 from scheduler.length.distribution import LengthDistribution
 from scheduler.refusal import Refused

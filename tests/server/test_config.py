@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -24,7 +25,15 @@ def toml_value(value: object) -> str:
         return str(value).lower()
     if isinstance(value, Path):
         return repr(str(value))
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml_value(one)}" for name, one in value.items()) + "}"
     return repr(list(value) if isinstance(value, tuple) else value)
+
+
+def variable_value(value: object) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
@@ -76,6 +85,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "no_journal": True,
         "journal_prompts": True,
         "default_max_tokens": 77,
+        "override_generation_config": {"temperature": 0.5, "top_k": 7},
         "chat_template": Path("t.jinja"),
         "seed": 6,
         "enforce_eager": True,
@@ -105,8 +115,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "otlp_traces_endpoint": "http://collector:4318/v1/traces",
     }
     assert set(values) == {field.name for field in fields(ServeConfig)}
-    texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in values.items()}
-    environ = {f"LENGTHWISE_{name.upper()}": text for name, text in texts.items()}
+    environ = {f"LENGTHWISE_{name.upper()}": variable_value(value) for name, value in values.items()}
     toml = "\n".join(f"{name} = {toml_value(value)}" for name, value in values.items())
     for config in (load_config({}, environ, None), load_config({}, {}, write(tmp_path, toml))):
         assert asdict(config) == values
@@ -138,6 +147,15 @@ def test_toml_keys_may_be_written_like_flags_and_whole_numbers_do_for_fractions(
         ({"LENGTHWISE_BODY_TIMEOUT": "nan"}, "", ["LENGTHWISE_BODY_TIMEOUT", "nan"]),
         ({"LENGTHWISE_DTYPE": "int3"}, "", ["LENGTHWISE_DTYPE", "bfloat16"]),
         ({"LENGTHWISE_STRATEGY": "luck"}, "", ["LENGTHWISE_STRATEGY", "baton-pd"]),
+        (
+            {"LENGTHWISE_OVERRIDE_GENERATION_CONFIG": "{"},
+            "",
+            ["LENGTHWISE_OVERRIDE_GENERATION_CONFIG", "a JSON object"],
+        ),
+        ({"LENGTHWISE_OVERRIDE_GENERATION_CONFIG": "[1]"}, "", ["a JSON object"]),
+        ({}, "override_generation_config = 1", ["override_generation_config", "a JSON object"]),
+        ({}, "[override_generation_config]\ntemprature = 1", ["temprature", "did you mean 'temperature'?", "top_k"]),
+        ({}, "[override_generation_config]\ntop_p = 1.5", ["override_generation_config", "<= 1.0", "top_p"]),
         ({}, "max_num_seq = 1", ["max_num_seq", "did you mean max_num_seqs?"]),
         ({}, "zzz = 1", ["zzz", "--help"]),
         ({}, 'port = "80"', ["port", "'80'", "whole number"]),

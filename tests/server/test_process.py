@@ -18,6 +18,7 @@ import aiohttp
 import orjson
 import pytest
 
+from models.generation_config import SamplingDefaults
 from server.port import PortError, take_port
 from server.process import drain, tell_limits
 from tests.server.fakes import ANSWER
@@ -152,6 +153,8 @@ async def test_a_default_limit_of_answers_is_logged_at_start(live: Live, caplog:
     assert not caplog.records, "there is none"
     tell_limits(replace(live.service, default_max_tokens=77))
     assert "end after 77 tokens: --default-max-tokens changes that" in caplog.text
+    tell_limits(replace(live.service, sampling_defaults=SamplingDefaults(max_new_tokens=66)))
+    assert "all answers end after 66 tokens" in caplog.text
 
 
 async def test_draining_lets_running_answers_end(live: Live) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from models.generation_config import SamplingDefaults
 from server.sampling import sampling_params, seeded
 from server.schema import ChatBody, CompletionBody, Message
 from server.service import seed_source
@@ -98,6 +99,21 @@ async def test_the_servers_default_gives_way_to_what_a_request_says(
 async def test_the_servers_default_is_bounded_by_the_context(live: Live) -> None:
     service = replace(live.service, default_max_tokens=1000)
     assert sampling_params(ChatBody(messages=MESSAGES), service, 10).max_tokens == service.context_length - 10
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (ChatBody(messages=MESSAGES), 12),
+        (ChatBody(messages=MESSAGES, max_tokens=200), 12),  # as in vLLM, what a request asks for is cut too
+        (ChatBody(messages=MESSAGES, max_tokens=5), 5),
+        (CompletionBody(prompt="Hi"), 12),
+        (CompletionBody(prompt="Hi", echo=True, max_tokens=0), 1),
+    ],
+)
+async def test_no_answer_exceeds_max_new_tokens(live: Live, body: ChatBody | CompletionBody, expected: int) -> None:
+    service = replace(live.service, sampling_defaults=SamplingDefaults(max_new_tokens=12), default_max_tokens=20)
+    assert sampling_params(body, service, 10).max_tokens == expected
 
 
 @pytest.mark.parametrize(("seed", "choice", "expected"), [(5, 2, 7), (-1, 0, 2**64 - 1), (2**64 - 1, 1, 0)])
