@@ -24,6 +24,10 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+REPETITION = "repetition"
+"""The `stop_reason` of a row that was ended because it repeated itself."""
+
+
 class GrammarKind(StrEnum):
     """In which language a grammar is written."""
 
@@ -71,6 +75,9 @@ class SamplingParams:
     """The same for the prompt's own tokens."""
     replay_tokens: int | None = None
     """Length to generate whatever the model says (design 7.3): for the row alone, no scheduling decision sees it."""
+    stop_repetition: bool = False
+    """Whether the row ends once it only repeats itself. A row with a grammar does not, since its text must match whole,
+    nor one whose length is prescribed, by `replay_tokens`, `ignore_eos` or `min_tokens`."""
     grammar: Grammar | None = None
     """What the text must match. When nothing may follow it the row ends, whatever `min_tokens` and `ignore_eos` say."""
 
@@ -185,7 +192,7 @@ class RowUpdate:
 
     `text` may be empty while a character is incomplete or a stop string may be under way; the texts of all updates
     joined are the whole answer. `finish_reason` is set in a row's last update only. `stop_reason` is the stop
-    string or stop token id that ended it, None for the end token.
+    string or stop token id that ended it, REPETITION, or None for the end token.
     """
 
     row_id: RowId

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from engine.grammar import Matcher
 from engine.group import Group
-from engine.messages import FinishReason, RowSpec, RowUpdate, Terms, TokenLogprob
+from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, SamplingParams, Terms, TokenLogprob
+from engine.repetition import RepetitionDetector
 from models.text import StopMatcher, Text, TextStream
 
 Rank: TypeAlias = tuple[int, int]
@@ -57,6 +58,7 @@ class Row:
         stops = () if replayed else spec.sampling.stop
         self._stops = StopMatcher(stops, include=spec.sampling.include_stop_str_in_output)
         self._counts: Counter[int] | None = None
+        self._repetition = RepetitionDetector() if _may_be_ended_early(spec.sampling) else None
 
     @property
     def kv_length(self) -> int:
@@ -133,6 +135,8 @@ class Row:
             return text, FinishReason.STOP, stop
         if self.step == self.sampling.replay_tokens or self.complete:
             return text + self._rest(), FinishReason.STOP, None
+        if self._repetition is not None and self._repetition.push(token_id) and may_stop:
+            return text + self._rest(), FinishReason.STOP, REPETITION
         if self.step >= self.sampling.max_tokens:
             return text + self._rest(), FinishReason.LENGTH, None
         return text, None, None
@@ -141,3 +145,9 @@ class Row:
         """The text held back so far. The token that ends a row is no part of its text."""
         text, stop = self._stops.push(self._stream.flush())
         return text if stop is not None else text + self._stops.flush()
+
+
+def _may_be_ended_early(sampling: SamplingParams) -> bool:
+    """Whether an answer that repeats itself shall end: cut short, one with a grammar would not match it."""
+    prescribed = sampling.replay_tokens is not None or sampling.ignore_eos
+    return sampling.stop_repetition and sampling.grammar is None and not prescribed

@@ -153,6 +153,9 @@ class ServeConfig:
         'fields in place of the model\'s own generation_config.json, as {"temperature": 0.2}',
         check=check_overrides,
     )
+    stop_repetition: bool = option(
+        False, "end an answer that repeats the same 64 tokens or fewer until they fill 256, with stop_reason repetition"
+    )
     chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
     seed: int | None = option(
         None,

@@ -46,6 +46,7 @@ def sampling_params(body: ChatBody | CompletionBody, service: Service, prompt_le
         logprobs=_logprobs(body),
         prompt_logprobs=_prompt_logprobs(body),
         replay_tokens=_replay_tokens(body, service, prompt_length),
+        stop_repetition=service.stop_repetition,
     )
 
 

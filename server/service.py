@@ -183,6 +183,8 @@ class Service:
     """The compiled grammars, which the executors use too."""
     default_max_tokens: int | None = None
     """Most tokens of a chat's answer whose request names no limit; None: the rest of the context."""
+    stop_repetition: bool = False
+    """Whether an answer that only repeats itself is ended."""
     executors: int = 1
     next_seed: Callable[[], int] = fresh_seed
     """Makes the seed of an answer whose client gave none."""

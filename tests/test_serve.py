@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -71,6 +72,20 @@ def test_a_stream_joins_to_the_whole_answer_wherever_it_is_cut(parrot_url: str, 
     pieces = [event["choices"][0]["delta"].get("content") or "" for event in events(stream)]
     assert "".join(pieces) == message
     assert (SAYING * 20).startswith(message.rstrip("\ufffd"))
+
+
+def test_answers_that_repeat_themselves_are_ended_where_that_is_wanted(tmp_path: Path) -> None:
+    """Whole and streamed, each of several; not one that has to match a grammar."""
+    with serve(tiny.build_parrot(tmp_path / "parrot", SAYING), "--stop-repetition") as url:
+        _, whole = post(url, {"n": 2, "max_tokens": 400})
+        choices = json.loads(whole)["choices"]
+        assert [(one["finish_reason"], one["stop_reason"]) for one in choices] == [("stop", "repetition")] * 2
+        _, stream = post(url, {"max_tokens": 400, "stream": True})
+        (last,) = events(stream)[-1]["choices"]
+        assert (last["finish_reason"], last["stop_reason"]) == ("stop", "repetition")
+        _, held = post(url, {"max_tokens": 300, "structured_outputs": {"regex": f"[{SAYING}]*"}})
+        (choice,) = json.loads(held)["choices"]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("length", None)
 
 
 def test_every_character_arrives_whole(parrot_url: str) -> None:

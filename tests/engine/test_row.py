@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import FinishReason, RowUpdate, TokenLogprob
+from engine.messages import REPETITION, FinishReason, Grammar, GrammarKind, RowUpdate, TokenLogprob
 from engine.row import Choice, Row
 from models.text import Text
 from tests.engine.rows import END_TOKEN, row_of
@@ -134,6 +134,37 @@ def test_half_a_character_is_shown_at_a_replayed_end(tiny_text: Text, ids: dict[
     half = next(index for index in range(320) if tiny_text.token_bytes(index) == b"\xd0")
     updates = feed(row_of(tiny_text, replay_tokens=2), [ids["a"], half, ids["b"]])
     assert [update.text for update in updates] == ["a", "\ufffd"]
+
+
+# Repetitions
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ({}, (512, LENGTH, None)),  # only where the operator wants it
+        ({"stop_repetition": True}, (258, STOP, REPETITION)),  # "xy", and 256 tokens of "abc"
+        ({"stop_repetition": True, "min_tokens": 300}, (301, STOP, REPETITION)),
+        ({"stop_repetition": True, "max_tokens": 100}, (100, LENGTH, None)),
+        ({"stop_repetition": True, "stop": ("xyabc",)}, (5, STOP, "xyabc")),
+        ({"stop_repetition": True, "ignore_eos": True}, (512, LENGTH, None)),
+        ({"stop_repetition": True, "replay_tokens": 400}, (400, STOP, None)),
+        ({"stop_repetition": True, "grammar": Grammar(GrammarKind.REGEX, "xy(abc)*")}, (512, LENGTH, None)),
+    ],
+)
+def test_an_answer_that_repeats_itself_ends_where_that_is_wanted_and_its_length_is_its_own(
+    tiny_text: Text, ids: dict[str, int], sampling: dict[str, Any], expected: tuple[int, FinishReason, Any]
+) -> None:
+    row = row_of(tiny_text, **{"max_tokens": 512, **sampling})
+    updates = feed(row, [ids[letter] for letter in "xy" + "abc" * 200])
+    assert (len(updates), updates[-1].finish_reason, updates[-1].stop_reason) == expected
+
+
+def test_text_held_back_for_a_stop_string_is_shown_when_a_repetition_ends_the_row(
+    tiny_text: Text, ids: dict[str, int]
+) -> None:
+    row = row_of(tiny_text, max_tokens=512, stop_repetition=True, stop=("a" * 256 + "b",))
+    assert "".join(update.text for update in feed(row, [ids["a"]] * 300)) == "a" * 256
 
 
 # Characters

@@ -12,6 +12,7 @@ from engine.arena import KvArena
 from engine.batch import RunningBatch
 from engine.messages import (
     NO_LENGTH,
+    REPETITION,
     Cause,
     Entry,
     FinishReason,
@@ -24,6 +25,7 @@ from engine.messages import (
 )
 from engine.offload import HostStore
 from engine.pipeline import Pipeline
+from engine.repetition import LEAST_TOKENS
 from engine.similar import similar_lengths
 from models.cache import KvStore
 from models.loader import LoadedModel
@@ -174,6 +176,22 @@ def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, 
     assert pipeline.tally.prompt == 8, "the prompt and what had been generated"
     pipeline.cancel([0])
     assert len(store) == 0
+
+
+@pytest.mark.parametrize("terms", [replace(CLOSED, iterations=60), replace(CLOSED, iterations=60, keep_kv=NO_LENGTH)])
+def test_a_repetition_is_noticed_across_slices(tiny_model: LoadedModel, tiny_text: Text, terms: Terms) -> None:
+    """Whether K and V are kept or recomputed, and while a row beside it takes its time."""
+    pipeline = pipeline_of(tiny_model, tiny_text)
+    dull = spec(0, max_tokens=400, ignore_eos=False, stop_repetition=True, logit_bias=((9, 100.0),))
+    specs, updates = [dull, spec(1, max_tokens=300)], list[RowUpdate]()
+    pipeline.admit(specs, terms)
+    while not pipeline.idle:
+        updates += turns(pipeline, 1)
+        for handed_back in pipeline.take_handed_back():
+            pipeline.admit([one for one in specs if one.row_id in handed_back.row_ids], terms)
+    assert tokens_of(updates)[0] == [9] * LEAST_TOKENS
+    ends = {update.row_id: (update.finish_reason, update.stop_reason) for update in updates if update.finish_reason}
+    assert ends == {0: (FinishReason.STOP, REPETITION), 1: (FinishReason.LENGTH, None)}
 
 
 def test_rows_of_some_lengths_keep_their_k_and_v(tiny_model: LoadedModel, tiny_text: Text) -> None:

@@ -86,6 +86,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "journal_prompts": True,
         "default_max_tokens": 77,
         "override_generation_config": {"temperature": 0.5, "top_k": 7},
+        "stop_repetition": True,
         "chat_template": Path("t.jinja"),
         "seed": 6,
         "enforce_eager": True,

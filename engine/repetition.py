@@ -1,0 +1,43 @@
+"""Whether an answer has come to repeat itself: the same run of tokens over and over, up to the newest one.
+
+It knows token ids only, and is asked with each new one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+LONGEST_PERIOD = 64
+"""Tokens of the longest run whose repetition is noticed."""
+
+LEAST_TOKENS = 256
+"""Tokens that the repetitions must cover."""
+
+LEAST_TIMES = 4
+"""Times that the run must have been there."""
+
+
+class RepetitionDetector:
+    """Watches one answer, in time and memory that do not grow with it."""
+
+    def __init__(
+        self, longest_period: int = LONGEST_PERIOD, least_tokens: int = LEAST_TOKENS, least_times: int = LEAST_TIMES
+    ) -> None:
+        self._least_tokens = least_tokens
+        self._least_times = least_times
+        self._newest: deque[int] = deque(maxlen=longest_period)  # the newest token first
+        self._agreeing: dict[int, int] = {}  # period -> tokens, up to the newest, that equal the one a period earlier
+
+    def push(self, token_id: int) -> bool:
+        """Take the next token; whether the answer's end is now a run of tokens repeated often enough."""
+        before = self._agreeing
+        self._agreeing = {
+            period: before.get(period, 0) + 1
+            for period, earlier in enumerate(self._newest, start=1)
+            if earlier == token_id
+        }
+        self._newest.appendleft(token_id)
+        return any(self._suffices(period, period + agreeing) for period, agreeing in self._agreeing.items())
+
+    def _suffices(self, period: int, covered: int) -> bool:
+        return covered >= max(self._least_tokens, self._least_times * period)
