@@ -34,7 +34,7 @@ class RequestEntry:
     model: str
     strategy: str
     outcome: str
-    """How it ended: stop, length, error or cancelled."""
+    """How it ended: stop, length, repetition, error or cancelled."""
     input_length: int
     user_input_length: int
     max_tokens: int
@@ -86,7 +86,10 @@ class BatchEntry:
     """Under which it ran, as `profile_store.digest` tells them."""
 
 
-ANSWERED = frozenset({"stop", "length"})
+CUT = frozenset({"length", "repetition"})
+"""Outcomes of answers that would have become longer."""
+
+ANSWERED = frozenset({"stop"}) | CUT
 """Outcomes of requests that nobody broke off."""
 
 Entry: TypeAlias = RequestEntry | BatchEntry
@@ -205,13 +208,10 @@ def _begun(path: Path) -> bool:
 
 
 def served(entry: RequestEntry) -> ServedRow | None:
-    """What there is to learn from a request. None where it was broken off, or nothing was predicted for it.
-
-    An answer that `max_tokens` cut off counts with the tokens that it has: that is how long it ran.
-    """
+    """What there is to learn from a request. None where it was broken off, or nothing was predicted for it."""
     if entry.outcome not in ANSWERED or not entry.features or entry.predicted is None or not entry.generated:
         return None
-    return ServedRow(entry.features, entry.predicted, entry.generated)
+    return ServedRow(entry.features, entry.predicted, entry.generated, cut=entry.outcome in CUT)
 
 
 def prune(path: Path, *, before: float | None = None, keep: int | None = None) -> int:

@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from scheduler.clock import Clock
+from scheduler.length.censored import completed
 from scheduler.length.forest import Examples
 
 log = logging.getLogger(__name__)
@@ -37,11 +38,13 @@ REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ServedRow:
-    """A request that has ended by itself: what was foreseen, and what came."""
+    """A request whose answer nobody broke off: what was foreseen, and what came."""
 
     features: tuple[float, ...]
     predicted: float
     generated: int
+    cut: bool = False
+    """Whether the answer would have become longer, but for `max_tokens`, the context, or that it repeated itself."""
 
     @property
     def error(self) -> float:
@@ -73,10 +76,15 @@ def rmse(rows: Sequence[ServedRow]) -> float:
     return float(np.sqrt(np.mean([row.error**2 for row in rows])))
 
 
-def examples(rows: Sequence[ServedRow]) -> Examples:
-    """What there is to learn from rows; of one at least."""
+def examples(rows: Sequence[ServedRow], known: Examples | None = None) -> Examples:
+    """What there is to learn from rows; of one at least. Answers that were cut count as what they would have come to,
+    by the others and by the lengths that are `known` from before.
+    """
     features = np.array([row.features for row in rows], dtype=np.float32)
-    return Examples(features, np.array([row.generated for row in rows], dtype=np.float32))
+    before = np.empty(0, dtype=np.float32) if known is None else known.lengths
+    lengths = np.concatenate((before, np.array([row.generated for row in rows], dtype=np.float32)))
+    cut = np.concatenate((np.zeros(len(before), dtype=bool), np.array([row.cut for row in rows])))
+    return Examples(features, completed(lengths, cut)[len(before) :])
 
 
 Rows: TypeAlias = Callable[[], Awaitable[Sequence[ServedRow]]]
@@ -135,7 +143,7 @@ class Learning:
         lesson = Lesson(self._clock.now(), len(rows), len(chosen), rmse(rows))
         self._lessons.append(lesson)
         if chosen:
-            await self._train(examples(chosen))
+            await self._train(examples(chosen, self._training))
         return lesson
 
     async def _train(self, new: Examples) -> None:

@@ -97,6 +97,8 @@ class Request:
     """Index of the executor that holds the row; set by the dispatcher while ASSIGNED or RUNNING."""
     failure: Failure | None = None
     """Why the server gave it up; None also where its row failed by itself."""
+    stop_reason: str | int | None = None
+    """What ended the answer: a stop string, a stop token, REPETITION; None for the end token and until it has ended."""
     lacks_kv: bool = False
     """Whether it waits without K and V of what it has generated, since they were not kept when it was handed back."""
     runs: int = 0
@@ -136,4 +138,5 @@ class Request:
         """Pass what was generated on to whoever reads the answer."""
         if update.token_ids and self.times.first_token is None:
             self.times.first_token = now
+        self.stop_reason = update.stop_reason
         self.stream.put(update)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 FOREVER = 0.0
-LENGTHS = ("instruction", "input", "length")
+LENGTHS = ("instruction", "input", "length", "cut")
 """Fields of a file that `lengthwise train` reads."""
 
 Row = dict[str, object]
@@ -123,7 +123,7 @@ def _export(args: argparse.Namespace, path: Path) -> int:
 
 def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
     """Rows to train from; raises JournalError when there are answers and none of them with its texts."""
-    from scheduler.journal_file import ANSWERED, JournalError
+    from scheduler.journal_file import ANSWERED, CUT, JournalError
 
     told = missed = 0
     for entry in entries:
@@ -133,7 +133,9 @@ def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
             missed += 1
             continue
         told += 1
-        yield dict(zip(LENGTHS, (entry.instruction, entry.user_input, entry.generated), strict=True))
+        yield dict(
+            zip(LENGTHS, (entry.instruction, entry.user_input, entry.generated, entry.outcome in CUT), strict=True)
+        )
     if missed and not told:
         raise JournalError(f"none of {missed} answers has its texts: `lengthwise serve --journal-prompts` keeps them")
 

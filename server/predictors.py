@@ -184,7 +184,7 @@ async def _connected(
         await stack.enter_async_context(background(learning.run(), "length learning"))
 
     def heard(ended: Ended) -> None:
-        history.add(ended.query.instruction, ended.length)
+        history.add(ended.query.instruction, ended.length, cut=not ended.whole)
         if cached is not None and ended.whole:
             cached.ended(ended.query, ended.length)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from engine.messages import FinishReason
+from engine.messages import REPETITION, FinishReason
 from scheduler.assignment import Assignment
 from scheduler.closed_batch import closed_batch
 from scheduler.journal import Journal
@@ -21,7 +21,7 @@ from scheduler.nearest_lessons import served_batch
 from scheduler.request import Request
 
 CANCELLED = "cancelled"
-"""Outcome of a request that nobody waits for any more; those of others are their finish reasons."""
+"""Outcome of a request that nobody waits for any more; those of others are their finish reasons, and REPETITION."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Ended:
     query: LengthQuery
     length: int
     whole: bool
-    """Whether it ended by itself, and was not cut off at `max_tokens`."""
+    """Whether it ended by itself, and was not cut off at `max_tokens` or because it repeated itself."""
 
 
 Heard: TypeAlias = Callable[[Ended], None]
@@ -74,8 +74,7 @@ class Records:
             return
         query, prediction = noted
         if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
-            whole = reason is FinishReason.STOP or request.generated < request.sampling.max_tokens
-            self._heard(Ended(query, request.generated, whole))
+            self._heard(Ended(query, request.generated, _is_whole(request, reason)))
         if self._journal is not None:
             self._journal.put(request_entry(self._origin, request, query, prediction, reason))
 
@@ -95,7 +94,7 @@ def request_entry(
         finished_at=time.time(),
         model=origin.model,
         strategy=origin.strategy,
-        outcome=CANCELLED if reason is None else str(reason),
+        outcome=_outcome(request, reason),
         input_length=request.input_length,
         user_input_length=query.user_input_length,
         max_tokens=request.sampling.max_tokens,
@@ -112,6 +111,23 @@ def request_entry(
         instruction=query.instruction if origin.prompts else None,
         user_input=query.user_input if origin.prompts else None,
     )
+
+
+def _outcome(request: Request, reason: FinishReason | None) -> str:
+    if reason is None:
+        return CANCELLED
+    return REPETITION if _repeated(request) else str(reason)
+
+
+def _is_whole(request: Request, reason: FinishReason) -> bool:
+    if _repeated(request):
+        return False
+    return reason is FinishReason.STOP or request.generated < request.sampling.max_tokens
+
+
+def _repeated(request: Request) -> bool:
+    """Whether the server ended the answer; a client's own stop string of this name is another matter."""
+    return request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
 
 
 def batch_entry(origin: Origin, assignment: Assignment) -> BatchEntry | None:

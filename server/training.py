@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from models.text import Text, TextError
 from scheduler.journal_file import RequestEntry, read, served
 from scheduler.learning import examples as learnable
 from scheduler.length.ablation import PAPER, Accuracy, evaluate, grown_trees, split
+from scheduler.length.censored import completed
 from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, Ablation, LengthQuery
 from scheduler.length.forest import Examples, Growth, grow
 from scheduler.length.store import manifest, save
@@ -88,7 +89,14 @@ def read_files(args: argparse.Namespace, catalog: Catalog) -> list[TrainingRow]:
         text = Text.load(catalog.resolve(args.tokenizer))
     except TextError as error:
         raise TrainingError(f"--tokenizer {args.tokenizer}: {error}") from error
-    return [row for path in args.files for row in read_rows(path, text, sample=args.sample, seed=args.seed)]
+    return _completed([row for path in args.files for row in read_rows(path, text, sample=args.sample, seed=args.seed)])
+
+
+def _completed(rows: list[TrainingRow]) -> list[TrainingRow]:
+    """The same rows, answers that were cut as long as they would have come to."""
+    lengths = np.array([row.length for row in rows], dtype=np.float32)
+    whole = completed(lengths, np.array([row.cut for row in rows], dtype=bool)).round().astype(int).tolist()
+    return [replace(row, length=length) for row, length in zip(rows, whole, strict=True)]
 
 
 def query_of(row: TrainingRow) -> LengthQuery:

@@ -32,6 +32,8 @@ class TrainingRow:
     user_input: str
     user_input_length: int
     length: int
+    cut: bool = False
+    """Whether the answer would have become longer."""
 
 
 class _Line(msgspec.Struct):
@@ -41,6 +43,7 @@ class _Line(msgspec.Struct):
     input: str
     length: int | None = None
     reference: str | None = None
+    cut: bool = False
 
 
 def read_rows(path: Path, counter: Counter, *, sample: int | None, seed: int) -> list[TrainingRow]:
@@ -76,4 +79,4 @@ def _checked(line: _Line, place: str) -> _Line:
 
 def _row(line: _Line, counter: Counter) -> TrainingRow:
     length = line.length if line.length is not None else len(counter.encode(line.reference or "")) + 1
-    return TrainingRow(line.instruction, line.input, len(counter.encode(line.input)), length)
+    return TrainingRow(line.instruction, line.input, len(counter.encode(line.input)), length, line.cut)

@@ -166,13 +166,18 @@ def test_a_reader_finds_what_is_new_and_can_be_learned_from(path: Path) -> None:
         path,
         request_entry(generated=20),
         request_entry(generated=64, outcome="length"),
+        request_entry(generated=300, outcome="repetition"),
         request_entry(outcome="cancelled"),
         request_entry(outcome="error"),
         request_entry(predicted=None),
         request_entry(features=()),
         request_entry(generated=0),
     )
-    assert reader.served() == [ServedRow((0.5, 2.0), 30.5, 20), ServedRow((0.5, 2.0), 30.5, 64)]
+    assert reader.served() == [
+        ServedRow((0.5, 2.0), 30.5, 20),
+        ServedRow((0.5, 2.0), 30.5, 64, cut=True),
+        ServedRow((0.5, 2.0), 30.5, 300, cut=True),
+    ]
     assert reader.served() == []
     written(path, request_entry(generated=5))
     assert [row.generated for row in reader.served()] == [5]

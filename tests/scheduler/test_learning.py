@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from scheduler.learning import INTERVAL, MOST_EXAMPLES, Learning, ServedRow, rmse, surprises
+from scheduler.learning import INTERVAL, MOST_EXAMPLES, Learning, ServedRow, examples, rmse, surprises
 from scheduler.length.forest import Examples
 from tests.scheduler.fakes import VirtualClock
 
@@ -41,6 +42,12 @@ def test_surprising_is_an_error_above_10_tokens_and_above_10_percent(
 
 def test_rmse_by_hand() -> None:
     assert rmse([row(13, 10), row(6, 10)]) == pytest.approx((25 / 2) ** 0.5)
+
+
+def test_a_runaway_answer_teaches_what_the_others_are_like() -> None:
+    rows = [row(9, length) for length in (20, 30, 25)] + [replace(row(9, 8155), cut=True)]
+    assert examples(rows).lengths.tolist() == [20, 30, 25, 30]
+    assert examples(rows[3:], present(40, 50, 60)).lengths.tolist() == [60]
 
 
 class Surroundings:

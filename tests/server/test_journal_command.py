@@ -64,13 +64,14 @@ def test_export_writes_batches_too(path: Path, capsys: pytest.CaptureFixture[str
 def test_export_writes_rows_to_train_from(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = Journal(path)
     journal.start()
-    for outcome in ("stop", "abort"):
+    for outcome in ("stop", "length", "cancelled"):
         entry = request_entry(time.time(), generated=7, outcome=outcome, instruction="Mend it.", user_input="It are.")
         journal.put(entry)
     journal.close()
     assert run("export", "--what", "lengths") == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line) == {"instruction": "Mend it.", "input": "It are.", "length": 7}
+    row = {"instruction": "Mend it.", "input": "It are.", "length": 7}
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [row | {"cut": False}, row | {"cut": True}]
 
 
 def test_rows_to_train_from_need_texts(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.messages import FinishReason, SamplingParams
+from engine.messages import REPETITION, FinishReason, SamplingParams
 from scheduler.assignment import Assignment
 from scheduler.journal import Journal
 from scheduler.journal_file import BatchEntry, RequestEntry, read
@@ -83,6 +84,17 @@ def test_texts_are_recorded_where_the_operator_allows_it(path: Path) -> None:
     (entry,) = stage.requests()
     assert (entry.instruction, entry.user_input, entry.replayed) == ("Translate.", "Hello", True)
     assert (entry.predicted, entry.source, entry.features) == (None, None, ())
+
+
+@pytest.mark.parametrize(("stop", "outcome", "whole"), [((), "repetition", False), (("repetition",), "stop", True)])
+def test_an_answer_that_repeated_itself_is_not_whole(
+    path: Path, stop: tuple[str, ...], outcome: str, whole: bool
+) -> None:
+    stage, request = Stage(path), ended_request()
+    request.sampling, request.stop_reason = replace(request.sampling, stop=stop), REPETITION
+    stage.end(request, FinishReason.STOP)
+    assert stage.heard == [Ended(QUERY, 5, whole)]
+    assert [entry.outcome for entry in stage.requests()] == [outcome]
 
 
 @pytest.mark.parametrize(
