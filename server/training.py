@@ -18,11 +18,12 @@ from models.catalog import Catalog, default_cache
 from models.text import Text, TextError
 from scheduler.journal_file import RequestEntry, read, served
 from scheduler.learning import examples as learnable
-from scheduler.length.ablation import PAPER, Accuracy, evaluate, grown_trees, split
+from scheduler.length.ablation import PAPER, Accuracy, accuracy, grown_trees, predict, split
 from scheduler.length.censored import completed
+from scheduler.length.contest import Contest, Contestant, judge
 from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, Ablation, LengthQuery
-from scheduler.length.forest import Examples, Growth, grow
-from scheduler.length.store import manifest, save
+from scheduler.length.forest import Examples, Forest, Growth, grow
+from scheduler.length.store import ForestError, Manifest, load, manifest, save
 from server.length_worker import embed, load_embedder
 from server.places import forest_path, journal_path, model_key
 from server.training_rows import TrainingRow, read_rows
@@ -54,15 +55,30 @@ def train(args: argparse.Namespace, cores: int) -> str:
         material, max_tokens = _material(args, bars)
         if len(material.examples) < FEWEST:
             raise TrainingError(f"only {len(material.examples)} rows to train from, {FEWEST} is the least: serve more")
-        results = _ablations(material, args, growth, bars)
-        task = bars.add_task("growing the forest", total=growth.trees)
-        forest = grow(material.examples, growth, partial(bars.advance, task))
-    path = args.output or forest_path(default_cache(), args.tokenizer)
+        path = args.output or forest_path(default_cache(), args.tokenizer)
+        results, contest = _measure(material, args, growth, bars, _present(path, args.embedder, max_tokens))
+        if contest.winner is Contestant.NEW:
+            task = bars.add_task("growing the forest", total=growth.trees)
+            forest = grow(material.examples, growth, partial(bars.advance, task))
+            _keep(path, forest, manifest(args.embedder, max_tokens, len(material.examples)))
+    return (_json if args.json else _report)(results, contest, material, path)
+
+
+def _present(path: Path, embedder: str, max_tokens: int) -> Forest | None:
+    """The forest that is in use, to be judged beside a new one; None where none is, or the new one's features are not
+    those that it knows."""
     try:
-        save(path, forest, manifest(args.embedder, max_tokens, len(material.examples)))
+        forest, about = load(path)
+    except ForestError:
+        return None
+    return forest if (about.embedder, about.max_tokens) == (embedder, max_tokens) else None
+
+
+def _keep(path: Path, forest: Forest, about: Manifest) -> None:
+    try:
+        save(path, forest, about)
     except OSError as error:
         raise TrainingError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
-    return _json(results, material, path) if args.json else _report(results, material, path)
 
 
 def _material(args: argparse.Namespace, bars: Progress) -> tuple[Material, int]:
@@ -115,17 +131,19 @@ def _from_journal(path: Path, model: str) -> Material:
     return Material(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
 
 
-def _ablations(
-    material: Material, args: argparse.Namespace, growth: Growth, bars: Progress
-) -> dict[Ablation, Accuracy]:
+def _measure(
+    material: Material, args: argparse.Namespace, growth: Growth, bars: Progress, old: Forest | None
+) -> tuple[dict[Ablation, Accuracy], Contest]:
+    """Hold rows out, and tell how well each ablation predicts them, and which forest should be kept."""
     data = split(material.examples, material.tasks, args.holdout, args.seed)
     if len(data.test) < 2 or len(data.train) == 0:
         raise TrainingError("too few rows of each instruction to hold some out: use more rows, or another --holdout")
-    results = {}
+    predicted = {}
     for ablation in Ablation:
         task = bars.add_task(f"measuring {ablation}", total=grown_trees(ablation, data, growth))
-        results[ablation] = evaluate(ablation, data, growth, partial(bars.advance, task))
-    return results
+        predicted[ablation] = predict(ablation, data, growth, partial(bars.advance, task))
+    results = {ablation: accuracy(lengths, data.test.lengths) for ablation, lengths in predicted.items()}
+    return results, judge(data.test, predicted[Ablation.USIN], old)
 
 
 def bars_on(console: Console) -> Progress:
@@ -134,7 +152,7 @@ def bars_on(console: Console) -> Progress:
     return Progress(*columns, *times, console=console, disable=not console.is_terminal, refresh_per_second=4)
 
 
-def _report(results: Mapping[Ablation, Accuracy], material: Material, path: Path) -> str:
+def _report(results: Mapping[Ablation, Accuracy], contest: Contest, material: Material, path: Path) -> str:
     table = Table("error in tokens", *Ablation, title="Length prediction on rows held out")
     table.add_row("MAE", *(f"{one.mae:.1f}" for one in results.values()))
     table.add_row("RMSE", *(f"{one.rmse:.1f}" for one in results.values()))
@@ -145,14 +163,28 @@ def _report(results: Mapping[Ablation, Accuracy], material: Material, path: Path
     with console.capture() as captured:
         console.print(table)
     tasks = len(set(material.tasks))
-    return f"{captured.get()}{len(material.examples)} rows, {tasks} instructions; the forest is in {path}\n"
+    return f"{captured.get()}{len(material.examples)} rows, {tasks} instructions\n{_verdict(contest, path)}\n"
 
 
-def _json(results: Mapping[Ablation, Accuracy], material: Material, path: Path) -> str:
+def _verdict(contest: Contest, path: Path) -> str:
+    """Which predictor is kept, and the figures that it is chosen by."""
+    errors = ", ".join(f"{one} {error:.1f}" for one, error in contest.errors.items())
+    kept = {
+        Contestant.NEW: f"the new forest is in {path}",
+        Contestant.OLD: f"the old forest is better and stays in {path}",
+        Contestant.PLAIN: f"no forest beats the user input length, so none is installed; {path} is left as it is",
+    }
+    return f"mean absolute error on {contest.rows} rows held out: {errors}\n{kept[contest.winner]}"
+
+
+def _json(results: Mapping[Ablation, Accuracy], contest: Contest, material: Material, path: Path) -> str:
     content = {
         "rows": len(material.examples),
         "instructions": len(set(material.tasks)),
         "forest": str(path),
+        "best": str(contest.winner),
+        "installed": contest.winner is Contestant.NEW,
+        "mae": {str(one): error for one, error in contest.errors.items()},
         "held_out": {str(ablation): asdict(one) for ablation, one in results.items()},
         "paper": {model: dict(zip(map(str, Ablation), errors, strict=True)) for model, errors in PAPER.items()},
     }

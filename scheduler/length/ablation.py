@@ -70,7 +70,7 @@ def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Acc
 
 def evaluate(ablation: Ablation, data: Split, growth: Growth, advance: Advance | None = None) -> Accuracy:
     """Learn from one part, predict the other; `advance` is told of new trees."""
-    return accuracy(_predict(ablation, data, growth, advance), data.test.lengths)
+    return accuracy(predict(ablation, data, growth, advance), data.test.lengths)
 
 
 def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:
@@ -80,7 +80,8 @@ def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:
     return growth.trees * (len(set(data.train_tasks)) if ablation is Ablation.RAFT else 1)
 
 
-def _predict(ablation: Ablation, data: Split, growth: Growth, advance: Advance | None) -> NDArray[np.float32]:
+def predict(ablation: Ablation, data: Split, growth: Growth, advance: Advance | None = None) -> NDArray[np.float32]:
+    """Learn from one part; lengths of the other's answers (n,)."""
     if ablation is Ablation.UILO:
         return data.test.features[:, -1]
     if ablation is Ablation.RAFT:

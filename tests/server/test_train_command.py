@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +53,7 @@ def test_a_file_becomes_a_report_and_a_forest(
 def test_the_report_as_json_and_the_forest_where_it_is_wanted(
     tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, out = requests(tmp_path / "rows.jsonl"), tmp_path / "out" / "my.forest"
+    file, out = requests(tmp_path / "rows.jsonl", length=200), tmp_path / "out" / "my.forest"
     flags = [
         "--tokenizer",
         tiny_folder,
@@ -68,6 +70,11 @@ def test_the_report_as_json_and_the_forest_where_it_is_wanted(
     assert train(file, *flags, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["rows"], report["instructions"], report["forest"]) == (40, 2, str(out))
+    assert (report["best"], report["installed"], list(report["mae"])) == (
+        "new forest",
+        True,
+        ["new forest", "user input length"],
+    )
     assert list(report["held_out"]) == ["UILO", "RAFT", "INST", "USIN"]
     assert set(report["held_out"]["USIN"]) == {"mae", "rmse", "tau"}
     assert len(load(out)[0].examples) == 40
@@ -86,13 +93,54 @@ def test_without_files_the_journal_is_used(cache: Path, tmp_path: Path, capsys: 
     journal = Journal(cache / "journal" / "journal.sqlite3")
     journal.start()
     for number, one in enumerate(features):
-        journal.put(request_entry(generated=number + 1, features=one))
+        journal.put(request_entry(generated=100 + number, features=one))
         journal.put(replace(request_entry(features=one), model="another"))  # whose answers have other lengths
     journal.close()
     out = tmp_path / "my.forest"
     assert train("--trees", 3, "--output", out, "--tokenizer", "somewhere/tiny") == 0
     assert "30 rows, 2 instructions" in capsys.readouterr().out
-    assert load(out)[0].examples.lengths.tolist() == list(range(1, 31))
+    assert load(out)[0].examples.lengths.tolist() == list(range(100, 130))
+
+
+def test_a_forest_is_installed_only_where_it_beats_the_old_one_and_the_plain_predictor(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "my.forest"
+
+    def learn(lengths: Callable[[int], int], inputs: range) -> dict[str, Any]:
+        """Train anew from answers to inputs of these lengths."""
+        journal = Journal(tmp_path / f"{inputs}.sqlite3")
+        journal.start()
+        for number in inputs:
+            journal.put(request_entry(generated=lengths(number), features=(0.0,) * 20 + (float(number),)))
+        journal.close()
+        flags = ("--trees", 20, "--output", out, "--tokenizer", "somewhere/tiny", "--journal", journal.path)
+        assert train(*flags, "--json") == 0
+        report: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return report
+
+    first = learn(lambda number: number, range(1, 61))
+    assert (first["best"], first["installed"], out.exists()) == ("user input length", False, False)
+    assert list(first["mae"]) == ["new forest", "user input length"] and first["mae"]["user input length"] == 0
+    second = learn(lambda number: 100 + number, range(1, 62))
+    assert (second["best"], second["installed"]) == ("new forest", True)
+    kept = out.read_bytes()
+    third = learn(lambda number: 101 + number, range(1, 61, 3))  # too few to do as well
+    assert (third["best"], third["installed"]) == ("old forest", False)
+    assert third["mae"]["old forest"] < third["mae"]["new forest"] < third["mae"]["user input length"]
+    assert out.read_bytes() == kept
+    again = learn(lambda number: 100 + number, range(1, 62))  # the old one has seen what it would be judged by
+    assert list(again["mae"]) == ["new forest", "user input length"] and again["installed"]
+
+
+def test_the_report_says_which_predictor_is_best_and_by_what(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, flags = tmp_path / "my.forest", ("--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 5)
+    assert train(requests(tmp_path / "rows.jsonl", length=500), *flags, "--output", out) == 0
+    told = capsys.readouterr().out
+    assert "mean absolute error on 12 rows held out: new forest 0.0, user input length 4" in told
+    assert f"the new forest is in {out}" in told
 
 
 @pytest.mark.parametrize(

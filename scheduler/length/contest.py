@@ -1,0 +1,76 @@
+"""Which way to predict lengths errs least on answers that none of them has learned from: a forest that was just grown,
+the one in use, or the user input length alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.length.ablation import subset
+from scheduler.length.forest import Examples, Forest
+
+FRESH_SHARE = 0.5
+"""Share of the held-out answers that the forest in use must not have learned from, to be judged by those."""
+
+DECIMALS = 3
+"""Of features that are compared: an embedding differs a little with what else is embedded in the same call."""
+
+
+class Contestant(StrEnum):
+    """What lengths could be predicted by; of equally good ones, the first is taken."""
+
+    NEW = "new forest"
+    OLD = "old forest"
+    PLAIN = "user input length"
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """How far each contestant was off."""
+
+    errors: Mapping[Contestant, float]
+    """Mean absolute errors in tokens."""
+    rows: int
+    """Answers by which they were judged."""
+
+    @property
+    def winner(self) -> Contestant:
+        return min(self.errors, key=lambda one: self.errors[one])
+
+
+def judge(held_out: Examples, predicted: NDArray[np.float32], old: Forest | None) -> Contest:
+    """Compare a new forest's predictions of answers that were held out, (n,), with the others'.
+
+    The old forest is judged by those that it has not learned from, and so are the others then; where these are too
+    few, it takes no part.
+    """
+    if old is not None:
+        fresh = ~_is_known(held_out, old.examples)
+        if fresh.mean() >= FRESH_SHARE:
+            return _judge(subset(held_out, fresh), predicted[fresh], old)
+    return _judge(held_out, predicted, None)
+
+
+def _judge(answers: Examples, predicted: NDArray[np.float32], old: Forest | None) -> Contest:
+    told = {Contestant.NEW: predicted}
+    if old is not None:
+        told[Contestant.OLD] = old.predict(answers.features)
+    told[Contestant.PLAIN] = answers.features[:, -1]
+    errors = {one: float(np.abs(lengths - answers.lengths).mean()) for one, lengths in told.items()}
+    return Contest(errors, len(answers))
+
+
+def _is_known(answers: Examples, known: Examples) -> NDArray[np.bool_]:
+    """Which of the answers, (n,), are among those that are known."""
+    seen = set(_keys(known))
+    return np.array([key in seen for key in _keys(answers)], dtype=bool)
+
+
+def _keys(examples: Examples) -> list[tuple[float, ...]]:
+    rows = np.column_stack((examples.features, examples.lengths)).round(DECIMALS)
+    return [tuple(row) for row in rows.tolist()]
