@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.clock import Clock
 from scheduler.length.censored import completed
-from scheduler.length.forest import Examples
+from scheduler.length.forest import Examples, Forest
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,15 @@ SURPRISE_SHARE = 0.1
 
 MOST_EXAMPLES = 20_000
 """Rows of the training set; the oldest go first, since what users send changes, and growing takes time."""
+
+JUDGE_EVERY = 5
+"""Of so many rows, one is not learned from, so that forests can be judged by it."""
+
+MOST_JUDGES = 256
+"""Newest such rows that count."""
+
+FEWEST_JUDGES = 10
+"""Such rows below which every new forest is taken: they would tell nothing."""
 
 REMEMBERED = 10_000
 """Lessons whose error is remembered: three weeks of them."""
@@ -87,14 +97,32 @@ def examples(rows: Sequence[ServedRow], known: Examples | None = None) -> Exampl
     return Examples(features, completed(lengths, cut)[len(before) :])
 
 
+def is_worse(new: Forest, present: Forest | None, judges: Sequence[ServedRow]) -> bool:
+    """Whether a new forest predicts rows that it has not learned from worse than the present one does, or, where there
+    is none, than they were predicted when they were served; by the mean absolute error."""
+    if len(judges) < FEWEST_JUDGES:
+        return False
+    features = np.array([row.features for row in judges], dtype=np.float32)
+    served = np.array([row.predicted for row in judges], dtype=np.float32)
+    return _error(new.predict(features), judges) > _error(present.predict(features) if present else served, judges)
+
+
+def _error(predicted: NDArray[np.float32], rows: Sequence[ServedRow]) -> float:
+    """In tokens. Too much was not foreseen of an answer that was cut, as far as anybody knows."""
+    errors = predicted - np.array([row.generated for row in rows], dtype=np.float32)
+    cut = np.array([row.cut for row in rows])
+    return float(np.abs(np.where(cut, np.minimum(errors, 0), errors)).mean())
+
+
 Rows: TypeAlias = Callable[[], Awaitable[Sequence[ServedRow]]]
 """The rows that have ended since it was last asked."""
 
 
 class Trainer(Protocol):
-    """Grows a forest, in its own time and place, and puts it where predictions come from in one step."""
+    """Grows a forest, in its own time and place, and puts it where predictions come from in one step, unless it is
+    worse than the present one (`is_worse`)."""
 
-    async def train(self, training: Examples) -> None: ...
+    async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None: ...
 
 
 class Learning:
@@ -109,6 +137,8 @@ class Learning:
         self._clock = clock
         self._training = training
         self._interval = interval
+        self._judges: deque[ServedRow] = deque(maxlen=MOST_JUDGES)
+        self._served = 0
         self._lessons: deque[Lesson] = deque(maxlen=REMEMBERED)
         self._failures = 0
 
@@ -139,14 +169,23 @@ class Learning:
         if not rows:
             return None
         # Where there is no forest yet, nothing was foreseen, so there is something to learn from every row.
-        chosen = tuple(rows) if self._training is None else surprises(rows)
+        taught = self._hold_out(rows)
+        chosen = tuple(taught) if self._training is None else surprises(taught)
         lesson = Lesson(self._clock.now(), len(rows), len(chosen), rmse(rows))
         self._lessons.append(lesson)
         if chosen:
             await self._train(examples(chosen, self._training))
         return lesson
 
+    def _hold_out(self, rows: Sequence[ServedRow]) -> list[ServedRow]:
+        """Put the judges among the rows by, and return the others."""
+        taught: list[ServedRow] = []
+        for row in rows:
+            self._served += 1
+            (taught if self._served % JUDGE_EVERY else self._judges).append(row)
+        return taught
+
     async def _train(self, new: Examples) -> None:
         training = new if self._training is None else self._training.joined(new, MOST_EXAMPLES)
         self._training = training  # kept also when growing fails: the next lesson tries again with all of them
-        await self._trainer.train(training)
+        await self._trainer.train(training, tuple(self._judges))

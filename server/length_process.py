@@ -19,11 +19,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeAlias
 
+from scheduler.learning import ServedRow, is_worse
 from scheduler.length.features import FloatMatrix, LengthQuery
-from scheduler.length.forest import Examples, grow
+from scheduler.length.forest import Examples, Forest, grow
 from scheduler.length.prediction import Estimate
-from scheduler.length.store import manifest, save
-from server.length_worker import LengthWorker, Recall, Reply, Setup, Swap, Texts, load_embedder
+from scheduler.length.store import ForestError, manifest, save
+from server.length_worker import LengthWorker, Recall, Reply, Setup, Swap, Texts, load_embedder, load_forest
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +77,16 @@ class PredictorProcess:
         """What the present forest was grown from; None where there is no forest. Raises ProcessFailed."""
         return (await self._call(Recall())).examples
 
-    async def train(self, training: Examples) -> None:
-        """Grow a forest in a further process, keep it in the file, and put it in place. Raises ProcessFailed."""
+    async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
+        """Grow a forest in a further process, keep it in the file, and put it in place, unless it is worse than the
+        present one. Raises ProcessFailed."""
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._training, self._grow, training)
-        await self._call(Swap())
+        if await loop.run_in_executor(self._training, self._grow, training, judges):
+            await self._call(Swap())
+        else:
+            log.info(
+                "a new forest is worse on %d answers held out than the present predictions: they stay", len(judges)
+            )
 
     async def aclose(self) -> None:
         """The same as `close`, without keeping the event loop."""
@@ -129,17 +135,19 @@ class PredictorProcess:
             self._connection.close()
             self._connection = None
 
-    def _grow(self, training: Examples) -> None:
-        self._trainer, connection = _spawn(_train, self._setup, training)
+    def _grow(self, training: Examples, judges: Sequence[ServedRow]) -> bool:
+        """Whether there is a new forest in the file."""
+        self._trainer, connection = _spawn(_train, self._setup, training, judges)
         try:
             with connection:
-                error = connection.recv()
+                kept, error = connection.recv()
         except (EOFError, OSError) as gone:
             raise ProcessFailed("the process that grew a forest is gone") from gone
         finally:
             self._trainer.join(GOODBYE)
         if error is not None:
             raise ProcessFailed(f"no forest could be grown: {error}")
+        return bool(kept)
 
 
 def _spawn(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection[Any, Any]]:
@@ -186,15 +194,26 @@ def _real_worker(setup: Setup) -> LengthWorker:
     return LengthWorker(embedder, setup)
 
 
-def _train(connection: Connection[Any, Any], setup: Setup, training: Examples) -> None:
-    """The trainer's process: grows one forest, and says what went wrong, or None."""
+def _train(
+    connection: Connection[Any, Any], setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()
+) -> None:
+    """The trainer's process: grows one forest, and says whether it is kept, and what went wrong, or None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(setup.niceness)
-    error = None
+    kept, error = False, None
     try:
         forest = grow(training, setup.growth)
-        save(setup.forest, forest, manifest(setup.embedder, setup.max_tokens, len(training)))
+        if not is_worse(forest, _present(setup), judges):
+            save(setup.forest, forest, manifest(setup.embedder, setup.max_tokens, len(training)))
+            kept = True
     except Exception as trouble:
         error = f"{type(trouble).__name__}: {trouble}"
     with suppress(OSError):
-        connection.send(error)
+        connection.send((kept, error))
+
+
+def _present(setup: Setup) -> Forest | None:
+    try:
+        return load_forest(setup)
+    except ForestError:
+        return None

@@ -10,8 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler.learning import INTERVAL, MOST_EXAMPLES, Learning, ServedRow, examples, rmse, surprises
-from scheduler.length.forest import Examples
+from scheduler.learning import (
+    FEWEST_JUDGES,
+    INTERVAL,
+    MOST_EXAMPLES,
+    Learning,
+    ServedRow,
+    examples,
+    is_worse,
+    rmse,
+    surprises,
+)
+from scheduler.length.forest import Examples, Forest, Growth, grow
 from tests.scheduler.fakes import VirtualClock
 
 
@@ -56,6 +66,7 @@ class Surroundings:
     def __init__(self, *lessons: Sequence[ServedRow]) -> None:
         self.lessons = list(lessons)
         self.trained: list[list[float]] = []
+        self.judges: list[list[int]] = []
         self.error: Exception | None = None
         self.done = asyncio.Event()
 
@@ -65,8 +76,9 @@ class Surroundings:
             await asyncio.Event().wait()
         return self.lessons.pop(0)
 
-    async def train(self, training: Examples) -> None:
+    async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
         self.trained.append(training.lengths.tolist())
+        self.judges.append([judge.generated for judge in judges])
         if self.error is not None:
             raise self.error
 
@@ -91,6 +103,33 @@ async def test_every_three_minutes_surprises_join_the_training_set_and_a_forest_
     assert [(one.at, one.rows, one.surprises) for one in learning.lessons] == [(INTERVAL, 2, 1), (3 * INTERVAL, 1, 1)]
     assert learning.lessons[0].rmse == pytest.approx(((50**2 + 2**2) / 2) ** 0.5)
     assert INTERVAL == 180
+
+
+async def test_every_fifth_row_is_held_out_for_good_so_that_forests_can_be_judged_by_it() -> None:
+    rows = [row(500, length) for length in range(1, 13)]
+    around = Surroundings(rows[:7], rows[7:])
+    await run(Learning(around.rows, around, VirtualClock()), around)
+    assert around.trained == [[1, 2, 3, 4, 6, 7], [1, 2, 3, 4, 6, 7, 8, 9, 11, 12]]
+    assert around.judges == [[5], [5, 10]]
+
+
+def forest(*lengths: float) -> Forest:
+    return grow(present(*lengths), Growth(trees=2))
+
+
+def test_a_forest_is_worse_whose_mean_error_on_the_judges_is_larger() -> None:
+    judges = [row(70, 50)] * FEWEST_JUDGES
+    assert is_worse(forest(80), forest(40), judges) and not is_worse(forest(40), forest(80), judges)
+    assert not is_worse(forest(40), forest(40), judges)
+    assert is_worse(forest(80), None, judges), "they were served with an error of 20"
+    assert not is_worse(forest(60), None, judges)
+    assert not is_worse(forest(80), forest(40), judges[1:]), "too few to judge"
+
+
+def test_a_forest_that_foresees_more_of_an_answer_that_was_cut_is_not_worse_for_it() -> None:
+    judges = [replace(row(70, 50), cut=True)] * FEWEST_JUDGES
+    assert not is_worse(forest(80), forest(50), judges)
+    assert is_worse(forest(40), forest(45), judges)
 
 
 async def test_where_all_was_foreseen_no_forest_is_grown() -> None:

@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.embedder import Embedder
+from scheduler.learning import ServedRow
 from scheduler.length.features import FEATURES, LengthQuery
 from scheduler.length.forest import Examples, Growth, grow
 from scheduler.length.store import load, manifest, save
@@ -117,7 +118,25 @@ def test_a_forest_grows_as_nicely_as_it_is_told(setup: Setup, monkeypatch: pytes
     monkeypatch.setattr("signal.signal", lambda *ignored: None)
     ours, theirs = multiprocessing.Pipe()
     length_process._train(theirs, replace(setup, niceness=7), linear())
-    assert (given, ours.recv(), setup.forest.exists()) == ([7], None, True)
+    assert (given, ours.recv(), setup.forest.exists()) == ([7], (True, None), True)
+
+
+async def test_a_forest_that_is_worse_than_the_present_one_is_not_put_in_place(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_forest(setup, linear(1000))
+    kept = setup.forest.read_bytes()
+    caplog.set_level("INFO", "server.length_process")
+    features, lengths = linear().features, linear().lengths
+    rows = zip(features.tolist(), lengths.tolist(), strict=True)
+    judges = [ServedRow(tuple(one), 0.0, int(length)) for one, length in rows]
+    process = PredictorProcess(setup, light_predictor.predict)
+    try:
+        await process.train(Examples(features, np.full(len(features), 8155, dtype=np.float32)), judges)
+        assert setup.forest.read_bytes() == kept
+        assert f"worse on {len(judges)} answers held out" in caplog.text
+    finally:
+        process.close()
 
 
 @pytest.mark.timeout(400)
