@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.arena import ArenaFull, KvArena
 from engine.graphs import DecodeGraphs
 from engine.kv import RowKv
-from engine.messages import BatchShape, RowId
+from engine.messages import BatchShape, RowId, Tally
 from engine.row import Row
 from models.loader import LoadedModel
 
@@ -166,6 +166,16 @@ class RunningBatch:
         if rows > arena.max_rows:
             return None
         return choose_view(arena.capacity_tokens, arena.max_rows, rows, needed, 2 * needed)
+
+    def reads(self) -> Tally:
+        """What the latest step read, as long as its rows are all here and none has taken its token."""
+        window = self.arena.window
+        own = [length for row, length in zip(self.rows, self.arena.lengths, strict=True) if not row.ended]
+        return Tally(
+            reads=len(self) * window,
+            pad_reads=len(own) * window - sum(own),
+            invalid_reads=(len(self) - len(own)) * window,
+        )
 
     def shape(self, staged: int = 0) -> BatchShape:
         arena = self.arena

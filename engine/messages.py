@@ -248,6 +248,23 @@ class Tally:
     """Tokens that went into an answer."""
     invalid: int = 0
     """Tokens generated for rows that had ended but kept their slot."""
+    reads: int = 0
+    """Cells of K and V that decode steps read: for each row, all columns of the window."""
+    pad_reads: int = 0
+    """Cells among `reads` that held nothing of their row's own: padding in front, and holes."""
+    invalid_reads: int = 0
+    """Cells among `reads` that were read for rows that had ended but kept their slot, their padding included."""
+
+    def __add__(self, more: Tally) -> Tally:
+        return Tally(
+            self.prompt + more.prompt,
+            self.pad + more.pad,
+            self.generated + more.generated,
+            self.invalid + more.invalid,
+            self.reads + more.reads,
+            self.pad_reads + more.pad_reads,
+            self.invalid_reads + more.invalid_reads,
+        )
 
 
 @dataclass(frozen=True, slots=True)

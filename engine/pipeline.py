@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -371,6 +370,7 @@ class Pipeline:
             return self._fail(list(self.batch.rows), error)
         if logits is None:
             return []
+        self.tally += self.batch.reads()
         updates = self._choose(list(self.batch.rows), logits)
         self._end_slice()
         return updates
@@ -428,7 +428,7 @@ class Pipeline:
     def _choose(self, rows: Sequence[Row], logits: Tensor) -> list[RowUpdate]:
         """Sample each row's next token and let the rows take them; rows that end leave."""
         live = [place for place, row in enumerate(rows) if not row.ended]
-        self.tally = replace(self.tally, generated=len(live), invalid=len(rows) - len(live))
+        self.tally += Tally(generated=len(live), invalid=len(rows) - len(live))
         if len(live) < len(rows):
             rows, logits = [rows[place] for place in live], logits[live]
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.messages import StepReport, Tally
-from loadgen.simulation import WorkerRecord, added
+from loadgen.simulation import WorkerRecord
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Record:
     def add(self, report: StepReport, now: float) -> None:
         turn = report.tally
         self.last = now
-        self.tally = added(self.tally, turn)
+        self.tally += turn
         if turn.prompt:
             self.prefill += report.seconds
         elif rows := turn.generated + turn.invalid:  # each row of an iteration makes one token, valid or not

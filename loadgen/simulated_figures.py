@@ -29,7 +29,7 @@ class SimulatedFigures:
     mean_batch_size: float
     """Rows of an iteration, over the time of all iterations; rows that have ended but keep their slot count."""
     pad_tokens: float
-    """Mean of a request."""
+    """Mean of a request; cells of prefills, as SCLS counts them."""
     invalid_tokens: float
     """Mean of a request."""
     slices: float

@@ -29,7 +29,7 @@ BRIEF: Mapping[str, str] = MappingProxyType(
         "P99 JCT (s)": "p99",
         "Mean TTFT (s)": "mean TTFT s",
         "Mean batch size": "batch",
-        "Pad tokens a request": "pad",
+        "Pad tokens of prefills a request": "pad",
         "Invalid tokens a request": "invalid",
         "Slices a request": "slices",
     }
@@ -77,7 +77,7 @@ def _lines() -> list[tuple[str, Cell]]:
         lines += _spread_lines(title, of)
     return lines + [
         ("Mean batch size", lambda one: f"{one.mean_batch_size:.1f}"),
-        ("Pad tokens a request", lambda one: f"{one.pad_tokens:.1f}"),
+        ("Pad tokens of prefills a request", lambda one: f"{one.pad_tokens:.1f}"),
         ("Invalid tokens a request", lambda one: f"{one.invalid_tokens:.1f}"),
         ("Slices a request", lambda one: f"{one.slices:.2f}"),
         ("STD of completion times (s)", lambda one: f"{one.completion_std:.2f}"),

@@ -227,7 +227,7 @@ class _Simulator:
 
     def _receive(self, report: Report) -> None:
         if isinstance(report, StepReport):
-            self._tallies[report.executor] = added(self._tallies[report.executor], report.tally)
+            self._tallies[report.executor] += report.tally
         self._dispatcher.receive(report)
         self._stirred = True
 
@@ -262,13 +262,3 @@ def served(request: Request, origin: float = 0.0) -> Served:
 
 def _worker_record(usage: Usage, tally: Tally) -> WorkerRecord:
     return WorkerRecord(usage.last, usage.prefill, usage.decode, usage.row_decode, tally)
-
-
-def added(one: Tally, other: Tally) -> Tally:
-    """Both together."""
-    return Tally(
-        one.prompt + other.prompt,
-        one.pad + other.pad,
-        one.generated + other.generated,
-        one.invalid + other.invalid,
-    )

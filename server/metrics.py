@@ -50,7 +50,8 @@ class Metrics:
     def _count_tokens(self) -> None:
         self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens that were read.")
         self._generated = self._counter("vllm:generation_tokens", "Tokens that went into answers.")
-        self._pad = self._counter("lengthwise:pad_tokens", "Cells of prefills and shape entries that held no token.")
+        self._pad = self._counter("lengthwise:pad_tokens", "Cells that held no token of their row.", "phase")
+        self._reads = self._counter("lengthwise:decode_reads", "Cells of K and V that decode steps read.")
         self._invalid = self._counter("lengthwise:invalid_tokens", "Tokens made for rows that had ended.")
 
     def _count_requests(self) -> None:
@@ -155,7 +156,9 @@ class Metrics:
         tally = report.tally
         self._prompt.labels(**self.labels).inc(tally.prompt)
         self._generated.labels(**self.labels).inc(tally.generated)
-        self._pad.labels(**self.labels).inc(tally.pad)
+        self._pad.labels(**self.labels, phase="prefill").inc(tally.pad)
+        self._pad.labels(**self.labels, phase="decode").inc(tally.pad_reads)
+        self._reads.labels(**self.labels).inc(tally.reads)
         self._invalid.labels(**self.labels).inc(tally.invalid)
         self._busy.labels(**self.labels, executor=str(report.executor)).inc(report.seconds)
         self._observe(self._step, report.seconds)

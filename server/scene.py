@@ -137,15 +137,21 @@ class Scene:
         )
 
     def _count(self, report: StepReport) -> None:
-        now, more = self._tokens, report.tally
-        self._tokens = Tally(
-            now.prompt + more.prompt, now.pad + more.pad, now.generated + more.generated, now.invalid + more.invalid
-        )
+        self._tokens += report.tally
         self._seconds[report.executor] = report.seconds
 
     def _totals(self) -> snapshot.Totals:
         tokens = self._tokens
-        return snapshot.Totals(tokens.prompt, tokens.generated, tokens.pad, tokens.invalid, self._ended, self._failed)
+        return snapshot.Totals(
+            tokens.prompt,
+            tokens.generated,
+            tokens.pad,
+            tokens.reads,
+            tokens.pad_reads,
+            tokens.invalid_reads,
+            self._ended,
+            self._failed,
+        )
 
     def _gather(self, executor: int) -> None:
         for one in self._lanes[executor].take_changes():

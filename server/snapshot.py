@@ -85,12 +85,18 @@ class ExecutorNow(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Tokens since the feed began, and requests; only differences mean anything."""
+    """Tokens and cells since the feed began, and requests; only differences mean anything."""
 
     prompt: int
     generated: int
     pad: int
-    invalid: int
+    """Cells of prefills that held no token of their row."""
+    reads: int
+    """Cells of K and V that decode steps read."""
+    pad_reads: int
+    """Cells among `reads` that held no token of their row."""
+    invalid_reads: int
+    """Cells among `reads` that were read for rows that had ended."""
     ended: int
     failed: int
 

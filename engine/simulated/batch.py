@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from engine.messages import RowId
+from engine.messages import RowId, Tally
 from engine.simulated.row import SimulatedRow
 
 
@@ -22,6 +22,8 @@ class Bounds:
     live: int
     next_end: int
     """The first iteration that brings a live row to its end."""
+    own: int
+    """Tokens of the live rows, had the batch done no iteration yet."""
 
 
 class SimulatedBatch:
@@ -93,6 +95,20 @@ class SimulatedBatch:
         row.generated = min(row.generated + self.iterations - row.since, row.total)
         row.since = self.iterations
 
+    def tally(self, iterations: int) -> Tally:
+        """What so many iterations, the next ones, compute and read; no row may end before the last of them."""
+        live, ended = self.live, len(self) - self.live
+        grown = iterations * (iterations + 1) // 2  # columns that they open, as often as each is read
+        columns = iterations * self.window + grown
+        own = iterations * (self._found.own + live * self.iterations) + live * grown
+        return Tally(
+            generated=live * iterations,
+            invalid=ended * iterations,
+            reads=len(self) * columns,
+            pad_reads=live * columns - own,
+            invalid_reads=ended * columns,
+        )
+
     def step(self, iterations: int) -> None:
         """Decode; no row may end before the last of these iterations."""
         self.iterations += iterations
@@ -129,7 +145,8 @@ class SimulatedBatch:
     @property
     def _found(self) -> Bounds:
         if self._bounds is None:
-            ends = [row.ends_at for row in self.rows.values() if row.ends_at > self.iterations]
+            live = [row for row in self.rows.values() if row.ends_at > self.iterations]
             farthest = max((row.offset for row in self.rows.values()), default=0)
-            self._bounds = Bounds(farthest, len(ends), min(ends, default=0))
+            own = sum(row.kv_length - row.since for row in live)
+            self._bounds = Bounds(farthest, len(live), min((row.ends_at for row in live), default=0), own)
         return self._bounds

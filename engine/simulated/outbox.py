@@ -16,11 +16,6 @@ class Outbox:
     handed_back: list[HandedBack] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
 
-    def count(self, *, prompt: int = 0, pad: int = 0, generated: int = 0, invalid: int = 0) -> None:
-        """Add to what was computed."""
-        old = self.tally
-        self.tally = Tally(old.prompt + prompt, old.pad + pad, old.generated + generated, old.invalid + invalid)
-
     @property
     def urgent(self) -> bool:
         """Whether it holds more than figures."""

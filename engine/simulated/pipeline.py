@@ -21,6 +21,7 @@ from engine.messages import (
     RowId,
     RowSpec,
     RowUpdate,
+    Tally,
     Terms,
 )
 from engine.similar import similar_lengths
@@ -176,7 +177,7 @@ class SimulatedPipeline:
     def _finish_chunk(self) -> None:
         assert self._lobby.prefill is not None, "no order is carried out while work is under way"
         ended, tally = self._lobby.prefill.advance()
-        self.outbox.count(prompt=tally.prompt, pad=tally.pad, generated=len(ended))
+        self.outbox.tally += tally + Tally(generated=len(ended))
         if not self._lobby.prefill.rows:
             self._lobby.prefill = None
         for row in ended:
@@ -288,8 +289,8 @@ class SimulatedPipeline:
         joining, running, live = self._joining, len(self.batch), self.batch.live
         read = sum(row.context for row in joining)
         cells = (running + len(joining)) * max(row.context for row in joining)
-        self.outbox.count(prompt=read, pad=cells - read - running)
-        self.outbox.count(generated=live + len(joining), invalid=running - live)
+        pad = cells - read - running
+        self.outbox.tally += Tally(prompt=read, pad=pad, generated=live + len(joining), invalid=running - live)
         for row in joining:
             self._lobby.entering.remove(row)
         self.batch.enter(joining)
@@ -323,8 +324,8 @@ class SimulatedPipeline:
             yield max(1, group.terms.iterations - group.iterations)
 
     def _finish_decode(self, iterations: int) -> None:
-        group, live = self._closed, self.batch.live
-        self.outbox.count(generated=live * iterations, invalid=(len(self.batch) - live) * iterations)
+        group = self._closed
+        self.outbox.tally += self.batch.tally(iterations)
         self.batch.step(iterations)
         self._look()
         if group is not None:

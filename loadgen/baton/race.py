@@ -114,10 +114,4 @@ def _cells(shape: BatchShape) -> int:
 
 
 def _total(moments: Sequence[Moment]) -> Tally:
-    tallies = [moment.tally for moment in moments]
-    return Tally(
-        prompt=sum(one.prompt for one in tallies),
-        pad=sum(one.pad for one in tallies),
-        generated=sum(one.generated for one in tallies),
-        invalid=sum(one.invalid for one in tallies),
-    )
+    return sum((moment.tally for moment in moments), Tally())

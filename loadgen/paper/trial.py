@@ -43,7 +43,7 @@ class Trial:
     """95th percentile of the same."""
     batch_size: float
     pad: float
-    """Pad tokens a request."""
+    """Pad tokens of prefills a request."""
     invalid: float
     """Invalid tokens a request."""
     slices: float

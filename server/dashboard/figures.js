@@ -61,7 +61,7 @@ export class Figures {
     this.saySeconds("first", sorted(ended.map((one) => one[5])));
     this.saySeconds("latency", sorted(ended.map((one) => one[6])));
     this.say("requests", count(tick.running), tick.waiting ? `running; ${count(tick.waiting)} wait` : "running; none waits");
-    const note = made.all ? `${percent(made.pad / made.all)} padding, ${percent(made.invalid / made.all)} invalid` : "of all tokens computed";
+    const note = made.all ? `${percent(made.pad / made.all)} padding, ${percent(made.invalid / made.all)} invalid` : "of all cells read";
     this.say("useful", percent(1 - made.wasted / made.all), note);
     for (const [name, line] of Object.entries(this.lines)) line.draw(this.points[name], t, SPAN, name === "useful" ? 1 : 0);
   }
@@ -79,9 +79,11 @@ export class Figures {
 
 function difference(from, to) {
   const part = (name) => to.totals[name] - from.totals[name];
-  const made = { prompt: part("prompt"), generated: part("generated"), pad: part("pad"), invalid: part("invalid") };
-  const wasted = made.pad + made.invalid;
-  return { ...made, wasted, all: made.prompt + made.generated + wasted, seconds: to.t - from.t };
+  const [prompt, generated] = [part("prompt"), part("generated")];
+  const [pad, invalid] = [part("pad") + part("pad_reads"), part("invalid_reads")];
+  // Cells: those that prefills computed, and those that decode steps read.
+  const all = prompt + part("pad") + part("reads");
+  return { prompt, generated, pad, invalid, wasted: pad + invalid, all, seconds: to.t - from.t };
 }
 
 function rate(tokens, made) {

@@ -62,6 +62,7 @@ def test_rows_of_a_closed_batch_that_have_ended_keep_their_slots_until_the_last_
     assert running(pipeline) == [0, 1] and pipeline.tally.generated == 2
     turns(pipeline, 1)
     assert running(pipeline) == [0, 1] and (pipeline.tally.generated, pipeline.tally.invalid) == (1, 1)
+    assert (pipeline.tally.reads, pipeline.tally.pad_reads, pipeline.tally.invalid_reads) == (2 * 5, 0, 5)
     turns(pipeline, 1)
     assert running(pipeline) == [] and pipeline.idle
 
@@ -341,6 +342,8 @@ def test_rows_enter_by_shape_in_one_step_with_those_that_run(pipeline: Pipeline)
     assert (pipeline.tally.prompt, pipeline.tally.pad, pipeline.tally.generated) == (8, 3 * 5 - 8 - 1, 3)
     assert pipeline.begun == (1, 2)
     assert pipeline.batch.arena.lengths == [3, 5, 3] and pipeline.batch.arena.window == 7, "row 0 has holes"
+    pipeline.turn()
+    assert (pipeline.tally.reads, pipeline.tally.pad_reads) == (3 * 8, 3 * 8 - (4 + 6 + 4)), "holes are padding"
     finish(pipeline)
 
 

@@ -53,7 +53,7 @@ def test_joining_requests_take_the_time_of_their_steps() -> None:
     [worker] = done.workers
     assert (worker.completion, worker.prefill, worker.decode) == pytest.approx((2.4, 2.0, 0.4))
     assert worker.row_decode == pytest.approx(0.5)
-    assert worker.tally == Tally(prompt=6, generated=7)
+    assert worker.tally == Tally(prompt=6, generated=7, reads=4 + 2 * 5 + 6 + 7, pad_reads=1)
 
 
 def test_a_static_batch_returns_its_answers_together() -> None:

@@ -49,7 +49,8 @@ class Theatre:
         """A second passes in which rows get a token."""
         self.clock.time += 1.0
         updates = tuple(token(row_id, 5, end=end) for row_id in row_ids)
-        tally = Tally(prompt=4 * len(begun), generated=len(updates), pad=1, invalid=2)
+        reads = Tally(reads=6 * len(updates), pad_reads=3, invalid_reads=2)
+        tally = Tally(prompt=4 * len(begun), generated=len(updates), pad=1, invalid=2) + reads
         shape = BatchShape(rows=len(updates), start=3, end=9, columns=50, capacity_tokens=200)
         self.receive(StepReport(0, 1, updates, shape, 0.25, begun, tally=tally))
 
@@ -84,8 +85,8 @@ async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theat
     sent = [second.row_id, 4, 0, None, 2.0, None, 0, 0]
     queued = [third.row_id, 4, 0, None, 2.0, 1.5, 0, None]
     assert tick["queue"] == [sent, queued]
-    totals = {"prompt": 4, "generated": 1, "pad": 1, "invalid": 2, "ended": 0, "failed": 0}
-    assert tick["totals"] == totals
+    reads = {"reads": 6, "pad_reads": 3, "invalid_reads": 2}
+    assert tick["totals"] == {"prompt": 4, "generated": 1, "pad": 1, **reads, "ended": 0, "failed": 0}
 
 
 async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) -> None:

@@ -45,10 +45,12 @@ def ended(generated: int, predicted: float | None = None) -> Request:
 def test_tokens_are_counted_by_what_they_were_good_for() -> None:
     metrics = Metrics("m")
     metrics.reported(report(Tally(prompt=10, pad=3, generated=2)))
-    metrics.reported(report(Tally(generated=3, invalid=1), executor=1))
+    metrics.reported(report(Tally(generated=3, invalid=1, reads=40, pad_reads=9, invalid_reads=10), executor=1))
     metrics.reported(ExecutorDied(1, "fire"))
-    names = ("vllm:prompt_tokens", "vllm:generation_tokens", "lengthwise:pad_tokens", "lengthwise:invalid_tokens")
-    assert [read(metrics, f"{name}_total") for name in names] == [10, 5, 3, 1]
+    names = ("vllm:prompt_tokens", "vllm:generation_tokens", "lengthwise:invalid_tokens", "lengthwise:decode_reads")
+    assert [read(metrics, f"{name}_total") for name in names] == [10, 5, 1, 40]
+    pads = [read(metrics, "lengthwise:pad_tokens_total", phase=phase) for phase in ("prefill", "decode")]
+    assert pads == [3, 9], "padding that decode steps read counts too"
     assert read(metrics, "lengthwise:executor_busy_seconds_total", executor="1") == 0.5
     assert (read(metrics, "lengthwise:batch_rows_sum"), read(metrics, "lengthwise:batch_rows_count")) == (4, 1)
     assert read(metrics, "vllm:iteration_tokens_total_sum") == 15

@@ -92,7 +92,9 @@ def test_a_static_batch_is_recorded_to_the_token(engine: Engine) -> None:
     (worker,) = done.workers
     # prompts are padded to the longest of the batch, and every row computes until the longest answer ends; the one that
     # ended with its first token needs no slot
-    assert worker.tally == Tally(prompt=28, pad=8, generated=22, invalid=7 + 2)
+    windows = range(10, 19)
+    reads, pad_reads, invalid_reads = 3 * sum(windows), 9 * 3 + 7 * 5, sum(windows[2:]) + sum(windows[7:])
+    assert worker.tally == Tally(28, 8, 22, 7 + 2, reads, pad_reads, invalid_reads)
     assert worker.row_decode / worker.decode == pytest.approx(3)
     assert early == 0.0
     assert all(one.end >= worker.completion for one in done.requests), "answers return when the last row has ended"

@@ -77,5 +77,4 @@ class Device:
 
     @property
     def tally(self) -> Tally:
-        tallies = [report.tally for _, report in self.reports]
-        return Tally(*(sum(getattr(one, name) for one in tallies) for name in Tally.__slots__))
+        return sum((report.tally for _, report in self.reports), Tally())

@@ -21,7 +21,7 @@ def test_a_row_is_prefilled_and_then_decoded() -> None:
     assert device.first_tokens == {1: 1.0}
     assert device.ends == {1: 1.4}
     assert device.tokens == {1: 5}
-    assert device.tally == Tally(prompt=3, generated=5)
+    assert device.tally == Tally(prompt=3, generated=5, reads=4 + 5 + 6 + 7)
     [begun] = [(time, report.seconds) for time, report in device.reports if report.begun]
     assert begun == (1.0, 1.0), "it began at 0"
 
@@ -72,7 +72,9 @@ def test_rows_enter_by_shape_in_one_step_for_all() -> None:
     # 0-1 row 1 enters, 1-1.1 it is decoded, 1.1-2.1 row 2 enters and row 1 gets its third token
     assert device.first_tokens == {1: 1.0, 2: 2.1}
     assert device.ends == {1: 2.8, 2: 2.1}
-    assert device.tally == Tally(prompt=8, pad=4, generated=11)
+    # in the step of the entry row 1 gets four holes, which its last seven iterations read
+    reads = 4 + sum(range(10, 17))
+    assert device.tally == Tally(prompt=8, pad=4, generated=11, reads=reads, pad_reads=7 * 4)
 
 
 def test_holes_of_an_entry_take_room() -> None:
@@ -90,7 +92,8 @@ def test_a_closed_batch_keeps_the_slots_of_rows_that_have_ended() -> None:
     device.run()
     assert device.ends == {1: 1.1, 2: 1.4}
     assert [report.shape.rows for time, report in device.reports if time >= 1.1] == [2, 0]
-    assert device.tally == Tally(prompt=6, generated=7, invalid=3)
+    reads = 2 * (4 + 5 + 6 + 7)
+    assert device.tally == Tally(prompt=6, generated=7, invalid=3, reads=reads, invalid_reads=5 + 6 + 7)
 
 
 @pytest.mark.parametrize("terms", [CLOSED, Terms()], ids=["closed", "open"])
@@ -188,7 +191,8 @@ def test_the_worst_ranked_row_waits_when_memory_is_full(terms: Terms) -> None:
     device.run()
     # 6 iterations make 2 rows of 10 cells; row 1 goes on alone for its last 3 tokens, then row 2
     assert device.ends == {1: 1.9, 2: 2.2}
-    assert device.tally == Tally(prompt=8, generated=20)
+    reads = 2 * sum(range(5, 11)) + 2 * (11 + 12 + 13)
+    assert device.tally == Tally(prompt=8, generated=20, reads=reads)
 
 
 def test_a_split_batch_is_handed_back_whole() -> None:
