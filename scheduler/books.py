@@ -54,6 +54,13 @@ class Books:
         """Requests that an executor holds, in whatever stage."""
         return sum(worker.rows for worker in self.workers.values())
 
+    @property
+    def not_begun(self) -> list[Request]:
+        """Requests that wait at an executor which has not begun them."""
+        return [
+            one for worker in self.workers.values() for one in worker.requests.values() if one.state is State.ASSIGNED
+        ]
+
     def live(self) -> list[Worker]:
         """Executors that can be given something."""
         return [worker for worker in self.workers.values() if not worker.lost]
@@ -178,6 +185,8 @@ class Books:
         assignment.held.pop(request, None)
 
     def _begin(self, worker: Worker, request: Request, now: float) -> None:
+        if request.state is State.ASSIGNED:
+            request.move(State.RUNNING)
         if request.times.started is None:
             request.times.started = now
         assignment = worker.assignments[request.row_id]
@@ -185,8 +194,6 @@ class Books:
             assignment.began = now
 
     def _absorb(self, worker: Worker, request: Request, update: RowUpdate, now: float) -> None:
-        if update.token_ids and request.state is State.ASSIGNED:
-            request.move(State.RUNNING)
         request.generated += len(update.token_ids)
         assignment = worker.assignments[request.row_id]
         assignment.intact &= update.finish_reason is not FinishReason.ERROR

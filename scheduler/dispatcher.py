@@ -45,13 +45,19 @@ class Dispatcher:
         self._broken = False
 
     @property
-    def requests_waiting(self) -> int:
+    def requests_queued(self) -> int:
+        """Requests that no executor has."""
         return len(self._books.waiting)
 
     @property
+    def requests_waiting(self) -> int:
+        """Requests that are queued, or that an executor has and has not begun."""
+        return self.requests_queued + len(self.not_begun)
+
+    @property
     def requests_running(self) -> int:
-        """Requests that an executor holds, in whatever stage."""
-        return self._books.held
+        """Requests that an executor has begun, in whatever stage."""
+        return self._books.held - len(self.not_begun)
 
     @property
     def tokens_waiting(self) -> int:
@@ -72,6 +78,11 @@ class Dispatcher:
     def waiting(self) -> Collection[Request]:
         """What no executor has, in no particular order. To be read only."""
         return self._books.waiting
+
+    @property
+    def not_begun(self) -> Collection[Request]:
+        """What executors have and have not begun."""
+        return self._books.not_begun
 
     @property
     def workers(self) -> Collection[Worker]:

@@ -23,9 +23,9 @@ class State(StrEnum):
 
     WAITING = "waiting"
     ASSIGNED = "assigned"
-    """Sent to an executor; no token yet."""
+    """Sent to an executor, which has not begun it yet: it waits there."""
     RUNNING = "running"
-    """Has at least one token."""
+    """Its executor has begun to read its prompt, or to go on with its answer."""
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"

@@ -29,7 +29,7 @@ class Ticket:
         """Raise ApiError 429 when the queue is full."""
         limits, dispatcher = self._service.limits, self._service.dispatcher
         most, tokens = limits.max_num_queued_reqs, limits.max_num_queued_tokens
-        ahead = dispatcher.requests_waiting + self._service.crowd.pending - dispatcher.free_slots
+        ahead = dispatcher.requests_queued + self._service.crowd.pending - dispatcher.free_slots
         if most is not None and ahead >= most:
             raise _full(f"{most} requests wait already (--max-num-queued-reqs)", self._service)
         if tokens is not None and dispatcher.tokens_waiting >= tokens:

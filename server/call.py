@@ -172,7 +172,7 @@ def _tokens(order: Order, prediction: Prediction | None) -> int:
 async def _predicted(wanted: Sequence[Order], service: Service) -> AsyncIterator[Predictions]:
     """On leaving, those that have not come in time are forgotten."""
     distinct = {id(order.prompt): order for order in wanted}
-    queues = service.dispatcher.free_slots < service.dispatcher.requests_waiting + len(wanted)
+    queues = service.dispatcher.free_slots < service.dispatcher.requests_queued + len(wanted)
     asked = [
         asyncio.ensure_future(service.foresight.predict(order.query, order.sampling, queues=queues))
         for order in distinct.values()

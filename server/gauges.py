@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 from prometheus_client import Metric, ProcessCollector
@@ -31,6 +32,8 @@ class Book(Protocol):
     def waiting(self) -> Collection[Request]: ...
     @property
     def workers(self) -> Collection[Worker]: ...
+    @property
+    def not_begun(self) -> Collection[Request]: ...
     @property
     def requests_waiting(self) -> int: ...
     @property
@@ -91,10 +94,10 @@ class Gauges(Collector):
 
     def _queue(self) -> Iterator[Metric]:
         book, sources = self._sources.book, self._sources
-        tokens = sum(request.input_length for request in book.waiting)
-        yield self._gauge("vllm:num_requests_waiting", "Requests that no executor has.", book.requests_waiting)
-        yield self._gauge("vllm:num_requests_running", "Requests that an executor has.", book.requests_running)
-        yield self._gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of what no executor has.", tokens)
+        tokens = sum(request.input_length for request in chain(book.waiting, book.not_begun))
+        yield self._gauge("vllm:num_requests_waiting", "Requests that nothing has been read of.", book.requests_waiting)
+        yield self._gauge("vllm:num_requests_running", "Requests that executors have begun.", book.requests_running)
+        yield self._gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of what waits.", tokens)
         yield self._gauge("lengthwise:dashboard_viewers", "Open dashboards.", sources.audience.viewers)
         info = {"version": VERSION, "strategy": sources.strategy}
         yield self._gauges("lengthwise:info", "Always 1; its labels tell what serves.", [(info, 1.0)])

@@ -12,7 +12,7 @@ from enum import IntEnum
 from heapq import heappop, heappush
 
 from engine.messages import RowId, RowUpdate, StepReport
-from scheduler.request import Request
+from scheduler.request import Request, State
 
 
 class Stage(IntEnum):
@@ -62,7 +62,7 @@ class Lanes:
         self._lanes = 0
         self._changes: list[Change] = []
         for request in held:
-            if request.generated or request.times.started is not None:
+            if request.state is State.RUNNING:
                 self._occupants[request.row_id] = self._occupant(request, _likely(request))
 
     def __contains__(self, row_id: RowId) -> bool:

@@ -118,13 +118,7 @@ def _choice(index: int, request: Request, line: Line) -> ChoiceStatus:
 
 def choice_state(request: Request) -> CallState:
     """Of one answer; one that was handed back between two slices waits again."""
-    match request.state:
-        case State.WAITING:
-            return CallState.WAITING
-        case State.ASSIGNED:
-            return CallState.WAITING if request.times.started is None else CallState.RUNNING
-        case _:
-            return CallState(request.state)
+    return CallState.WAITING if request.state is State.ASSIGNED else CallState(request.state)
 
 
 def call_state(requests: Sequence[Request]) -> CallState:

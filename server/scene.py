@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol, TypeAlias
 
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
@@ -39,6 +39,10 @@ class Book(Protocol):
     def waiting(self) -> Collection[Request]: ...
     @property
     def workers(self) -> Collection[Worker]: ...
+    @property
+    def not_begun(self) -> Collection[Request]: ...
+    @property
+    def requests_waiting(self) -> int: ...
     @property
     def requests_running(self) -> int: ...
     def now(self) -> float: ...
@@ -130,7 +134,7 @@ class Scene:
             [self._executor(worker) for worker in self._book.workers],
             changes,
             self._queue(now),
-            len(self._book.waiting),
+            self._book.requests_waiting,
             self._book.requests_running,
             self._totals(),
             fresh,
@@ -175,14 +179,8 @@ class Scene:
 
     def _queue(self, now: float) -> list[snapshot.Waiter]:
         """What executors have and have not begun, then the first in line, as far as there is room."""
-        sent = [
-            request
-            for worker in self._book.workers
-            for request in worker.requests.values()
-            if request.row_id not in self._lanes[worker.info.index]
-        ]
-        waiting = islice(self._book.waiting, MOST_WAITERS)
-        return [self._waiter(request, now) for request in [*sent, *waiting][:MOST_WAITERS]]
+        waiting = islice(chain(self._book.not_begun, self._book.waiting), MOST_WAITERS)
+        return [self._waiter(request, now) for request in waiting]
 
     def _waiter(self, request: Request, now: float) -> snapshot.Waiter:
         expected = None if request.executor is not None else self._expected_wait(request)

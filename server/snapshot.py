@@ -110,7 +110,9 @@ class Tick(msgspec.Struct, frozen=True):
     queue: list[Waiter]
     """The first of what waits."""
     waiting: int
+    """Requests in the queue, and those that an executor has not begun."""
     running: int
+    """Requests that an executor has begun."""
     totals: Totals
     ended: list[Ended]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openai import AsyncOpenAI
 
 
-async def running(client: AsyncOpenAI) -> int:
-    """Requests that an executor holds."""
+async def under_way(client: AsyncOpenAI) -> int:
+    """Requests that wait or run."""
     health = await client.get("../health/ready", cast_to=dict[str, int])
-    return health["requests_running"]
+    return health["requests_waiting"] + health["requests_running"]

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletio
 from openai.types.completion import Completion
 from openai.types.responses import Response
 
-from tests.clients import running
+from tests.clients import under_way
 
 MODEL = "tiny"
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say something, 世界 😀."}]
@@ -196,7 +196,7 @@ async def test_a_client_that_closes_its_stream_frees_its_row(many: AsyncOpenAI, 
     await anext(aiter(stream))
     await stream.close()
     async with asyncio.timeout(20):
-        while await running(many):
+        while await under_way(many):
             pass
 
 
@@ -267,7 +267,7 @@ async def test_a_request_is_cancelled_by_its_id_and_its_row_is_free(many: AsyncO
         async for _ in stream:
             pass
     # A step takes milliseconds: a row that stayed would be there for hundreds of these.
-    assert [await running(many) for _ in range(20)][-1] == 0
+    assert [await under_way(many) for _ in range(20)][-1] == 0
 
 
 async def test_the_status_of_a_request_follows_it_to_its_end(many: AsyncOpenAI) -> None:

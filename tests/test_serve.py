@@ -103,11 +103,11 @@ def test_the_last_event_says_why_and_how_much(parrot_url: str) -> None:
     assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 5
 
 
-def running(url: str) -> int:
-    """How many requests the server's executors hold."""
+def under_way(url: str) -> int:
+    """Requests that wait or run."""
     with urlopen(f"{url}/health/ready", timeout=10) as response:
-        count: int = json.load(response)["requests_running"]
-    return count
+        told: dict[str, int] = json.load(response)
+    return told["requests_waiting"] + told["requests_running"]
 
 
 def test_a_client_that_leaves_frees_its_rows(parrot_url: str) -> None:
@@ -118,6 +118,6 @@ def test_a_client_that_leaves_frees_its_rows(parrot_url: str) -> None:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
         connection.sendall(head.encode() + data)
         assert b"200 OK" in connection.recv(4096)
-        assert running(parrot_url) == 4
+        assert under_way(parrot_url) == 4
     # A step takes milliseconds: a row that stayed would be there for hundreds of these.
-    assert any(running(parrot_url) == 0 for _ in range(50))
+    assert any(under_way(parrot_url) == 0 for _ in range(50))

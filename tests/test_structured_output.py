@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
 from tests import tiny
-from tests.clients import running
+from tests.clients import under_way
 from tests.engine.grammars import SCHEMAS, closed, text
 from tests.live_server import serve
 
@@ -191,7 +191,7 @@ async def test_a_client_that_leaves_a_structured_stream_frees_its_row(many: Asyn
     await anext(aiter(chunks))
     await chunks.close()
     async with asyncio.timeout(20):
-        while await running(many):
+        while await under_way(many):
             pass
 
 

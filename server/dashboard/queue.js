@@ -12,11 +12,10 @@ export class Queue {
   }
 
   tick(tick) {
-    const shown = tick.queue.filter((one) => one[7] === null).length;
     fill(this.body, tick.queue.map(line));
     this.head.hidden = !tick.queue.length;
     this.empty.hidden = tick.queue.length > 0;
-    const more = tick.waiting - shown;
+    const more = tick.waiting - tick.queue.length;
     this.note.textContent = tick.waiting ? `${count(tick.waiting)} wait${more > 0 ? `, ${count(more)} not shown` : ""}` : "";
   }
 }

@@ -80,7 +80,7 @@ async def test_a_request_whose_deadline_passes_in_the_queue_ends_with_an_error()
     ]
     assert [one.state for one in late] == [State.ASSIGNED, State.FAILED, State.FAILED]
     assert [one.failure for one in late] == [None, Failure.DEADLINE, Failure.DEADLINE]
-    assert (stage.dispatcher.requests_waiting, stage.dispatcher.requests_running) == (0, 1)
+    assert (stage.dispatcher.requests_queued, stage.dispatcher.requests_waiting) == (0, 1)
     running.cancel()
 
 

@@ -56,10 +56,10 @@ def test_a_request_waits_is_assigned_runs_and_finishes() -> None:
     stage.clock.time = 1.0
     stage.dispatcher.dispatch()
     assert stage.ports[0].take() == [Admit((one.spec,))]
-    assert (one.state, one.executor, stage.books()) == (State.ASSIGNED, 0, (0, 1))
+    assert (one.state, one.executor, stage.books()) == (State.ASSIGNED, 0, (1, 0))
     stage.clock.time = 2.0
     stage.report(token(one.row_id, 5))
-    assert (one.state, one.kv_length) == (State.RUNNING, 4)
+    assert (one.state, one.kv_length, stage.books()) == (State.RUNNING, 4, (0, 1))
     stage.clock.time = 3.0
     stage.report(token(one.row_id, 6), token(one.row_id, 7, end=STOP))
     assert (one.state, one.executor, one.generated, stage.books()) == (State.FINISHED, None, 3, (0, 0))
@@ -73,8 +73,9 @@ def test_waiting_ends_when_prefill_begins_and_not_when_the_executor_is_told() ->
     one = stage.submit()
     assert stage.dispatch() == [[one.row_id]]
     stage.clock.time = 5.0
+    assert (one.state, stage.books()) == (State.ASSIGNED, (1, 0))
     stage.dispatcher.receive(replace(stage.ports[0].report(), seconds=0.5, begun=(one.row_id,)))
-    assert one.times.started == 4.5
+    assert (one.state, stage.books(), one.times.started) == (State.RUNNING, (0, 1), 4.5)
 
 
 def test_a_request_may_end_with_its_first_token() -> None:
@@ -111,7 +112,7 @@ def test_plans_go_to_the_emptiest_executor() -> None:
         stage.submit(length=4)
     stage.dispatcher.dispatch()
     assert [admitted(one.posted) for one in stage.ports] == [[[0], [2]], [[1], [3]]]
-    assert stage.books() == (1, 4)
+    assert stage.books() == (5, 0) and stage.dispatcher.requests_queued == 1
 
 
 # Cancellation

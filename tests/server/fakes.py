@@ -135,6 +135,10 @@ class FakeDispatcher:
         self._tasks: dict[Request, asyncio.Task[None]] = {}
 
     @property
+    def requests_queued(self) -> int:
+        return self.waiting
+
+    @property
     def requests_waiting(self) -> int:
         return self.waiting
 
@@ -223,6 +227,7 @@ class FakeDispatcher:
             if place == 0:
                 request.move(State.ASSIGNED)
                 request.times.assigned = request.times.started = time.monotonic()
+                request.move(State.RUNNING)
             self._absorb(request, update)
             await asyncio.sleep(0)
 

@@ -76,7 +76,7 @@ async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theat
         theatre.step(first.row_id, begun=(first.row_id,))
         theatre.clock.time += 1.0
         name, tick = parsed(await anext(frames))
-    assert (name, tick["t"], tick["waiting"], tick["running"]) == ("tick", 2.0, 1, 2)
+    assert (name, tick["t"], tick["waiting"], tick["running"]) == ("tick", 2.0, 2, 1)
     row = [0, first.row_id, Stage.DECODE, 4, 1, 6]
     expected = {"rows": [row], "batch": 1, "window": 6, "columns": 50, "capacity": 200, "step_ms": 250.0}
     assert tick["executors"] == [{"index": 0, "alive": True, "staged": 0, **expected}]

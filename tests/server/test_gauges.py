@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.messages import BatchShape, ExecutorDied, SamplingParams, StepReport
@@ -20,9 +22,13 @@ async def test_queues_and_executors_are_told_as_they_are(watched: Counted) -> No
     for _ in range(10):
         watched.dispatcher.submit(range(5), PARAMS)
     watched.dispatcher.dispatch()
-    assert watched.read("vllm:num_requests_running") == 8
-    assert watched.read("vllm:num_requests_waiting") == 2
-    assert watched.read("lengthwise:waiting_prompt_tokens") == 10
+    assert watched.read("vllm:num_requests_running") == 0
+    assert watched.read("vllm:num_requests_waiting") == 10, "executors have 8 of them and have read nothing"
+    assert watched.read("lengthwise:waiting_prompt_tokens") == 50
+    watched.dispatcher.receive(replace(watched.ports[0].report(), begun=(0, 1, 2)))
+    assert watched.read("vllm:num_requests_running") == 3
+    assert watched.read("vllm:num_requests_waiting") == 7
+    assert watched.read("lengthwise:waiting_prompt_tokens") == 35
     assert watched.read("lengthwise:executor_slots", executor="1") == 4
     assert watched.read("lengthwise:info", version=VERSION, strategy="baton-pd") == 1
 

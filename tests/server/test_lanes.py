@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.messages import BatchShape, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport, Tally
-from scheduler.request import Request
+from scheduler.request import Request, State
 from server.lanes import Change, Lanes, Stage
 from tests.scheduler.fakes import request, token
 
@@ -127,6 +127,9 @@ def test_a_row_that_nobody_knows_is_left_out() -> None:
 
 def test_who_comes_later_sees_what_runs_already() -> None:
     running, begun, sent = request(1), request(2), request(3)
-    running.generated = 5
-    begun.times.started = 1.0
+    for one in (running, begun, sent):
+        one.move(State.ASSIGNED)
+    running.generated = sent.generated = 5
+    for one in (running, begun):
+        one.move(State.RUNNING)
     assert Watched(running, begun, sent).stages == {0: (1, Stage.DECODE), 1: (2, Stage.PREFILL)}
