@@ -34,7 +34,7 @@ class Books:
         observer: Observer | None = None,
         ledger: Ledger | None = None,
     ) -> None:
-        """`observer` hears of plans that are over, `ledger` of requests that are."""
+        """`observer` hears of plans that are over, `ledger` of requests that are, and of first tokens."""
         self._batcher = batcher
         self._clock = clock
         self._observer = observer
@@ -203,7 +203,11 @@ class Books:
             self._deliver(worker, request, update)
             self._release(assignment)
         else:
-            request.tell(update, now)
+            self._tell(request, update, now)
+
+    def _tell(self, request: Request, update: RowUpdate, now: float) -> None:
+        if request.tell(update, now) and self._ledger is not None:
+            self._ledger.first_token(request, now)
 
     def _hold(self, assignment: Assignment, request: Request, update: RowUpdate) -> None:
         assignment.hold(request, update)
@@ -228,7 +232,7 @@ class Books:
 
     def _deliver(self, worker: Worker, request: Request, update: RowUpdate) -> None:
         """The last that a request's reader gets to see."""
-        request.tell(update, self._clock.now())
+        self._tell(request, update, self._clock.now())
         self._leave(worker, request)
         self.end(request, _outcome(update), update.finish_reason)
 
@@ -242,7 +246,7 @@ class Books:
             partial = assignment.held.get(request)
             self._leave(worker, request)
             if partial is not None:
-                request.tell(partial, now)
+                self._tell(request, partial, now)
             request.lacks_kv = request.row_id in dropped
             request.move(State.WAITING)
             self.queued.enter(request)
@@ -263,7 +267,7 @@ class Books:
                 if update.finish_reason is not None:
                     self._deliver(worker, request, update)
                 else:
-                    request.tell(update, self._clock.now())
+                    self._tell(request, update, self._clock.now())
 
     def _fail_all(self, requests: Iterable[Request], message: str, failure: Failure) -> None:
         for request in requests:

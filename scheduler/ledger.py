@@ -1,4 +1,4 @@
-"""Who wants to know how requests and plans end, besides the strategy itself: the journal, and what learns lengths."""
+"""Who wants to know how requests go and plans end, besides the strategy: the journal, metrics, what learns lengths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from scheduler.request import Request
 
 
 class Ledger(Protocol):
-    """Wants to know how requests end."""
+    """Wants to know when answers begin and how requests end."""
+
+    def first_token(self, request: Request, now: float) -> None:
+        """The first token of an answer goes out, at `request.times.first_token`. Must neither take long nor raise."""
+        ...
 
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended, at `request.times.end`; without a reason nobody wanted its answer any more.
@@ -26,6 +30,10 @@ class Ledgers:
     """Several ledgers as one."""
 
     each: tuple[Ledger, ...]
+
+    def first_token(self, request: Request, now: float) -> None:
+        for ledger in self.each:
+            ledger.first_token(request, now)
 
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         for ledger in self.each:

@@ -134,9 +134,11 @@ class Request:
             raise IllegalTransition(f"request {self.row_id} cannot go from {self.state} to {state}")
         self.state = state
 
-    def tell(self, update: RowUpdate, now: float) -> None:
-        """Pass what was generated on to whoever reads the answer."""
-        if update.token_ids and self.times.first_token is None:
+    def tell(self, update: RowUpdate, now: float) -> bool:
+        """Pass what was generated on to the answer's reader; whether the first token is in it."""
+        first = bool(update.token_ids) and self.times.first_token is None
+        if first:
             self.times.first_token = now
         self.stop_reason = update.stop_reason
         self.stream.put(update)
+        return first

@@ -67,6 +67,11 @@ class Feed:
             log.exception("the dashboard lost track")
             self._end()
 
+    def first_token(self, request: Request, now: float) -> None:
+        """An answer has begun."""
+        if self._scene is not None:
+            self._scene.first_token(request, now)
+
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended."""
         if self._scene is not None:

@@ -72,6 +72,9 @@ class Lengths:
         if prediction is not None and prediction.late is not None and not request.state.is_final:
             self.learned.late.expect(request, prediction.late, partial(self._revised, request, query, revise))
 
+    def first_token(self, request: Request, now: float) -> None:
+        """Nothing is learned from when an answer begins."""
+
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         self._records.ended(request, reason, now)
         self.learned.late.forget(request)

@@ -122,6 +122,10 @@ class Metrics:
         """When an executor last told anything."""
         return self._reported.get(executor)
 
+    def first_token(self, request: Request, now: float) -> None:
+        """An answer has begun."""
+        self._observe(self._first, now - request.times.arrival)
+
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended; without a reason nobody wanted its answer any more."""
         self._told.pop(request.row_id, None)
@@ -187,7 +191,6 @@ class Metrics:
         times = request.times
         for histogram, start, end in (
             (self._queue, times.arrival, times.started),
-            (self._first, times.arrival, times.first_token),
             (self._latency, times.arrival, now),
             (self._inference, times.started, now),
             (self._prefill, times.started, times.first_token),

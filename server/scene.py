@@ -26,7 +26,7 @@ MOST_CHANGES = 4000
 """Between two snapshots. What is more is left out, and the lanes are right again with the next."""
 
 REMEMBERED = 200
-"""Answers that a new dashboard is told of."""
+"""Answers, and first tokens, that a new dashboard is told of."""
 
 Wait: TypeAlias = Callable[[Request], float | None]
 """Seconds that a request will still wait, None where nobody knows."""
@@ -66,6 +66,7 @@ class Scene:
         self._expected_wait = expected_wait
         self._epoch = book.now()
         self._latest: deque[snapshot.Ended] = deque(maxlen=REMEMBERED)
+        self._latest_firsts: deque[snapshot.FirstToken] = deque(maxlen=REMEMBERED)
         self._tokens = Tally()
         self._ended = 0
         self._failed = 0
@@ -73,6 +74,7 @@ class Scene:
         self._seconds: dict[int, float] = {}
         self._changes: list[snapshot.Change] = []
         self._fresh: list[snapshot.Ended] = []
+        self._firsts: list[snapshot.FirstToken] = []
         self._stirred = True
 
     def begin(self) -> None:
@@ -82,7 +84,7 @@ class Scene:
     def stop(self) -> None:
         """Follow them no more."""
         self._lanes = {}
-        self._changes, self._fresh = [], []
+        self._changes, self._fresh, self._firsts = [], [], []
         self._stirred = True
 
     @property
@@ -103,6 +105,13 @@ class Scene:
                 lanes.clear(now)
         self._gather(report.executor)
 
+    def first_token(self, request: Request, now: float) -> None:
+        """An answer has begun."""
+        self._stirred = True
+        self._latest_firsts.append(snapshot.FirstToken(self._since(now), round(now - request.times.arrival, 3)))
+        if self._lanes:
+            self._firsts.append(self._latest_firsts[-1])
+
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended."""
         self._stirred = True
@@ -118,8 +127,10 @@ class Scene:
         """What a dashboard is told first."""
         infos = [worker.info for worker in self._book.workers]
         devices = [snapshot.Device(one.index, one.device, one.max_rows, one.capacity_tokens) for one in infos]
-        said, latest = self._introduction, list(self._latest)
-        return snapshot.Hello("Lengthwise", VERSION, said.model, said.strategy, said.context_length, devices, latest)
+        said, latest, firsts = self._introduction, list(self._latest), list(self._latest_firsts)
+        return snapshot.Hello(
+            "Lengthwise", VERSION, said.model, said.strategy, said.context_length, devices, latest, firsts
+        )
 
     def tick(self) -> snapshot.Tick:
         """Everything as it is now, and what happened since the last call; between `begin` and `stop` only."""
@@ -128,6 +139,7 @@ class Scene:
             self._lanes[worker.info.index].prune(worker.requests.keys(), now)
             self._gather(worker.info.index)
         (changes, self._changes), (fresh, self._fresh) = (self._changes, []), (self._fresh, [])
+        firsts, self._firsts = self._firsts, []
         self._stirred = False
         return snapshot.Tick(
             self._since(now),
@@ -138,6 +150,7 @@ class Scene:
             self._book.requests_running,
             self._totals(),
             fresh,
+            firsts,
         )
 
     def _count(self, report: StepReport) -> None:

@@ -59,6 +59,14 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
     latency: float
 
 
+class FirstToken(msgspec.Struct, frozen=True, array_like=True):
+    """An answer has begun."""
+
+    at: float
+    seconds: float
+    """From the arrival of its request."""
+
+
 class Device(msgspec.Struct, frozen=True):
     """An executor, as it was at the start."""
 
@@ -115,6 +123,7 @@ class Tick(msgspec.Struct, frozen=True):
     """Requests that an executor has begun."""
     totals: Totals
     ended: list[Ended]
+    first_tokens: list[FirstToken]
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -127,3 +136,4 @@ class Hello(msgspec.Struct, frozen=True):
     context_length: int
     devices: list[Device]
     ended: list[Ended]
+    first_tokens: list[FirstToken]

@@ -76,7 +76,7 @@ class App {
     this.clock = null;
     this.panels = hello.devices.map((device) => new Panel(device, this.paint));
     document.getElementById("executors").replaceChildren(...this.panels.map((panel) => panel.element));
-    this.figures.begin(hello.ended);
+    this.figures.begin(hello.ended, hello.first_tokens);
     this.scatter.begin(hello.ended);
   }
 

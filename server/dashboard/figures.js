@@ -5,20 +5,21 @@ import { Sparkline } from "./sparkline.js";
 
 const SPAN = 60;
 const RATE = 2; // seconds over which a rate is taken
-const KEPT = 500; // answers
+const KEPT = 500; // answers, and first tokens
 
 export class Figures {
   constructor(paint) {
     this.lines = Object.fromEntries(
       ["speed", "first", "latency", "requests", "useful"].map((name) => [name, new Sparkline(`${name}-line`, paint)]),
     );
-    this.begin([]);
+    this.begin([], []);
   }
 
-  /** Start anew, with answers that ended before. */
-  begin(ended) {
+  /** Start anew, with answers that ended before, and first tokens that came before. */
+  begin(ended, first) {
     this.ticks = [];
     this.ended = [...ended];
+    this.first = [...first];
     this.points = { speed: [], first: [], latency: [], requests: [], useful: [] };
     this.next = 0;
   }
@@ -26,6 +27,7 @@ export class Figures {
   tick(tick) {
     this.ticks.push({ t: tick.t, totals: tick.totals, waiting: tick.waiting, running: tick.running });
     this.ended.push(...tick.ended);
+    this.first.push(...tick.first_tokens);
     this.ticks = this.ticks.filter((one) => one.t > tick.t - SPAN);
     if (tick.t < this.next) return;
     this.next = tick.t + 0.5;
@@ -40,26 +42,29 @@ export class Figures {
     this.points.speed.push([t, made.seconds ? made.generated / made.seconds : null]);
     this.points.requests.push([t, tick.waiting + tick.running]);
     this.points.useful.push([t, made.all ? (made.all - made.wasted) / made.all : null]);
-    const late = this.recent(t, 10);
-    this.points.first.push([t, quantile(sorted(late.map((one) => one[5])), 0.5) ?? null]);
-    this.points.latency.push([t, quantile(sorted(late.map((one) => one[6])), 0.5) ?? null]);
+    this.points.first.push([t, quantile(this.firstTokens(t, 10), 0.5) ?? null]);
+    this.points.latency.push([t, quantile(this.latencies(t, 10), 0.5) ?? null]);
     for (const name of Object.keys(this.points)) {
       this.points[name] = this.points[name].filter(([moment]) => moment > t - SPAN);
     }
   }
 
-  recent(t, span) {
-    return this.ended.filter((one) => one[0] > t - span);
+  firstTokens(t, span) {
+    return sorted(recent(this.first, t, span).map((one) => one[1]));
+  }
+
+  latencies(t, span) {
+    return sorted(recent(this.ended, t, span).map((one) => one[6]));
   }
 
   show(tick) {
     const { t } = tick;
     const made = difference(this.ticks[0], this.ticks.at(-1));
-    const ended = this.recent(t, SPAN);
-    this.ended = this.ended.slice(-KEPT);
     this.say("speed", count(this.points.speed.at(-1)[1] ?? 0), `generated; ${count(rate(made.prompt, made))} read`);
-    this.saySeconds("first", sorted(ended.map((one) => one[5])));
-    this.saySeconds("latency", sorted(ended.map((one) => one[6])));
+    this.saySeconds("first", this.firstTokens(t, SPAN));
+    this.saySeconds("latency", this.latencies(t, SPAN));
+    this.ended = this.ended.slice(-KEPT);
+    this.first = this.first.slice(-KEPT);
     this.say("requests", count(tick.running), tick.waiting ? `running; ${count(tick.waiting)} wait` : "running; none waits");
     const note = made.all ? `${percent(made.pad / made.all)} padding, ${percent(made.invalid / made.all)} invalid` : "of all cells read";
     this.say("useful", percent(1 - made.wasted / made.all), note);
@@ -75,6 +80,10 @@ export class Figures {
     document.getElementById(name).textContent = value;
     document.getElementById(`${name}-note`).textContent = note;
   }
+}
+
+function recent(events, t, span) {
+  return events.filter((one) => one[0] > t - span);
 }
 
 function difference(from, to) {

@@ -21,8 +21,13 @@ class Notes:
     """A Ledger, and an Observer."""
 
     def __init__(self) -> None:
+        self.firsts: list[tuple[int, float]] = []
         self.ends: list[tuple[int, State, FinishReason | None, float]] = []
         self.plans: list[Assignment] = []
+
+    def first_token(self, request: Request, now: float) -> None:
+        assert request.times.first_token == now
+        self.firsts.append((request.row_id, now))
 
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         assert request.times.end == now
@@ -64,6 +69,17 @@ def test_every_end_is_told_once_with_its_reason() -> None:
         (broken.row_id, State.FAILED, FinishReason.ERROR, 3.0),
         (left.row_id, State.CANCELLED, None, 3.0),
     ]
+
+
+def test_each_first_token_is_told_when_it_comes() -> None:
+    stage = Stage()
+    whole, going_on = stage.submit(), stage.submit()
+    stage.dispatcher.dispatch()
+    stage.clock.time = 3.0
+    stage.dispatcher.receive(stage.port.report(token(whole.row_id, 5, end=FinishReason.STOP)))
+    for stage.clock.time in (4.0, 5.0):
+        stage.dispatcher.receive(stage.port.report(token(going_on.row_id, 5)))
+    assert stage.notes.firsts == [(whole.row_id, 3.0), (going_on.row_id, 4.0)]
 
 
 def test_requests_that_fail_with_their_executor_are_told() -> None:

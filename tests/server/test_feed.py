@@ -103,6 +103,20 @@ async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) ->
         assert parsed(await anext(frames))[1]["ended"] == [ended]
 
 
+async def test_first_tokens_are_told_when_they_come(theatre: Theatre) -> None:
+    one = theatre.submit()
+    theatre.dispatcher.dispatch()
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        await anext(frames)
+        theatre.step(one.row_id, begun=(one.row_id,))
+        tick = parsed(await anext(frames))[1]
+        assert (tick["first_tokens"], tick["ended"]) == ([[1.0, 1.0]], [])
+        theatre.step(one.row_id)
+        assert parsed(await anext(frames))[1]["first_tokens"] == []
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        assert parsed(await anext(frames))[1]["first_tokens"] == [[1.0, 1.0]]
+
+
 async def test_a_slow_reader_misses_snapshots_and_nothing_is_kept_for_it(theatre: Theatre) -> None:
     async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as slow, aclosing(theatre.feed.frames()) as quick:
         await anext(slow), await anext(quick)

@@ -15,6 +15,7 @@ from engine.messages import (
     FinishReason,
     HandedBack,
     RowUpdate,
+    SamplingParams,
     StepReport,
     Tally,
 )
@@ -24,6 +25,7 @@ from scheduler.request import Request
 from server.metrics import FORGOTTEN, Metrics
 from server.service import Limits
 from tests.scheduler.fakes import VirtualClock, request, token
+from tests.server.counted import counted
 from tests.server.live import chat_body, live_server
 
 
@@ -64,11 +66,21 @@ def test_requests_are_timed_from_their_arrival() -> None:
     metrics.ended(ended(3), FinishReason.ERROR, 15.0)
     metrics.ended(ended(3), None, 15.0)
     assert read(metrics, "vllm:request_success_total", finished_reason="stop") == 1
-    sums = ("vllm:request_queue_time", "vllm:time_to_first_token", "vllm:e2e_request_latency")
-    assert [read(metrics, f"{name}_seconds_sum") for name in sums] == [2.0, 4.0, 10.0]
+    sums = ("vllm:request_queue_time", "vllm:e2e_request_latency")
+    assert [read(metrics, f"{name}_seconds_sum") for name in sums] == [2.0, 10.0]
     parts = ("inference_time", "prefill_time", "decode_time", "time_per_output_token")
     assert [read(metrics, f"vllm:request_{name}_seconds_sum") for name in parts] == [8.0, 2.0, 6.0, 1.0]
     assert [read(metrics, "lengthwise:request_failure_total", kind=kind) for kind in ("error", "cancelled")] == [1, 1]
+
+
+async def test_the_first_token_is_timed_when_it_comes_and_not_when_the_answer_ends() -> None:
+    watched = await counted()
+    one = watched.dispatcher.submit(range(4), SamplingParams(max_tokens=8), arrival=0.0)
+    watched.dispatcher.dispatch()
+    for watched.clock.time in (3.0, 4.0):
+        watched.dispatcher.receive(watched.ports[0].report(token(one.row_id, 5)))
+    name = "vllm:time_to_first_token_seconds"
+    assert (watched.read(f"{name}_count"), watched.read(f"{name}_sum")) == (1, 3.0)
 
 
 def test_predictions_are_judged_by_what_came() -> None:
