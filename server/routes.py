@@ -35,6 +35,9 @@ from server.wire import json_response
 
 log = logging.getLogger(__name__)
 
+POLLED = ("/health", "/metrics")
+"""Beginnings of the paths that monitoring asks every few seconds: a line each would be most of the log."""
+
 REFUSALS = ("429", "503")
 """Statuses of calls that another time could have been served."""
 
@@ -126,7 +129,7 @@ MIDDLEWARES = (log_requests, trace_calls, errors_as_json, guard_origins, authent
 
 def _log_end(request: web.Request, status: str, seconds: float) -> None:
     path = request.rel_url.raw_path  # still percent-encoded: it could hold line breaks
-    level = logging.DEBUG if path.startswith("/health") else logging.INFO  # probes come every few seconds
+    level = logging.DEBUG if path.startswith(POLLED) else logging.INFO
     milliseconds = round(seconds * 1000)
     fields = with_fields(
         method=request.method, path=path, status=status, duration_ms=milliseconds, error=error_code(request)

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +14,9 @@ import orjson
 import pytest
 
 from server.logs import JsonLines, Prioritised, configure, in_journal, with_fields
-from tests.server.live import Live
+from server.metrics import Metrics
+from server.service import Limits
+from tests.server.live import Live, live_server
 
 
 @contextmanager
@@ -97,3 +100,13 @@ async def test_lines_that_are_written_while_a_request_is_served_tell_its_id(
     told = {key: entry[key] for key in ("method", "path", "status", "logger")}
     assert told == {"method": "GET", "path": "/nothing", "status": "404", "logger": "server.routes"}
     assert entry["duration_ms"] >= 0
+
+
+async def test_monitoring_does_not_fill_the_log(pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "server.routes")
+    async with live_server(pool, Limits(), metrics=Metrics("m")) as live:
+        for path in ("/metrics", "/health", "/health/live", "/health/ready", "/v1/models"):
+            async with live.session.get(live.url + path) as response:
+                assert response.status == 200
+    levels = [record.levelno for record in caplog.records if record.name == "server.routes"]
+    assert levels == [logging.DEBUG] * 4 + [logging.INFO]
