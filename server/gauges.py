@@ -83,6 +83,7 @@ class Gauges(Collector):
         self._metrics = metrics
         self._sources = sources
         metrics.registry.register(self)
+        metrics.expect(worker.info.index for worker in sources.book.workers)
         ProcessCollector(registry=metrics.registry)  # memory, CPU time and open files, under the usual names
 
     def collect(self) -> Iterator[Metric]:

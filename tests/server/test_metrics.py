@@ -22,7 +22,7 @@ from engine.messages import (
 from scheduler.assignment import Assignment
 from scheduler.plan import Plan
 from scheduler.request import Request
-from server.metrics import FORGOTTEN, Metrics
+from server.metrics import FORGOTTEN, REASONS, Metrics
 from server.service import Limits
 from tests.scheduler.fakes import VirtualClock, request, token
 from tests.server.counted import counted
@@ -145,6 +145,31 @@ def test_predicted_serving_times_are_judged_where_the_batch_ran_as_planned() -> 
     assert read(metrics, "lengthwise:serving_time_error_seconds_count") == 1
 
 
+async def test_what_may_be_counted_is_0_before_it_first_happens() -> None:
+    """rate() misses the first event of a series that it makes."""
+    families = list((await counted()).metrics.registry.collect())
+    counters = {sample.name: sample.labels for family in families for sample in family.samples}
+    missing = [f.name for f in families if not f.samples]
+    assert missing == ["lengthwise:http_responses"], "its routes and statuses are not known before"
+    assert counters["vllm:num_preemptions_total"] == {"model_name": "m"}
+    metrics = Metrics("m")
+    for name, label, values in (
+        ("vllm:request_success", "finished_reason", ("stop", "length")),
+        ("lengthwise:request_failure", "kind", ("cancelled", "deadline", "error", "executor", "scheduler", "shutdown")),
+        ("vllm:admission_rejections", "reason", REASONS),
+        ("lengthwise:pad_tokens", "phase", ("prefill", "decode")),
+    ):
+        assert [read(metrics, f"{name}_total", **{label: value}) for value in values] == [0] * len(values)
+    backs = [read(metrics, "lengthwise:handed_back_rows_total", cause=one, kv="kept") for one in Cause]
+    assert backs == [0, 0, 0]
+    assert (await counted()).read("lengthwise:executor_busy_seconds_total", executor="1") == 0
+
+
+async def test_moments_of_making_are_left_out() -> None:
+    names = {sample.name for family in (await counted()).metrics.registry.collect() for sample in family.samples}
+    assert len(names) > 50 and not [name for name in names if name.endswith("_created")]
+
+
 async def test_responses_are_counted_by_route_and_refusals_by_reason(pool: ThreadPoolExecutor) -> None:
     metrics = Metrics("m")
     async with live_server(pool, Limits(), metrics=metrics) as live:
@@ -153,7 +178,7 @@ async def test_responses_are_counted_by_route_and_refusals_by_reason(pool: Threa
                 await response.read()
         live.dispatcher.draining = True
         status, reply = await live.post("/v1/chat/completions", chat_body())
-        assert status == 503
+        assert status == 503 and reply["error"]["code"] in REASONS
         live.dispatcher.alive = False
         async with live.session.get(live.url + "/health/ready") as response:  # a probe is no call that was refused
             assert response.status == 503
