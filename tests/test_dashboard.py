@@ -74,7 +74,7 @@ async def played(browser: str, pool: ThreadPoolExecutor) -> AsyncIterator[Played
 
 async def ask(page: Page, tokens: int, text: str = "the quick brown fox") -> None:
     """Send a message by keyboard."""
-    await page.value(f"document.getElementById('play-tokens').value = {tokens}")
+    await page.value(f"document.getElementById('play-tokens').value = {tokens}; document.activeElement.blur()")
     await page.press("/")
     await page.type(text)
     await page.press("Enter")
@@ -121,6 +121,27 @@ async def test_an_answer_can_be_stopped(played: Played) -> None:
     await page.until("document.getElementById('play-note').textContent.startsWith('Stopped')")
     async with asyncio.timeout(20):
         await dispatcher.until(lambda: bool(dispatcher.cancelled))
+
+
+async def test_a_new_conversation_knows_nothing_of_the_answer_that_it_broke_off(played: Played) -> None:
+    page, dispatcher = played.page, played.live.dispatcher
+    dispatcher.pause = 3
+    await ask(page, 60, "the old one")
+    await page.until("document.querySelector('.said.assistant.busy')?.textContent === 'answerGr'")
+    await page.value("document.getElementById('play-new').click()")
+    dispatcher.pause = None
+    await ask(page, 60, "the new one")
+    await page.until("document.getElementById('play-note').textContent.includes(' out')")
+    said = "[...document.querySelectorAll('.said')].map((one) => one.textContent)"
+    assert await page.value(said) == ["youthe new one", f"answer{ANSWER}"]
+    await page.until("!document.getElementById('play-send').disabled")
+    await ask(page, 60, "and then")
+    await page.until("document.querySelectorAll('.said').length === 4 && !document.querySelector('.busy')")
+    _, new, last = [bytes(request.prompt).decode() for request in dispatcher.submitted]
+    assert new == "user:the new one\nassistant:"
+    assert last == f"user:the new one\nassistant:{ANSWER}\nuser:and then\nassistant:"
+    async with asyncio.timeout(20):
+        await dispatcher.until(lambda: len(dispatcher.cancelled) == 1)
 
 
 async def test_a_refused_message_is_told(played: Played) -> None:

@@ -22,9 +22,10 @@ export class Playground {
     });
   }
 
-  /** Forget the conversation. */
+  /** Forget the conversation, and break off an answer that belongs to it. */
   begin() {
     this.halt();
+    this.busy(null);
     this.said = [];
     this.talk.replaceChildren();
     this.note.textContent = "";
@@ -48,18 +49,19 @@ export class Playground {
   async ask() {
     const stopper = new AbortController();
     const answers = [];
+    const said = this.said; // the conversation that is answered; the user may have begun another by the end
     this.busy(stopper);
     this.began = performance.now();
     this.note.textContent = "Sent.";
     try {
       await this.stream(answers, stopper.signal);
     } catch (error) {
-      this.fail(error, answers, stopper.signal.aborted);
+      if (said === this.said) this.fail(error, answers, stopper.signal.aborted);
     } finally {
       for (const answer of answers) answer.bubble.classList.remove("busy");
-      if (answers[0]?.text) this.said.push({ role: "assistant", content: answers[0].text });
-      else this.said.pop();
-      this.busy(null);
+      if (answers[0]?.text) said.push({ role: "assistant", content: answers[0].text });
+      else said.pop();
+      if (this.stopper === stopper) this.busy(null);
     }
   }
 
