@@ -165,6 +165,20 @@ async def test_rows_are_also_told_in_words(played: Played) -> None:
     await page.until("document.querySelector('.lanes canvas').getAttribute('aria-label').includes('2 rows decode')")
 
 
+async def test_figures_agree_with_the_pictures(played: Played) -> None:
+    page, theatre = played.page, played.theatre
+    texts = "['requests', 'requests-note', 'first', 'latency', 'useful', 'useful-note']"
+    told = f"{texts}.map((one) => document.getElementById(one).textContent).join(' | ')"
+    theatre.clock.time += 1.0
+    rows = [theatre.submit().row_id for _ in range(3)]
+    theatre.dispatcher.dispatch()
+    await page.until(f"{told}.startsWith('0 | running; 3 wait | – | – |')")
+    theatre.step(rows[0], begun=(rows[0],))
+    # 5 cells of a prefill, 1 of them padding, and 6 that were read, 3 for padding and 2 for rows that had ended
+    useful = "45 % | 36 % padding, 18 % invalid"
+    await page.until(f"{told} === '1 | running; 2 wait | 1.0 s | – | {useful}'")
+
+
 @pytest.mark.parametrize("width", [360, 768, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 async def test_nothing_is_wider_than_the_window(page: Page, tmp_path: Path, width: int, dark: bool) -> None:
