@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/installed
 TESTING := $(VENV)/installed-test
 PACKAGES := server engine scheduler models loadgen
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-warn-script-location -c constraints.txt
+PIP := $(BIN)/python -P -m pip --disable-pip-version-check --no-input install --no-warn-script-location -c constraints.txt
 # A process a core, four at most, since each loads torch; a file's tests stay together, and share what they set up.
 PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
@@ -31,7 +31,7 @@ chat: $(RUNTIME) ## talk to a running server
 	@exec $(BIN)/lengthwise chat $(ARGS)
 
 bench: $(RUNTIME) ## compare a running engine with static batches
-	@exec $(BIN)/python -m loadgen.static_batch $(ARGS)
+	@exec $(BIN)/python -P -m loadgen.static_batch $(ARGS)
 
 test: $(TESTING) ## run the tests
 	@exec $(PYTEST) $(ARGS)
@@ -44,7 +44,7 @@ check: $(TESTING) ## formatting, lint, types and tests
 
 docs: $(RUNTIME) ## write anew what in docs/ is made from the program
 	@$(BIN)/lengthwise openapi > docs/openapi.json
-	@$(BIN)/python -m server.flags_document > docs/flags.md
+	@$(BIN)/python -P -m server.flags_document > docs/flags.md
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -28,6 +28,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from loadgen.program import PROGRAM
+
 Prompts = list[list[int]]
 READY_TIMEOUT = 300.0
 
@@ -72,7 +74,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _resolve(model: str) -> Path:
-    command = [sys.executable, "-m", "server.cli", "models", "--path", model]
+    command = [*PROGRAM, "models", "--path", model]
     return Path(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
 
 
@@ -82,7 +84,7 @@ def _server(folder: Path, dtype: str) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "server.cli", "serve", str(folder), "--dtype", dtype, "--port", str(port)]
+    command = [*PROGRAM, "serve", str(folder), "--dtype", dtype, "--port", str(port)]
     process = subprocess.Popen([*command, "--log-level", "warning"])
     try:
         url = f"http://127.0.0.1:{port}"

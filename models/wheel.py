@@ -19,7 +19,8 @@ from models.digest import CHUNK, sha256
 from models.errors import CatalogError
 from models.progress import Advance, Progress
 
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2")
+PIP = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2")
+"""Without `-P`, a folder `pip` where the user happens to be would run instead."""
 OPTIONS = ("--no-deps", "--only-binary=:all:")
 
 

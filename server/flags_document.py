@@ -1,4 +1,4 @@
-"""All settings of `lengthwise serve` as a table for docs/flags.md: `python -m server.flags_document` writes it."""
+"""All settings of `lengthwise serve` as a table for docs/flags.md: `make docs` writes it."""
 
 from __future__ import annotations
 

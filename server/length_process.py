@@ -11,9 +11,9 @@ import logging
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -158,11 +158,26 @@ def _spawn(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, 
     # Ctrl-C reaches the whole group, and a process that has yet to be set up would complain of it at length.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        process.start()
+        with _no_working_directory(os.environ):
+            process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return process, ours
+
+
+@contextmanager
+def _no_working_directory(environ: MutableMapping[str, str]) -> Iterator[None]:
+    """Processes that are started meanwhile take no module from where the user happens to be, as `python -P`."""
+    before = environ.get("PYTHONSAFEPATH")
+    environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            environ.pop("PYTHONSAFEPATH", None)
+        else:
+            environ["PYTHONSAFEPATH"] = before
 
 
 def _predict(connection: Connection[Any, Any], setup: Setup) -> None:

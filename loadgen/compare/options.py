@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from loadgen.compare.plan import Contestant, Plan, Point
+from loadgen.program import PROGRAM
 from scheduler.strategy import STRATEGIES
 
 OURS = ("--strategy", "--host", "--port", "--allow-replay")
@@ -93,7 +93,7 @@ def _serve_command(model: str | None, serve_args: str) -> tuple[str, ...]:
     for word in further:
         if word.partition("=")[0] in OURS:
             raise FlagError(f"--serve-args: leave {word} out, the comparison sets it")
-    command = [sys.executable, "-m", "server.cli", "serve", *([model] if model else [])]
+    command = [*PROGRAM, "serve", *([model] if model else [])]
     return (*command, "--host", "127.0.0.1", "--port", "0", "--allow-replay", *further)
 
 

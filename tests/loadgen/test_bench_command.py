@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadgen.program import PROGRAM
 from server import cli
 from tests.loadgen.scripted import HEAD, Answer, chunk, finish, plain, said, scripted, stream, usage
 
@@ -21,9 +21,7 @@ RANDOM = ("--dataset-name", "random", "--random-input-len", "8", "--random-outpu
 
 
 async def start(*flags: str) -> Process:
-    return await create_subprocess_exec(
-        sys.executable, "-m", "server.cli", "bench", *flags, cwd=ROOT, stdout=PIPE, stderr=PIPE
-    )
+    return await create_subprocess_exec(*PROGRAM, "bench", *flags, cwd=ROOT, stdout=PIPE, stderr=PIPE)
 
 
 async def bench(*flags: str) -> tuple[int | None, str, str]:

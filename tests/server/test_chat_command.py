@@ -6,13 +6,13 @@ import asyncio
 import os
 import pty
 import signal
-import sys
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from loadgen.program import PROGRAM
 from server.access import Access
 from server.conversation import ChatError, Conversation
 from server.front import Front
@@ -27,7 +27,7 @@ DEAD_END = "http://127.0.0.1:1"
 
 async def chat(url: str, typed: str, *flags: str) -> tuple[int | None, str, str]:
     """Exit code, output and errors of the command with `typed` in its pipe."""
-    command = [sys.executable, "-m", "server.cli", "chat", "--url", url, *flags]
+    command = [*PROGRAM, "chat", "--url", url, *flags]
     process = await create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     out, err = await process.communicate(typed.encode())
     return process.returncode, out.decode(), err.decode()
@@ -72,7 +72,7 @@ async def test_a_turn_that_fails_is_told_and_makes_the_exit_code_1(live: Live) -
 async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(live: Live) -> None:
     live.dispatcher.pause = 2
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "server.cli", "chat", "--url", live.url]
+    command = [*PROGRAM, "chat", "--url", live.url]
     process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     try:

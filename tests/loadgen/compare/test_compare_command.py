@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from loadgen.program import PROGRAM
 from server import cli
 from tests.loadgen.scripted import HEAD, Answer, finish, plain, said, scripted, stream, usage
 
@@ -24,7 +24,7 @@ RANDOM = ("--dataset-name", "random", *LENGTHS, "--random-vocab-size", "200")
 
 
 async def start(*flags: str) -> Process:
-    command = [sys.executable, "-m", "server.cli", "compare", *RANDOM, *flags]
+    command = [*PROGRAM, "compare", *RANDOM, *flags]
     return await create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
 
 

@@ -9,6 +9,7 @@ import pytest
 from loadgen.compare.flags import add_flags
 from loadgen.compare.options import FlagError, read_plan
 from loadgen.compare.plan import Plan, Point
+from loadgen.program import PROGRAM
 
 
 def parse(*flags: str) -> argparse.Namespace:
@@ -35,7 +36,7 @@ def test_strategies_and_urls_are_contestants_in_the_order_given() -> None:
 def test_every_server_gets_the_same_flags_and_its_strategy() -> None:
     made = plan("tiny", "--strategies", "vs,baton", "--serve-args", "--dtype float32 --served-model-name 'a b'")
     command = made.command(made.contestants[1])
-    assert command[3:5] == ["serve", "tiny"]
+    assert command[len(PROGRAM) : len(PROGRAM) + 2] == ["serve", "tiny"]
     assert "--allow-replay" in command and command[command.index("--port") + 1] == "0"
     assert command[-6:] == ["--dtype", "float32", "--served-model-name", "a b", "--strategy", "baton"]
 
