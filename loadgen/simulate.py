@@ -16,7 +16,7 @@ from loadgen.console import table_console
 from loadgen.presets import PRESETS
 from loadgen.result import ResultError
 from loadgen.simulated_figures import SimulatedFigures, figures
-from loadgen.simulated_load import simulated_load
+from loadgen.simulated_load import FittedLoad, fitted, simulated_load
 from loadgen.simulated_prediction import Predict, Prediction
 from loadgen.simulated_report import details_json, figures_json, table
 from loadgen.simulation import Machine, Simulation, SimulationError, simulate
@@ -50,15 +50,26 @@ def run_simulate(args: argparse.Namespace) -> int:
             result.prepare(args.save_result.parent)
         _refuse_unknown(args.strategies)
         cost, machine = machine_of(args)
-        trace = simulated_load(args)
-        done = _simulate_all(args, cost, machine, trace)
+        load = _load(args, machine)
+        done = _simulate_all(args, cost, machine, load.requests)
         told = {name: figures(one) for name, one in done.items()}
-        table_console().print(table(told))
+        console = table_console()
+        console.print(table(told))
+        if load.note is not None:
+            console.print(load.note, highlight=False)
         if args.save_result is not None:
-            result.save(args.save_result, _document(args, machine, cost, told, done))
+            result.save(args.save_result, _document(args, machine, load, cost, told, done))
     except (WorkloadError, ProfileError, StrategyError, SimulationError, ResultError) as error:
         raise SimulateError(str(error)) from error
     return 1 if any(one.failed for one in told.values()) else 0
+
+
+def _load(args: argparse.Namespace, machine: Machine) -> FittedLoad:
+    """The requests, cut to what the machine can hold unless flags clip them; raises WorkloadError."""
+    requests = simulated_load(args)
+    if args.max_input_len is not None or args.max_output_len is not None:
+        return FittedLoad(requests, machine.longest)
+    return fitted(requests, machine.longest)
 
 
 def machine_of(args: argparse.Namespace) -> tuple[Bilinear, Machine]:
@@ -157,6 +168,7 @@ def _show(bar: Progress, task: object, ended: int) -> None:
 def _document(
     args: argparse.Namespace,
     machine: Machine,
+    load: FittedLoad,
     cost: Bilinear,
     told: Mapping[str, SimulatedFigures],
     done: Mapping[str, Simulation],
@@ -172,6 +184,8 @@ def _document(
             "max_num_batched_tokens": machine.max_prefill_tokens,
         },
         "dataset_name": " ".join(args.mix) if args.mix else args.dataset_name or "builtin",
+        "answers_cut": load.answers_cut,
+        "prompts_left_out": load.prompts_left_out,
         "request_rate": args.rate,
         "burstiness": args.burstiness,
         "duration": args.duration,

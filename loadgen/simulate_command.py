@@ -72,7 +72,12 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     _add(group, "--workers", "executors (default: the preset's, else 1)")
     _add(group, "--capacity-tokens", "tokens of K and V that each holds (default: the preset's)")
     _add(group, "--max-num-seqs", "rows that each runs at once (default: the preset's, else 32)")
-    _add(group, "--max-model-len", "longest prompt plus answer (default: the preset's, else the capacity)")
+    _add(
+        group,
+        "--max-model-len",
+        "longest prompt plus answer; unless --max-input-len or --max-output-len is given, longer answers "
+        "end there and longer prompts are left out (default: the preset's, else the capacity)",
+    )
     _add(group, "--max-num-batched-tokens", "prompt cells to read at a time (default: a whole group's, up to 8192)")
 
 
@@ -139,7 +144,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         "--burstiness", type=positive, default=1.0, metavar="N", help="1 is Poisson, less is burstier (default: 1)"
     )
     group.add_argument(
-        "--duration", type=positive, default=600.0, metavar="S", help="seconds of arrivals (default: 600)"
+        "--duration", type=positive, default=120.0, metavar="S", help="seconds of arrivals (default: %(default)g)"
     )
     group.add_argument("--seed", type=natural, default=0, metavar="N", help="of lengths and arrivals (default: 0)")
 

@@ -1,16 +1,18 @@
-"""The load of a simulation: lengths from a workload, at a trace's own times or at random ones. Sends nothing."""
+"""The load of a simulation: lengths from a workload, at a trace's own times or at random ones, as long as executors can
+hold them. Sends nothing."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from loadgen.arrivals import Arrivals, arrival_times
 from loadgen.prompt import Prompt
 from loadgen.workload import flags, table
+from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Lengths, load_trace
 from loadgen.workload.tokens import Count, load_vocabulary
 from loadgen.workload.traces import TRACES
@@ -38,6 +40,40 @@ def simulated_load(args: argparse.Namespace) -> list[Lengths]:
         return [one for one in requests if one.arrival < args.duration]
     times = arrival_times(Arrivals(rate, args.burstiness), len(requests), np.random.default_rng(args.seed))
     return [replace(one, arrival=float(time)) for one, time in zip(requests, times, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLoad:
+    """Requests of at most `longest` tokens, prompt and answer together, and what became of those that were longer."""
+
+    requests: list[Lengths]
+    longest: int
+    answers_cut: int = 0
+    """Answers that end where the request has `longest` tokens."""
+    prompts_left_out: int = 0
+    """Requests whose prompt leaves no room for an answer."""
+
+    @property
+    def note(self) -> str | None:
+        """What to say of it; None where all requests were short enough."""
+        if not self.answers_cut and not self.prompts_left_out:
+            return None
+        asked = len(self.requests) + self.prompts_left_out
+        return (
+            f"Of {asked} requests, {self.answers_cut} had their answer cut off and {self.prompts_left_out} were left "
+            f"out for their prompt: prompt and answer have at most {self.longest} tokens here (--max-model-len, "
+            "--capacity-tokens)."
+        )
+
+
+def fitted(requests: Sequence[Lengths], longest: int) -> FittedLoad:
+    """What a server with that `--max-model-len` would serve of them. Raises WorkloadError when it would serve none."""
+    kept = [one for one in requests if one.input_length < longest]
+    if requests and not kept:
+        raise WorkloadError(f"no prompt is shorter than {longest} tokens: raise --max-model-len and --capacity-tokens")
+    short = [replace(one, output_length=min(one.output_length, longest - one.input_length)) for one in kept]
+    cut = sum(one != other for one, other in zip(kept, short, strict=True))
+    return FittedLoad(short, longest, cut, len(requests) - len(kept))
 
 
 def _is_timed(args: argparse.Namespace) -> bool:

@@ -43,6 +43,11 @@ class Machine:
     max_prefill_tokens: int | None = None
     """Cells of a chunk of prefill; None reads every group at once."""
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request that an executor can hold, prompt and answer together."""
+        return min(self.context_length, self.capacity_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -125,13 +130,12 @@ def simulate(
 
 
 def _refuse_long(trace: Sequence[Lengths], machine: Machine, max_tokens: int) -> None:
-    limit = min(machine.context_length, machine.capacity_tokens)
     longest = max(trace, key=lambda one: one.input_length + min(one.output_length, max_tokens))
-    if longest.input_length + min(longest.output_length, max_tokens) > limit:
+    if longest.input_length + min(longest.output_length, max_tokens) > machine.longest:
         raise SimulationError(
-            f"a request of {longest.input_length} + {longest.output_length} tokens is longer than the {limit} that an "
-            "executor can hold: clip lengths with --max-input-len and --max-output-len, or raise --max-model-len and "
-            "--capacity-tokens"
+            f"a request of {longest.input_length} + {longest.output_length} tokens is longer than the "
+            f"{machine.longest} that an executor can hold: clip lengths with --max-input-len and --max-output-len, or "
+            "raise --max-model-len and --capacity-tokens"
         )
 
 
@@ -190,8 +194,7 @@ class _Simulator:
         )
 
     def _executor(self, index: int, machine: Machine, store: SimulatedStore) -> SimulatedExecutor:
-        context = min(machine.context_length, machine.capacity_tokens)
-        info = ExecutorInfo(index, "simulated", machine.capacity_tokens, machine.max_num_seqs, context)
+        info = ExecutorInfo(index, "simulated", machine.capacity_tokens, machine.max_num_seqs, machine.longest)
         return SimulatedExecutor(
             info,
             machine.cost,

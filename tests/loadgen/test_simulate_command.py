@@ -11,7 +11,8 @@ import pytest
 from engine.timing import Timings
 from loadgen import simulate_command
 from loadgen.simulate import limits_of, machine_of
-from loadgen.simulated_load import simulated_load
+from loadgen.simulated_load import FittedLoad, fitted, simulated_load
+from loadgen.workload.lengths import Lengths
 from scheduler.bilinear import Bilinear, FitErrors
 from scheduler.profile_store import Conditions, Profile, write_profile
 from scheduler.strategy import STRATEGIES
@@ -66,6 +67,27 @@ def test_a_trace_keeps_its_own_times(tmp_path: Path) -> None:
     assert [one.input_length for one in paced] == [1, 4, 10] and paced[-1].arrival == pytest.approx(3.0)
 
 
+def test_the_default_workload_fits_the_default_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "result.json"
+    args = parse(tmp_path, "--seed", "1", "--duration", "60", "--save-result", str(file))
+    assert args.run(args) == 0
+    shown, document = capsys.readouterr().out, json.loads(file.read_text())
+    cut, left_out = document["answers_cut"], document["prompts_left_out"]
+    assert cut > 0
+    said = f"Of 1200 requests, {cut} had their answer cut off and {left_out} were left out for their prompt"
+    assert said in shown and "at most 2048 tokens" in shown.replace("\n", " ")
+    for one in document["strategies"].values():
+        lengths = [request["input_length"] + request["output_length"] for request in one["requests"]]
+        assert len(lengths) == 1200 - left_out and lengths.count(2048) >= cut and max(lengths) == 2048
+
+
+def test_a_load_that_fits_is_left_as_it_is() -> None:
+    requests = [Lengths(0.0, 10, 20), Lengths(1.0, 15, 15)]
+    assert fitted(requests, 30) == FittedLoad(requests, 30) and fitted(requests, 30).note is None
+    assert fitted(requests, 29) == FittedLoad([Lengths(0.0, 10, 19), Lengths(1.0, 15, 14)], 29, answers_cut=2)
+    assert fitted(requests, 15) == FittedLoad([Lengths(0.0, 10, 5)], 15, answers_cut=1, prompts_left_out=1)
+
+
 def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:
     flags = ("--batch-wait-timeout", "0.5", "--max-batch-size", "3", "--overtaking-factor", "0.25")
     args = parse(tmp_path, *SHORT, "--aging-factor", "2.5", "--outlier-factor", "2", *flags)
@@ -90,7 +112,8 @@ def test_a_profile_is_a_machine(tmp_path: Path, by_name: bool) -> None:
         (("--strategies", "vs,nonsense"), "nonsense is none of"),
         (("--cost", "nonsense"), "--cost nonsense: is no file"),
         (("--cost", "profile"), "run `lengthwise profile` first"),
-        (("--capacity-tokens", "20", *SHORT), "--max-input-len"),
+        (("--capacity-tokens", "20", "--max-output-len", "50", *SHORT), "--max-input-len"),
+        (("--capacity-tokens", "9", *SHORT), "no prompt is shorter than 9 tokens"),
         (("--dataset-name", "azure"), "--dataset-path"),
     ],
 )
