@@ -35,7 +35,9 @@ HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
 def report(one: Experiment) -> RenderableType:
     """Both tables of an experiment, below its title."""
     title = f"{one.title} (interrupted: as far as it came)" if one.interrupted else one.title
-    return Group(Text(title, style="bold"), Text(one.setting, style="dim"), _measured(one), _beside(one), Text())
+    warning = [] if one.warning is None else [Text(one.warning, style="yellow")]
+    head = (Text(title, style="bold"), Text(one.setting, style="dim"), *warning)
+    return Group(*head, _measured(one), _beside(one), Text())
 
 
 def _measured(one: Experiment) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TypeAlias
@@ -47,6 +48,10 @@ class Line:
     """What `trial` is the mean of, where the spread is of interest."""
 
 
+FEW = 30
+"""Requests of the smallest run that any of the papers tells of: Baton's Target-2."""
+
+
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """What came of one of a paper's experiments."""
@@ -60,6 +65,18 @@ class Experiment:
     rows: Sequence[AnyRow]
     interrupted: bool = False
     """Whether it was broken off, so that this is not all of it."""
+
+    @property
+    def warning(self) -> str | None:
+        """What makes its figures worth little; None where nothing does."""
+        fewest = min((line.trial.requests for line in self.lines), default=math.inf)
+        if fewest >= FEW:
+            return None
+        requests = "request" if fewest == 1 else "requests"
+        return (
+            f"Warning: runs of as few as {fewest:g} {requests} are compared here. With fewer than {FEW}, figures show "
+            "chance rather than the strategies: raise --scale, --duration or --rates."
+        )
 
 
 def no_watch(name: str, total: int) -> Watch:
@@ -140,6 +157,7 @@ def experiment_json(one: Experiment) -> Json:
     return {
         "title": one.title,
         "setting": one.setting,
+        "warning": one.warning,
         "runs": [_line_json(line) for line in one.lines],
         "rows": [row.json() for row in one.rows],
     }

@@ -66,6 +66,21 @@ def test_rows_stand_beside_what_is_published(paper: str, tmp_path: Path, capsys:
     )
 
 
+@pytest.mark.parametrize(("scale", "fewest"), [("0.02", "1 request"), ("0.5", "15 requests"), ("1", None)])
+def test_runs_of_few_requests_are_told(
+    scale: str, fewest: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "result.json"
+    args = parse("baton", "--experiments", "table-2", "--scale", scale, "--save-result", str(file))
+    assert args.run(args) == 0
+    warning = json.loads(file.read_text())["experiments"]["table-2"]["warning"]
+    if fewest is None:
+        assert warning is None and "Warning" not in capsys.readouterr().out
+    else:
+        assert f"as few as {fewest} are compared" in warning
+        assert f"as few as {fewest} are compared" in capsys.readouterr().out.replace("\n", " ")
+
+
 def test_equal_seeds_have_equal_results(tmp_path: Path) -> None:
     documents = []
     for name in ("one", "two"):
