@@ -1,0 +1,153 @@
+"""README's commands do what they are there for: each is run as printed, or stands below with why it is not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+import torch
+
+from loadgen.engine import floor
+from server import cli
+from tests.live_server import serve
+
+ROOT = Path(__file__).parent.parent
+ADDRESS = "http://127.0.0.1:8000"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+pytestmark = pytest.mark.timeout(400)  # other programs may keep the cores busy
+
+LEFT_OUT: Mapping[str, str] = MappingProxyType(
+    {
+        "make serve": "fetches the default models; the server of these tests is the same command with a tiny model",
+        'make serve ARGS="~/models/Qwen2.5-0.5B-Instruct"': "the checkpoint is the reader's",
+        'make serve ARGS="~/models/SmolLM2-360M-Q8_0.gguf"': "the file is the reader's",
+        'make serve ARGS="Qwen/Qwen2.5-0.5B-Instruct"': "asks a model hub",
+        "lengthwise models --path smollm2-135m-instruct": "fetches the default model",
+        "lengthwise compare --strategies vs,lengthwise,scls": "starts nine servers; test_compare_command.py starts six",
+    }
+)
+"""Commands that are only parsed."""
+
+SMALLER: Mapping[str, str] = MappingProxyType(
+    {
+        "lengthwise bench --base-url URL --request-rate 4": "--num-prompts 4 --max-input-len 100 --max-output-len 4",
+        "lengthwise profile": "TINY --quick --max-num-seqs 2 --max-model-len 160 --device cpu",
+        "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
+        "lengthwise bench quality": "TINY --quantization int8 --num-texts 3 --max-len 20",
+        "lengthwise bench baton": "TINY --scale 1/400 --num-queries 4 --short-scale 1/40 --num-short-queries 3",
+        "lengthwise paper scls": "--scale 0.125 --duration 4 --rates 8,16",
+    }
+)
+"""What is added to a command, so that it takes seconds on any machine; TINY is a folder with a model."""
+
+
+def blocks(language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall((ROOT / "README.md").read_text("utf-8")) if kind == language]
+
+
+def commands() -> list[str]:
+    """Every command of the shell blocks, without its comment."""
+    found: list[str] = []
+    open_line = ""
+    for line in "".join(blocks("sh")).splitlines():
+        open_line += line
+        try:
+            shlex.split(open_line, comments=True)
+        except ValueError:  # a quotation goes on in the next line
+            open_line += "\n"
+            continue
+        found += [re.sub(r"\s+# .*", "", open_line)] if open_line.strip() else []
+        open_line = ""
+    return [command.replace(".venv/bin/lengthwise", "lengthwise") for command in found]
+
+
+COMMANDS = commands()
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cache of its own, and what commands set for their process as it was afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    monkeypatch.setattr(floor, "BUFFER_BYTES", 2**20)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def readme_url(tiny_folder: Path) -> Iterator[str]:
+    """What `make serve` starts, with a tiny model under the default model's name."""
+    with serve(tiny_folder, "--served-model-name", "smollm2-135m-instruct") as url:
+        yield url
+
+
+def equivalent(command: str) -> list[str]:
+    """The `lengthwise` commands that a command comes to: for `make`, those that it would run."""
+    if not command.startswith("make "):
+        return [command]
+    done = subprocess.run(["make", "--dry-run", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return re.findall(r"^(?:exec )?\S*/(lengthwise .*?)(?: >.*)?$", done.stdout, re.MULTILINE)
+
+
+def test_all_shell_commands_are_in_blocks_that_say_so() -> None:
+    assert len(COMMANDS) > 10 and COMMANDS[0] == "make serve"
+    text = (ROOT / "README.md").read_text("utf-8")
+    unnamed = re.findall(r"^```\n(.*?)^```$", BLOCK.sub("", text), re.DOTALL | re.MULTILINE)
+    assert [block for block in unnamed if re.search(r"^(lengthwise|make|curl|pip|git) ", block, re.MULTILINE)] == []
+
+
+def test_the_exceptions_are_commands_of_the_readme() -> None:
+    assert LEFT_OUT.keys() | SMALLER.keys() <= set(COMMANDS)
+    assert LEFT_OUT.keys() & SMALLER.keys() == set()
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if not one.startswith("curl")])
+def test_every_command_has_flags_that_exist(command: str) -> None:
+    found = equivalent(command)
+    assert found
+    for one in found:
+        cli.build_parser().parse_args(shlex.split(one)[1:])
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one.startswith("lengthwise") and one not in LEFT_OUT])
+def test_commands_of_the_program_succeed(command: str, tiny_folder: Path, readme_url: str) -> None:
+    line = f"{command} {SMALLER.get(command, '')}".replace("TINY", str(tiny_folder)).replace("URL", readme_url)
+    assert cli.main(shlex.split(line)[1:]) == 0
+
+
+def test_make_chat_talks_to_the_server(tmp_path: Path, readme_url: str) -> None:
+    binaries = tmp_path / "venv" / "bin"
+    binaries.mkdir(parents=True)
+    for name in ("python", "lengthwise"):
+        (binaries / name).symlink_to(Path(sys.executable).with_name(name))
+    (tmp_path / "venv" / "installed").touch()
+    command = ["make", "chat", f"VENV={tmp_path / 'venv'}", f"ARGS=--url {readme_url}"]
+    done = subprocess.run(command, cwd=ROOT, input="Hi\n", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_curl_gets_a_stream(readme_url: str) -> None:
+    (command,) = (one for one in COMMANDS if one.startswith("curl"))
+    assert ADDRESS in command
+    done = subprocess.run(["bash", "-c", command.replace(ADDRESS, readme_url)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("data: {") and done.stdout.endswith("data: [DONE]\n\n")
+
+
+def test_the_python_program_prints_an_answer(readme_url: str) -> None:
+    (program,) = blocks("python")
+    assert ADDRESS in program
+    command = [sys.executable, "-P", "-c", program.replace(ADDRESS, readme_url)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "error"})
+    assert done.returncode == 0 and done.stdout, done.stderr
