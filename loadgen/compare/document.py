@@ -12,6 +12,7 @@ from shlex import join
 from loadgen.compare.plan import Contestant, Point
 from loadgen.compare.quantities import QUANTITIES
 from loadgen.compare.record import Comparison, Play
+from loadgen.compare.secrets import HIDDEN, hide, hide_all
 from loadgen.compare.verdict import Verdict, spread, verdicts
 
 SECRET_FLAGS = frozenset({"api_key", "header"})
@@ -32,7 +33,7 @@ class Setting:
 def flags_of(args: argparse.Namespace) -> dict[str, object]:
     """Every flag with its value, given or not; keys stay out."""
     return {
-        name: "(hidden)" if name in SECRET_FLAGS and value else _plain(value)
+        name: HIDDEN if name in SECRET_FLAGS and value else _plain(hide_all(value))
         for name, value in sorted(vars(args).items())
         if name not in NOT_FLAGS
     }
@@ -60,6 +61,7 @@ def document(comparison: Comparison, setting: Setting) -> dict[str, object]:
         "environment": setting.environment,
         "seed": plan.seed,
         "rounds": plan.rounds,
+        "rounds_finished": {one.name: comparison.rounds_finished(one) for one in plan.contestants},
         "interrupted": comparison.interrupted,
         "baseline": plan.baseline,
         "contestants": [_contestant(comparison, one) for one in plan.contestants],
@@ -73,8 +75,9 @@ def document(comparison: Comparison, setting: Setting) -> dict[str, object]:
 
 
 def _contestant(comparison: Comparison, one: Contestant) -> dict[str, object]:
-    command = join(comparison.plan.command(one)) if one.strategy else None
-    return {"name": one.name, "strategy": one.strategy, "url": one.url, "command": command}
+    command = hide(join(comparison.plan.command(one))) if one.strategy else None
+    url = None if one.url is None else hide(one.url)
+    return {"name": one.name, "strategy": one.strategy, "url": url, "command": command}
 
 
 def _summary(comparison: Comparison) -> list[dict[str, object]]:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import psutil
 
+from loadgen.compare.secrets import HIDDEN, hide, is_secret
+
 PACKAGES = ("lengthwise", "torch", "transformers", "aiohttp", "uvloop", "numpy")
-SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 GPU_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 
 
@@ -63,7 +64,7 @@ def _stolen() -> float | None:
 def settings_of(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that change what the servers do; the values of secret ones stay out."""
     names = sorted(name for name in environ if name.startswith(("LENGTHWISE_", "OMP_", "CUDA_VISIBLE")))
-    return {name: "(hidden)" if any(word in name for word in SECRETS) else environ[name] for name in names}
+    return {name: HIDDEN if is_secret(name) else hide(environ[name]) for name in names}
 
 
 def _processor() -> str:

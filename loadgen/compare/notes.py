@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from loadgen.compare.plan import Contestant, Point
+from loadgen.compare.plan import LEAST_ROUNDS, Contestant, Point
 from loadgen.compare.record import Comparison
 from loadgen.compare.verdict import Verdict, chance
 
@@ -34,7 +34,7 @@ def warnings(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
 
 def remarks(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
     """How to read it."""
-    rounds = comparison.plan.rounds
+    rounds = _judged_rounds(comparison)
     decided = sum(one.outcome != "no verdict" for one in judged)
     yield (
         f"A difference counts as shown when all {rounds} rounds of one contestant lie beyond all rounds of the other. "
@@ -50,6 +50,12 @@ def remarks(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
         yield "Servers at URLs ran before and after, perhaps elsewhere: what is told of the machine is the client's."
     if silent := [one.name for one in comparison.plan.contestants if _is_silent(comparison, one)]:
         yield f"{', '.join(silent)}: /metrics tells nothing of {SERVER_FIGURES}, so plots of these are left out."
+
+
+def _judged_rounds(comparison: Comparison) -> int:
+    """The fewest rounds on which a verdict rests; as many as planned where there is none."""
+    finished = [comparison.rounds_finished(one) for one in comparison.plan.contestants]
+    return min((count for count in finished if count >= LEAST_ROUNDS), default=comparison.plan.rounds)
 
 
 def _planned(comparison: Comparison) -> int:

@@ -13,8 +13,10 @@ from loadgen.compare.plan import Contestant, Plan, Point
 from loadgen.program import PROGRAM
 from scheduler.strategy import STRATEGIES
 
-OURS = ("--strategy", "--host", "--port", "--allow-replay")
+OURS = ("--strategy", "--host", "--port", "--allow-replay", "--api-key")
 """Flags of `lengthwise serve` that the comparison sets."""
+UNREACHABLE = ("--uds", "--ssl-certfile", "--ssl-keyfile")
+"""Flags of `lengthwise serve` with which the comparison could not ask the server."""
 
 
 class FlagError(Exception):
@@ -91,8 +93,13 @@ def _serve_command(model: str | None, serve_args: str) -> tuple[str, ...]:
     except ValueError as error:
         raise FlagError(f"--serve-args {serve_args!r}: {error}") from None
     for word in further:
-        if word.partition("=")[0] in OURS:
-            raise FlagError(f"--serve-args: leave {word} out, the comparison sets it")
+        flag = word.partition("=")[0]
+        if flag in OURS:
+            raise FlagError(f"--serve-args: leave {flag} out, the comparison sets it")
+        if flag in UNREACHABLE:
+            raise FlagError(
+                f"--serve-args: leave {flag} out, the comparison asks servers by HTTP on the loopback interface"
+            )
     command = [*PROGRAM, "serve", *([model] if model else [])]
     return (*command, "--host", "127.0.0.1", "--port", "0", "--allow-replay", *further)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from os import killpg
 from pathlib import Path
+from types import MappingProxyType
 
 STOP_TIMEOUT = 60.0
 """Seconds that a server may take to end after SIGTERM."""
@@ -38,15 +40,24 @@ class OwnServer:
 
 @contextmanager
 def own_server(
-    command: Sequence[str], log: Path, ready_timeout: float, stop_timeout: float = STOP_TIMEOUT
+    command: Sequence[str],
+    log: Path,
+    ready_timeout: float,
+    stop_timeout: float = STOP_TIMEOUT,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[OwnServer]:
-    """Start it, and stop it with SIGTERM on leaving. Raises ServerFailure.
+    """Start it with `environ` added to this process's own, and stop it with SIGTERM on leaving. Raises ServerFailure.
 
     It gets a session of its own, so that Ctrl-C on the terminal reaches this process alone, which then stops it.
     """
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environ},
+            start_new_session=True,
         )
     try:
         yield OwnServer(_ready_url(process, log, ready_timeout), process, log)
@@ -65,11 +76,21 @@ def _ready_url(process: subprocess.Popen[bytes], log: Path, timeout: float) -> s
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         ended = _ended(process)
-        if found := re.search(r"ready on (http://\S+)", _read(log)):
-            return found[1]
+        if found := re.search(r"ready on (\S+)", _read(log)):
+            return _reachable(found[1])
         if ended:
             raise _failure(f"the server did not start: exit code {process.returncode}", log)
     raise _failure(f"the server was not ready within {timeout:g} s (--ready-check-timeout-sec)", log)
+
+
+def _reachable(address: str) -> str:
+    """The address, if it can be asked without more ado. Raises ServerFailure."""
+    if not address.startswith("http://"):
+        raise ServerFailure(
+            f"the server listens on {address}, and only plain HTTP can be compared: leave `uds`, `ssl_certfile` and "
+            "`ssl_keyfile` out of its configuration file and its LENGTHWISE_ variables"
+        )
+    return address
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:

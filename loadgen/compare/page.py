@@ -13,6 +13,7 @@ from loadgen.compare.panels import Plot, plots
 from loadgen.compare.plan import Contestant, Point
 from loadgen.compare.quantities import COUNTS, QUANTITIES
 from loadgen.compare.record import Comparison
+from loadgen.compare.secrets import hide
 from loadgen.compare.verdict import Verdict, spread
 from loadgen.scale import number
 from loadgen.svg import STYLE as CHART_STYLE
@@ -78,13 +79,22 @@ def _add(parent: Element, tag: str, said: str = "", kind: str = "") -> Element:
 def _opening(main: Element, comparison: Comparison, setting: Setting) -> None:
     plan = comparison.plan
     loads = ", ".join(point.label for point in plan.points)
-    played = len({play.round for play in comparison.plays})
     _add(
         main,
         "p",
-        f"{setting.date}. {played} of {plan.rounds} rounds on {setting.machine['processor']} "
+        f"{setting.date}. {_rounds(comparison)} on {setting.machine['processor']} "
         f"({setting.machine['cores']}, GPU: {setting.machine['GPU']}). Load: {loads}; seed {plan.seed}.",
     )
+
+
+def _rounds(comparison: Comparison) -> str:
+    """How many rounds were played to their end, by contestant where they differ."""
+    planned = comparison.plan.rounds
+    finished = {one.name: comparison.rounds_finished(one) for one in comparison.plan.contestants}
+    if len(set(finished.values())) == 1:
+        return f"{next(iter(finished.values()))} of {planned} rounds"
+    told = ", ".join(f"{count} by {name}" for name, count in finished.items())
+    return f"Of {planned} rounds were finished: {told};"
 
 
 def _list(main: Element, title: str, lines: Iterable[str], kind: str = "") -> None:
@@ -198,7 +208,9 @@ def _setting(main: Element, comparison: Comparison, setting: Setting) -> None:
 
 
 def _source(comparison: Comparison, one: Contestant) -> str:
-    return join(comparison.plan.command(one)) if one.strategy else f"{one.url} (ran before, started by somebody else)"
+    if one.strategy:
+        return hide(join(comparison.plan.command(one)))
+    return f"{hide(one.url or '')} (ran before, started by somebody else)"
 
 
 def _pairs(main: Element, caption: str, pairs: Mapping[str, str]) -> None:

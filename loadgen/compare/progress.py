@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadgen.compare.plan import Contestant, Plan
 from loadgen.compare.record import Play, Trouble
+from loadgen.compare.secrets import hide
 from loadgen.load import Observer
 from loadgen.outcome import Outcome
 from loadgen.scale import number
@@ -46,7 +47,7 @@ class CompareProgress:
 
     def starting(self, contestant: Contestant, round: int) -> None:
         self._turn = f"round {round} of {self._plan.rounds}, {contestant.name}"
-        doing = "starting the server" if contestant.strategy else f"connecting to {contestant.url}"
+        doing = "starting the server" if contestant.strategy else f"connecting to {hide(contestant.url or '')}"
         self._bar.update(self._all, description=escape(f"runs ({self._turn}: {doing})"))
         self._say(f"{self._turn}: {doing}")
 

@@ -52,6 +52,11 @@ class Comparison:
     troubles: tuple[Trouble, ...] = ()
     interrupted: bool = False
 
+    def rounds_finished(self, contestant: Contestant) -> int:
+        """Rounds in which a contestant played every load to its end."""
+        rounds = [[play.round for play in self.whole_plays(contestant, point)] for point in self.plan.points]
+        return len(set.intersection(*map(set, rounds)))
+
     def whole_plays(self, contestant: Contestant, point: Point) -> tuple[Play, ...]:
         """In the order of the rounds."""
         return tuple(

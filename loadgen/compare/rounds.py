@@ -5,11 +5,13 @@ let go before the next one's is. Knows no flags, no page, and how a server is sc
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
+from secrets import token_hex
 from typing import Protocol
 
 import uvloop
@@ -21,6 +23,7 @@ from loadgen.compare.machine import theft
 from loadgen.compare.own_server import OwnServer, ServerFailure, own_server
 from loadgen.compare.plan import Contestant, Plan, Point
 from loadgen.compare.record import Comparison, Play, Trouble
+from loadgen.compare.secrets import hide
 from loadgen.compare.server_figures import figures as server_figures
 from loadgen.compare.server_figures import scrape
 from loadgen.load import Observer
@@ -28,6 +31,8 @@ from loadgen.prompt import Prompt
 from loadgen.report import error_lines
 from loadgen.result import client_json, figures_json, run_json
 
+KEYS = "LENGTHWISE_API_KEY"
+"""The variable with a server's keys, which wins over those of its configuration file."""
 METRICS = ("jct", "ttft", "normalized_latency", "tpot", "itl", "e2el", "client_queue_time", "queue_time")
 PERCENTILES = (90.0, 95.0, 99.0)
 
@@ -101,7 +106,7 @@ def _turn(
     """All loads on one contestant. What is wrong with its server puts it out; the others go on."""
     book.watcher.starting(contestant, number)
     try:
-        with _server(contestant, book.plan, logs / f"{contestant.look + 1}-round-{number}.log") as (target, own):
+        with _server(contestant, book.plan, logs / _log_name(contestant, number)) as (target, own):
             _warm_up(book, runner, contestant, target, prompts)
             for point in book.plan.points:
                 play = runner.run(_play(book, contestant, target, number, point, prompts))
@@ -111,7 +116,13 @@ def _turn(
                 if not play.whole:
                     raise KeyboardInterrupt
     except (ServerFailure, ServerError) as error:
-        book.leave_out(Trouble(contestant.name, number, str(error)))
+        book.leave_out(Trouble(contestant.name, number, hide(str(error))))
+
+
+def _log_name(contestant: Contestant, round: int) -> str:
+    """Of a strategy's name, what any file system takes."""
+    name = re.sub(r"[^\w.]+", "-", contestant.name).strip("-")
+    return f"{name}-round-{round}.log"
 
 
 @contextmanager
@@ -120,8 +131,10 @@ def _server(contestant: Contestant, plan: Plan, log: Path) -> Iterator[tuple[Tar
     if contestant.url is not None:
         yield Target(contestant.url, plan.headers, plan.timeout), None
         return
-    with own_server(plan.command(contestant), log, plan.ready_timeout) as own:
-        yield Target(own.url, timeout=plan.timeout), own
+    # A server may want keys, whose source is its own business. As a variable, this one is in no list of processes.
+    key = token_hex()
+    with own_server(plan.command(contestant), log, plan.ready_timeout, environ={KEYS: key}) as own:
+        yield Target(own.url, {"Authorization": f"Bearer {key}"}, plan.timeout), own
 
 
 def _warm_up(
@@ -159,7 +172,7 @@ async def _play(
             for one in done.run.outcomes
             if one.completed and one.predicted_tokens is not None
         ),
-        errors=tuple(error_lines(done.run.outcomes)),
+        errors=tuple(map(hide, error_lines(done.run.outcomes))),
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,15 @@ LENGTHS = ("--random-input-len", "8", "--random-output-len", "6")
 RANDOM = ("--dataset-name", "random", *LENGTHS, "--random-vocab-size", "200")
 
 
-async def start(*flags: str) -> Process:
+async def start(*flags: str, environ: Mapping[str, str] | None = None) -> Process:
     command = [*PROGRAM, "compare", *RANDOM, *flags]
-    return await create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
+    own = {**os.environ, **(environ or {})}
+    return await create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE, env=own)
 
 
-async def compare(*flags: str) -> tuple[int | None, str, str]:
+async def compare(*flags: str, environ: Mapping[str, str] | None = None) -> tuple[int | None, str, str]:
     """Exit code, output and errors of the command."""
-    process = await start(*flags)
+    process = await start(*flags, environ=environ)
     out, err = await process.communicate()
     return process.returncode, out.decode(), err.decode()
 
@@ -55,9 +58,11 @@ async def test_two_strategies_from_end_to_end(tiny_folder: Path, tmp_path: Path)
     model.symlink_to(tiny_folder)
     folder = tmp_path / "report"
     flags = ["--num-prompts", "4", "--random-range-ratio", "0.5", "--num-warmups", "1"]
-    code, out, err = await compare(
-        str(model), "--strategies", "baton-pd,vs", "--request-rates", "50,inf", *flags, "--output", str(folder)
-    )
+    config = tmp_path / "config.toml"
+    config.write_text('api_key = ["a-key-of-the-configuration-file"]\n')
+    environ = {"LENGTHWISE_API_KEY": "a-key-of-the-environment", "LENGTHWISE_CONFIG": str(config)}
+    loads = ("--request-rates", "50,inf", "--output", str(folder))
+    code, out, err = await compare(str(model), "--strategies", "baton-pd,vs", *loads, *flags, environ=environ)
     assert code == 0, err
     held = report(folder)
     assert [(one["round"], one["contestant"], one["request_rate"]) for one in held["plays"]] == [
@@ -71,7 +76,9 @@ async def test_two_strategies_from_end_to_end(tiny_folder: Path, tmp_path: Path)
     assert len({one["total_output_tokens"] for one in held["plays"]}) == 1
     assert held["flags"]["replay_lengths"] is True and held["troubles"] == []
     assert all(len(one["jcts_s"]) == 4 and one["mean_ttft_ms"] > 0 for one in held["plays"])
-    assert len(list((folder / "logs").iterdir())) == 6
+    logs = {f"{name}-round-{number}.log" for name in ("baton-pd", "vs") for number in (1, 2, 3)}
+    assert {path.name for path in (folder / "logs").iterdir()} == logs
+    assert "a-key-of-the" not in (folder / "report.json").read_text() + (folder / "report.html").read_text()
     assert "vs against baton-pd, 50 requests/s, mean JCT: " in out
     assert servers_of(model) == []
 

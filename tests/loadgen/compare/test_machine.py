@@ -33,11 +33,15 @@ def test_only_settings_are_told_and_no_secrets() -> None:
     environ = {
         "LENGTHWISE_DTYPE": "float32",
         "LENGTHWISE_API_KEY": "s3cret",
+        "LENGTHWISE_MAX_NUM_BATCHED_TOKENS": "64",
+        "LENGTHWISE_OTLP_TRACES_ENDPOINT": "http://me:s3cret@traces:4318",
         "HOME": "/home/me",
         "OMP_NUM_THREADS": "2",
     }
     assert settings_of(environ) == {
         "LENGTHWISE_API_KEY": "(hidden)",
         "LENGTHWISE_DTYPE": "float32",
+        "LENGTHWISE_MAX_NUM_BATCHED_TOKENS": "64",
+        "LENGTHWISE_OTLP_TRACES_ENDPOINT": "http://(hidden)@traces:4318",
         "OMP_NUM_THREADS": "2",
     }

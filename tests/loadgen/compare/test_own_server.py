@@ -34,6 +34,16 @@ def test_one_that_does_not_start_is_told_with_the_end_of_its_log(tmp_path: Path)
     assert "line 29" in str(caught.value) and "line 9\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("address", ["https://127.0.0.1:9", "unix:/run/lengthwise.sock"])
+def test_one_that_cannot_be_asked_is_told_at_once(tmp_path: Path, address: str) -> None:
+    code = READY.replace("http://127.0.0.1:9", address) + WAIT
+    with (
+        pytest.raises(ServerFailure, match=f"(?s)listens on {address}.*plain HTTP"),
+        own_server(program(code), tmp_path / "log", 60),
+    ):
+        pytest.fail("it cannot be asked")
+
+
 def test_one_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
     code = "import signal; print('loading', flush=True); signal.pause()"
     with (

@@ -133,6 +133,17 @@ def test_troubles_unequal_work_and_lost_requests_come_first() -> None:
     assert "did not generate equally many tokens (vs 900, magnus 1,000" in read(replace(lossy, plays=uneven)).said
 
 
+def test_only_rounds_that_were_finished_count() -> None:
+    whole = comparison(APART)
+    assert "3 of 3 rounds" in read(whole).said
+    cut = replace(whole.plays[-1], figures={**whole.plays[-1].figures, "interrupted": True})  # baton-pd's, round 3
+    shown = replace(whole, plays=(*whole.plays[:-1], cut), interrupted=True)
+    assert "Of 3 rounds were finished: 3 by vs, 3 by magnus, 2 by baton-pd;" in read(shown).said
+    assert document(shown, SETTING)["rounds_finished"] == {"vs": 3, "magnus": 3, "baton-pd": 2}
+    short = comparison({"vs": (5.0, 6.0), "magnus": (1.0, 1.1)})
+    assert "2 of 3 rounds" in read(short).said
+
+
 def test_a_host_that_took_much_is_told_of_by_contestant() -> None:
     quiet = comparison(APART, POINTS[:1], {"stolen_share": 0.01})
     assert "host took" not in read(quiet).said

@@ -1,0 +1,67 @@
+"""That keys and passwords stay out of reports, and that nothing else does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+
+import pytest
+
+from loadgen.compare.document import Setting, document, flags_of
+from loadgen.compare.flags import add_flags
+from loadgen.compare.options import read_plan
+from loadgen.compare.page import page
+from loadgen.compare.record import Comparison
+from loadgen.compare.secrets import hide, is_secret
+from tests.loadgen.compare.results import SETTING
+
+SECRET = "s3cret"
+FLAGS = (
+    *("--strategies", "vs,baton", "--serve-args=--otlp-traces-endpoint http://me:s3cret@traces:4318/v1"),
+    *("--urls", "a=https://me:s3cret@gpu:8000/v1,b=http://b/v1?api_key=s3cret&v=1"),
+    *("--extra-body", '{"api_key": "s3cret", "top_k": 5, "vendor": {"accessToken": "s3cret", "max_tokens": 7}}'),
+    *("--header", "X-Team=s3cret", "--api-key", "s3cret"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("--dtype float32 --api-key s3cret s3cret2 --recompute", "--dtype float32 --api-key (hidden) --recompute"),
+        ("--api-key=s3cret --seed=3", "--api-key=(hidden) --seed=3"),
+        ("--api-key-file keys.txt", "--api-key-file keys.txt"),
+        (
+            "no server answers at http://me:s3cret@gpu:8000/v1/models",
+            "no server answers at http://(hidden)@gpu:8000/v1/models",
+        ),
+        ("http://b/v1?key=s3cret&v=1#top", "http://b/v1?key=(hidden)&v=1#top"),
+        ("mail me@home or see http://a/b@c", "mail me@home or see http://a/b@c"),
+    ],
+)
+def test_texts_lose_keys_and_nothing_else(text: str, shown: str) -> None:
+    assert hide(text) == shown
+
+
+def test_names_tell_what_is_secret() -> None:
+    names = ("api_key", "apiKey", "X-Api-Key", "hf_token", "LENGTHWISE_API_KEY", "password", "Authorization")
+    assert all(map(is_secret, names))
+    others = ("max_tokens", "stop_token_ids", "LENGTHWISE_API_KEY_FILE", "author", "tokenizer", "", "keys_per_row")
+    assert not any(map(is_secret, others))
+
+
+def test_no_key_lands_in_a_report() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    args = parser.parse_args(FLAGS)
+    flags = flags_of(args)
+    setting: Setting = replace(SETTING, flags=flags)
+    shown = Comparison(read_plan(args, environ={"OPENAI_API_KEY": SECRET}))
+    written = json.dumps(document(shown, setting)) + page(shown, setting)
+    assert SECRET not in written
+    assert flags["extra_body"] == {
+        "api_key": "(hidden)",
+        "top_k": 5,
+        "vendor": {"accessToken": "(hidden)", "max_tokens": 7},
+    }
+    assert "gpu:8000" in written and "v=1" in written and "traces:4318" in written
