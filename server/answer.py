@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
@@ -18,9 +18,10 @@ from aiohttp import web
 from engine.messages import RowUpdate
 from server.admission import queued
 from server.call import Answer, Call, opened
-from server.errors import ApiError, error_body, internal_error
+from server.errors import ApiError, bad_request, error_body, internal_error
 from server.holder import holder_of
 from server.place_notes import places_told
+from server.progress import HEADER
 from server.prompts import Prompt
 from server.register import REGISTER, Caller, Record
 from server.reply import Head, Metrics, Usage
@@ -59,7 +60,8 @@ async def respond(
     """
     async with under_way(request, body, prompts, form.head, arrival) as call:
         if body.stream:
-            return await streamed(request, call, FormTeller(call, form, body.stream_options or StreamOptions()))
+            options = body.stream_options or StreamOptions()
+            return await streamed(request, call, FormTeller(call, form, options), options)
         return json_response(form.whole(await gathered(call), call.usage(), call.metrics()))
 
 
@@ -107,15 +109,23 @@ class Teller(Protocol):
         """Send an end for a stream that failed, as the status is sent by now."""
 
 
-async def streamed(request: web.Request, call: Call, teller: Teller) -> web.StreamResponse:
-    """Tell a call's answers as they come, and its place in line before."""
-    service = request.app[SERVICE]
+async def streamed(request: web.Request, call: Call, teller: Teller, options: StreamOptions) -> web.StreamResponse:
+    """Tell a call's answers as they come, and its place in line before if the client asks for that; raises ApiError."""
+    service, progress = request.app[SERVICE], _wants_progress(request, options)
     async with EventStream(request, service.limits) as stream:
         # When the client is gone nobody is left to tell; leaving cancels what runs.
         with suppress(ConnectionError):
-            async with places_told(stream, call.requests, service.dispatcher, service.limits):
+            places = places_told(stream, call.requests, service.dispatcher, service.limits.place_interval)
+            async with places if progress else nullcontext():
                 await _tell(stream, request, teller)
         return stream.response
+
+
+def _wants_progress(request: web.Request, options: StreamOptions) -> bool:
+    asked = request.headers.get(HEADER, "0")
+    if asked not in ("0", "1"):
+        raise bad_request(f"{HEADER}: must be 0 or 1, not {asked[:200]!r}", HEADER)
+    return asked == "1" or bool(options.include_progress)
 
 
 async def _tell(stream: EventStream, request: web.Request, teller: Teller) -> None:

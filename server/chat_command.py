@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from server.conversation import Conversation
+    from server.progress import Progress
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 KEYS = "LENGTHWISE_API_KEY"
 """The variable that the server on this machine may have its keys from."""
+
+ERASE = "\r\x1b[K"
+"""What a terminal takes for: this line anew."""
 
 HELP = """\
 /reset   forget the conversation
@@ -75,6 +79,7 @@ class Terminal:
         self._conversation = conversation
         self._interactive = interactive
         self._failed = False
+        self._noted = False  # the line that the cursor is in tells a place in the queue
 
     def run(self) -> int:
         """Talk until the input ends; returns the exit code. Raises ChatError when there is no server."""
@@ -116,7 +121,7 @@ class Terminal:
         from server.conversation import ChatError
 
         try:
-            runner.run(self._conversation.say(line, self._show))
+            runner.run(self._conversation.say(line, self._show, self._queued))
             print()
         except KeyboardInterrupt:
             print("\n[stopped]")
@@ -124,5 +129,15 @@ class Terminal:
             self._failed = True
             print(f"\nlengthwise: error: {error}", file=sys.stderr)
 
+    def _queued(self, progress: Progress) -> None:
+        """Tell the place in one line, which the next place or the answer takes over."""
+        if not (self._interactive and sys.stdout.isatty()):
+            return
+        wait = "" if progress.expected_wait_s is None else f", about {progress.expected_wait_s:.1f} s"
+        print(f"{ERASE}Place {progress.place} in the queue{wait}.", end="", flush=True)
+        self._noted = True
+
     def _show(self, piece: str) -> None:
+        if self._noted:
+            piece, self._noted = ERASE + piece, False
         print(piece, end="", flush=True)

@@ -194,7 +194,7 @@ class ServeConfig:
     max_body_bytes: int = option(4 * 1024 * 1024, "largest request body", low=1024)
     body_timeout: float = option(10.0, "how long a request body may take to arrive", low=0.1)
     shutdown_timeout: float = option(30.0, "how long running requests may take to end after SIGTERM", low=0)
-    sse_keep_alive_interval: float = option(15.0, "silence after which a stream gets a comment; 0: none", low=0)
+    sse_keep_alive_interval: float = option(15.0, "silence after which a stream gets a blank line; 0: never", low=0)
     log_level: str = option("info", "least severe messages to log", choices=_log_levels)
     log_format: str = option("human", "lines for people, or a JSON object a line", choices=_log_formats)
     otlp_traces_endpoint: str | None = option(

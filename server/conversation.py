@@ -13,6 +13,8 @@ from typing import Any
 import aiohttp
 import orjson
 
+from server.progress import HEADER, Progress, progress_in
+
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10)
 """An answer may take as long as it likes, a connection may not."""
 
@@ -49,15 +51,17 @@ class Conversation:
                 raise ChatError(f"{self.url} is no Lengthwise server; name one with --url") from error
         return self.model
 
-    async def say(self, text: str, show: Callable[[str], object]) -> None:
-        """Take a turn and pass each piece of the answer to `show`; raises ChatError.
+    async def say(
+        self, text: str, show: Callable[[str], object], queued: Callable[[Progress], object] = lambda progress: None
+    ) -> None:
+        """Take a turn, pass its progress in line to `queued` and each piece of the answer to `show`; raises ChatError.
 
         When it is cancelled, what was said so far stays in the conversation; when it fails, the turn is undone.
         """
         self.turns.append({"role": "user", "content": text})
         pieces: list[str] = []
         try:
-            async with aclosing(self._answer()) as answer:
+            async with aclosing(self._answer(queued)) as answer:
                 async for piece in answer:
                     pieces.append(piece)
                     show(piece)
@@ -73,13 +77,15 @@ class Conversation:
         self.turns.append({"role": "assistant", "content": "".join(pieces)})
 
     def _session(self) -> aiohttp.ClientSession:
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
+        headers = {"Content-Type": "application/json", HEADER: "1"} | (
+            {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        )
         return aiohttp.ClientSession(timeout=TIMEOUT, headers=headers)
 
     def _endpoint(self, path: str) -> str:
         return f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
 
-    async def _answer(self) -> AsyncGenerator[str, None]:
+    async def _answer(self, queued: Callable[[Progress], object]) -> AsyncGenerator[str, None]:
         system = [{"role": "system", "content": self.system}] if self.system else []
         body = {"model": self.model, "messages": [*system, *self.turns], "stream": True, **self.options}
         async with self._session() as session:
@@ -87,13 +93,18 @@ class Conversation:
                 async with session.post(self._endpoint("chat/completions"), data=orjson.dumps(body)) as response:
                     await _require_success(response)
                     async for event in events(response.content):
-                        yield _content(event)
+                        if isinstance(event, Progress):
+                            queued(event)
+                        else:
+                            yield _content(event)
             except aiohttp.ClientError as error:
                 raise _unreachable(self.url, error) from error
 
 
 async def events(content: aiohttp.StreamReader) -> AsyncIterator[Any]:
-    """The JSON of each server-sent event until the end marker; raises ChatError when the stream ends without one."""
+    """The JSON of each server-sent event, and the progress in line that comments tell, until the end marker; raises
+    ChatError when the stream ends without one.
+    """
     pending = b""
     async for chunk in content.iter_any():
         *frames, pending = (pending + chunk).split(b"\n\n")
@@ -101,8 +112,10 @@ async def events(content: aiohttp.StreamReader) -> AsyncIterator[Any]:
             data = frame.removeprefix(b"data: ")
             if data == b"[DONE]":
                 return
-            if data != frame:  # else a comment
+            if data != frame:
                 yield orjson.loads(data)
+            elif (progress := progress_in(frame.removeprefix(b": ").decode())) is not None:
+                yield progress
     raise ChatError("the answer was cut off: the server closed the connection")
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from server.health import Health, Readiness
 from server.listing import ModelCard, ModelList
+from server.progress import HEADER as PROGRESS_HEADER
 from server.reply import ChatChunk, ChatReply, CompletionReply
 from server.request_status import RequestList, RequestStatus
 from server.responses_body import ResponsesBody
@@ -30,7 +31,7 @@ ASKED = (400, 401, 403, 500, 503)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Something in the path or the query, with its JSON schema."""
+    """Something in the path, the query or the headers, with its JSON schema."""
 
     name: str
     where: str
@@ -65,6 +66,12 @@ CALL = Parameter("id", "path", {"type": "string", "minLength": 1}, "an answer's 
 LIMIT = Parameter(
     "limit", "query", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}, "how many at most"
 )
+PROGRESS = Parameter(
+    PROGRESS_HEADER,
+    "header",
+    {"enum": ["0", "1"], "default": "0"},
+    "1: while a stream waits, comments tell its place in line, as with stream_options.include_progress",
+)
 
 OPERATIONS = (
     Operation(
@@ -75,6 +82,7 @@ OPERATIONS = (
         body=ChatBody,
         reply=ChatReply,
         events=(ChatChunk,),
+        parameters=(PROGRESS,),
         errors=GENERATING,
     ),
     Operation(
@@ -85,6 +93,7 @@ OPERATIONS = (
         body=CompletionBody,
         reply=CompletionReply,
         events=(CompletionReply,),
+        parameters=(PROGRESS,),
         errors=GENERATING,
     ),
     Operation(
@@ -95,6 +104,7 @@ OPERATIONS = (
         body=ResponsesBody,
         reply=ResponseObject,
         events=(ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone),
+        parameters=(PROGRESS,),
         errors=GENERATING,
     ),
     Operation(

@@ -1,6 +1,6 @@
 """Comments in a stream that waits: its place in line and how long that is expected to take.
 
-Clients that read no comments pass them over, as they do keep-alives.
+They are for clients that ask for them: some clients lose the event behind a comment.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from scheduler.request import Request
-from server.request_status import Line, Standing, standing
-from server.service import Limits
+from server.progress import Progress
+from server.request_status import Line, standing
 from server.sse import EventStream
 
 PATIENCE = 0.1
@@ -23,13 +23,10 @@ REPEAT = 5
 
 @asynccontextmanager
 async def places_told(
-    stream: EventStream, requests: Sequence[Request], line: Line, limits: Limits
+    stream: EventStream, requests: Sequence[Request], line: Line, interval: float
 ) -> AsyncIterator[None]:
-    """For as long as it lasts, until the first of the requests starts; nothing where comments are not wanted."""
-    if not limits.sse_keep_alive_interval:
-        yield
-        return
-    task = asyncio.create_task(_tell(stream, requests, line, limits.place_interval))
+    """For as long as it lasts, until the first of the requests starts; a look every `interval` seconds."""
+    task = asyncio.create_task(_tell(stream, requests, line, interval))
     try:
         yield
     finally:
@@ -44,12 +41,7 @@ async def _tell(stream: EventStream, requests: Sequence[Request], line: Line, in
         while not any(request.times.started is not None or request.state.is_final for request in requests):
             now = standing(requests, line)
             if now.place is not None and (now.place != told or looks >= REPEAT):
-                await stream.comment(_wording(now))
+                await stream.comment(Progress(now.place, now.expected_wait_s).comment())
                 told, looks = now.place, 0
             looks += 1
             await asyncio.sleep(interval)
-
-
-def _wording(now: Standing) -> str:
-    wait = "" if now.expected_wait_s is None else f" expected_wait_s={now.expected_wait_s:.1f}"
-    return f"queued place={now.place}{wait}"

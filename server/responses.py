@@ -38,6 +38,7 @@ from server.responses_reply import (
     TextDone,
     TextReply,
 )
+from server.schema import StreamOptions
 from server.service import SERVICE, Codec
 from server.sse import EventStream
 from server.updates import Updates
@@ -57,7 +58,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
         async with under_way(request, chat, [prompt], head, arrival) as call:
             form = ResponseForm(head, service.text, body, call)
             if body.stream:
-                return await streamed(request, call, ResponseTeller(call, form))
+                return await streamed(request, call, ResponseTeller(call, form), StreamOptions())
             ((_, update),) = await gathered(call)
             return json_response(form.ended(update))
 

@@ -30,10 +30,13 @@ TemplateVariables: TypeAlias = Annotated[dict[str, str | int | float | bool | No
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Whether a stream tells token counts: in one chunk before its end, or in every chunk."""
+    """Whether a stream tells token counts: in one chunk before its end, or in every chunk. And whether comments tell
+    its place in line while it waits.
+    """
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_progress: bool | None = None
 
 
 class JsonSchema(msgspec.Struct, frozen=True):

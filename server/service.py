@@ -130,9 +130,9 @@ class Limits:
     stall_timeout: float = 30.0
     """How long a client may leave a stream unread before its request is cancelled."""
     sse_keep_alive_interval: float = 15.0
-    """Silence after which a stream gets a comment line; 0 sends none."""
+    """Silence after which a stream gets a blank line; 0 sends none."""
     place_interval: float = 1.0
-    """How often a stream whose request waits looks for its place in line, to tell it when that has changed."""
+    """How often a stream that asks for its progress looks for its place in line, to tell it when that has changed."""
     max_num_queued_reqs: int | None = None
     """Requests that may wait; a call that comes when so many do is refused."""
     max_num_queued_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""Server-sent events on an HTTP response: framing, keep-alive comments, and an end for readers that stand still.
+"""Server-sent events on an HTTP response: framing, keep-alives, and an end for readers that stand still.
 
 It knows no format: events are structures that encode to JSON.
 """
@@ -20,7 +20,10 @@ HEADERS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",  # proxies shall pass each event on at once
 }
-KEEP_ALIVE = "keep-alive"
+KEEP_ALIVE = b"\n\n"
+"""An event without content, which by the HTML standard is none. It is not a comment, because some clients, `vllm bench
+serve` among them, trim each piece that arrives before they look for the blank line that ends an event: trimmed, a
+comment runs into the event behind it, and both are lost. Of blank lines nothing is left."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -38,7 +41,7 @@ class EventStream:
         self._request = request
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._writing = 0  # writes under way: a comment can be overtaken by an event
+        self._writing = 0  # writes under way: a keep-alive can be overtaken by an event
         self._changed = self._loop.time()  # when the last write began or ended
         self._watch: asyncio.Task[None] | None = None
 
@@ -64,13 +67,17 @@ class EventStream:
         await self._write(frames)
 
     async def comment(self, text: str) -> None:
-        """Send a line that clients pass over; not while a write is under way, as then there is no silence to break."""
-        if not self._writing:
-            await self._write(b": %b\n\n" % text.encode())
+        """Send a line that is no event, to a client that has asked for such lines."""
+        await self._write_between(b": %b\n\n" % text.encode())
 
     async def done(self) -> None:
         """Send the end marker, the last of every stream."""
         await self._write(DONE)
+
+    async def _write_between(self, data: bytes) -> None:
+        """Not while a write is under way, as then there is no silence to break."""
+        if not self._writing:
+            await self._write(data)
 
     async def _write(self, data: bytes) -> None:
         """Returns when the client's backlog is small enough; what is too slow, the watch sees."""
@@ -105,7 +112,7 @@ class EventStream:
             raise TimeoutError
         elif interval:
             async with asyncio.timeout(stall):
-                await self.comment(KEEP_ALIVE)
+                await self._write_between(KEEP_ALIVE)
         else:
             await asyncio.sleep(stall)
 

@@ -112,6 +112,15 @@ async def test_the_playground_streams_an_answer(played: Played) -> None:
     await page.until("!document.getElementById('play-send').disabled && !document.querySelector('.busy')")
 
 
+async def test_the_playground_tells_the_place_in_the_queue(played: Played) -> None:
+    page, dispatcher = played.page, played.live.dispatcher
+    dispatcher.pause, dispatcher.ahead, dispatcher.expected = 0, 2, 1.25
+    await ask(page, 60)
+    await page.until("document.getElementById('play-note').textContent.startsWith('Place 3 in the queue, about')")
+    dispatcher.go.set()
+    await page.until("document.getElementById('play-note').textContent.includes(' out')")
+
+
 async def test_an_answer_can_be_stopped(played: Played) -> None:
     page, dispatcher = played.page, played.live.dispatcher
     dispatcher.pause = 3

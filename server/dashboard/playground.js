@@ -3,8 +3,6 @@
 import { count, seconds } from "./numbers.js";
 import { read } from "./sse.js";
 
-const QUIET = "keep-alive";
-
 export class Playground {
   constructor(key) {
     this.key = key;
@@ -80,7 +78,7 @@ export class Playground {
         model: this.model,
         messages: this.said,
         stream: true,
-        stream_options: { include_usage: true },
+        stream_options: { include_usage: true, include_progress: true },
         max_tokens: this.tokens.valueAsNumber,
         temperature: this.heat.valueAsNumber,
         n: this.count.valueAsNumber,
@@ -96,7 +94,6 @@ export class Playground {
 
   /** While it is queued, the server tells in comments how long that will be. */
   wait(comment) {
-    if (comment === QUIET) return;
     const told = Object.fromEntries(comment.split(" ").map((part) => part.split("=")));
     const wait = told.expected_wait_s === undefined ? "" : `, about ${seconds(Number(told.expected_wait_s))}`;
     this.note.textContent = told.place === undefined ? comment : `Place ${told.place} in the queue${wait}.`;

@@ -96,10 +96,9 @@ def raw_post(path: str, body: dict[str, object]) -> bytes:
 
 
 def parse_events(raw: bytes) -> list[Any]:
-    """The JSON of every event, comments left out; checks the framing and that the end marker is last."""
+    """The JSON of every event, comments and blank lines left out; checks the framing and the end marker."""
     assert raw.endswith(b"data: [DONE]\n\n")
-    frames = [frame for frame in raw.decode().split("\n\n") if not frame.startswith(":")]
-    assert frames.pop() == ""
+    frames = [frame for frame in raw.decode().split("\n\n") if frame and not frame.startswith(":")]
     assert frames.pop() == "data: [DONE]"
     assert all(frame.startswith("data: {") and "\n" not in frame for frame in frames)
     return [orjson.loads(frame.removeprefix("data: ")) for frame in frames]

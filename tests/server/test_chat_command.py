@@ -92,6 +92,27 @@ async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(l
         os.close(follower)
 
 
+async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_begins(live: Live) -> None:
+    live.dispatcher.pause, live.dispatcher.ahead, live.dispatcher.expected = 0, 2, 1.25
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "server.cli", "chat", "--url", live.url]
+    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=follower, stderr=PIPE)
+    os.close(follower)
+    terminal = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(terminal)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(leader, "rb", 0))
+    await terminal.readuntil(b"> ")
+    os.write(leader, b"Hi\n")
+    await terminal.readuntil(b"\r\x1b[KPlace 3 in the queue, about 1.2 s.")
+    live.dispatcher.go.set()
+    assert (await terminal.readuntil(ANSWER.encode())).endswith(b"\r\x1b[K" + ANSWER.encode())
+    await terminal.readuntil(b"> ")
+    process.send_signal(signal.SIGINT)
+    os.write(leader, b"\n")
+    await process.wait()
+    transport.close()
+
+
 async def test_an_answer_that_is_stopped_stays_in_the_conversation_as_far_as_it_came(live: Live) -> None:
     live.dispatcher.pause = 2
     conversation = Conversation(live.url)
