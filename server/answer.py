@@ -6,7 +6,7 @@ It knows no endpoint's format; a Form makes the bodies, a Teller the stream.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -41,8 +41,9 @@ class Form(Protocol):
     @property
     def head(self) -> Head: ...
 
-    def event(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> msgspec.Struct | None:
-        """What an update tells the client; None while it tells nothing."""
+    def events(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> Iterable[msgspec.Struct]:
+        """What an update tells the client; none while it tells nothing."""
+        ...
 
     def closing(self, usage: Usage, metrics: Metrics) -> msgspec.Struct:
         """The event with the token counts of the whole call."""
@@ -164,5 +165,4 @@ class FormTeller:
         call = self.call
         received = [(call.answers[place], call.receive(place, update)) for place, update in arrivals.items()]
         usage = call.usage() if self.options.continuous_usage_stats else None
-        events = [self.form.event(answer, update, usage) for answer, update in received]
-        return [event for event in events if event is not None]
+        return [event for answer, update in received for event in self.form.events(answer, update, usage)]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
@@ -57,17 +58,16 @@ class ChatForm:
     readers: dict[int, Reader] = field(default_factory=dict)
     """Who finds the calls in each answer, by its index."""
 
-    def event(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> ChatChunk | None:
+    def events(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> Iterator[ChatChunk]:
         logprobs = self._logprobs(update)
         pieces = self._pieces(answer, update)
         if not (pieces or logprobs or update.finish_reason):
-            return None
-        # The role comes with the first text, so that clients may take the first event for the first token.
-        called, empty = deltas(pieces), None if answer.prompt.tools else ""
-        delta = Delta(None if answer.begun else "assistant", said(pieces) or empty, called or None)
-        answer.begun = True
-        choice = ChunkChoice(answer.index, delta, logprobs, self._finish(answer, update), update.stop_reason)
-        return self._chunk([choice], usage)
+            return
+        *earlier, last = _deltas(answer, pieces)
+        for delta in earlier:
+            yield self._chunk([ChunkChoice(answer.index, delta, None, None, None)], usage)
+        choice = ChunkChoice(answer.index, last, logprobs, self._finish(answer, update), update.stop_reason)
+        yield self._chunk([choice], usage)
 
     def closing(self, usage: Usage, metrics: Metrics) -> ChatChunk:
         return self._chunk([], usage, metrics)
@@ -122,3 +122,18 @@ class ChatForm:
 
     def _logprobs(self, update: RowUpdate) -> ChatLogprobs | None:
         return chat_logprobs(update.logprobs, self.text) if self.body.logprobs and update.logprobs else None
+
+
+def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
+    """What is said, then each call by itself; one delta at least.
+
+    The role comes with the first, so that clients may take the first event for the first token.
+    """
+    text, called = said(pieces), deltas(pieces)
+    found = [Delta(content=text)] if text else []
+    found += [Delta(tool_calls=[call]) for call in called]
+    found = found or [Delta(content=None if answer.prompt.tools else "")]
+    if not answer.begun:
+        found[0] = msgspec.structs.replace(found[0], role="assistant")
+    answer.begun = True
+    return found

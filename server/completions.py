@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -40,11 +40,10 @@ class CompletionForm:
     text: Codec
     body: CompletionBody
 
-    def event(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> CompletionReply | None:
+    def events(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> Iterator[CompletionReply]:
         choice = self._choice(answer, update)
-        if not (choice.text or choice.logprobs or choice.finish_reason):
-            return None
-        return self._reply([choice], usage)
+        if choice.text or choice.logprobs or choice.finish_reason:
+            yield self._reply([choice], usage)
 
     def closing(self, usage: Usage, metrics: Metrics) -> CompletionReply:
         return self._reply([], usage, metrics)

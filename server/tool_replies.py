@@ -22,14 +22,19 @@ def said(pieces: Sequence[Piece]) -> str:
 
 
 def deltas(pieces: Sequence[Piece]) -> list[ToolCallDelta]:
-    """What a chunk adds to the calls of a message."""
-    return [_delta(piece) for piece in pieces if not isinstance(piece, Said)]
+    """What is added to the calls of a message, one delta a call. Each belongs in a chunk of its own: many clients read
+    the first delta of a chunk only, or take a second one of the same index for another call.
+    """
+    parts = [piece for piece in pieces if not isinstance(piece, Said)]
+    return [_delta([part for part in parts if part.index == index]) for index in dict.fromkeys(p.index for p in parts)]
 
 
-def _delta(piece: Called | Argued) -> ToolCallDelta:
-    if isinstance(piece, Argued):
-        return ToolCallDelta(piece.index, FunctionDelta(piece.arguments))
-    return ToolCallDelta(piece.index, FunctionDelta(piece.arguments, piece.name), piece.id, "function")
+def _delta(parts: Sequence[Called | Argued]) -> ToolCallDelta:
+    """Of one call, whose parts are in order."""
+    first, arguments = parts[0], "".join(part.arguments for part in parts)
+    if isinstance(first, Argued):
+        return ToolCallDelta(first.index, FunctionDelta(arguments))
+    return ToolCallDelta(first.index, FunctionDelta(arguments, first.name), first.id, "function")
 
 
 def calls(pieces: Sequence[Piece]) -> list[ToolCall]:

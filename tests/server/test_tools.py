@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
 
-from engine.messages import Grammar, GrammarKind, RowUpdate
+from engine.messages import FinishReason, Grammar, GrammarKind, RowUpdate
 from scheduler.request import Request
 from server.service import Limits
 from server.tool_turns import instruction
-from tests.server.fakes import FakeText, say
+from tests.server.fakes import END, FakeText, say
 from tests.server.live import Live, chat_body, live_server
 
 CHAT = "/v1/chat/completions"
@@ -99,6 +100,50 @@ async def test_arguments_that_a_grammar_guarantees_are_streamed_as_they_come(liv
     parts = [part for event in events for part in event["choices"][0]["delta"].get("tool_calls", ())]
     assert len(parts) > 5
     assert [part.get("function", {}).get("name") for part in parts] == ["weather"] + [None] * (len(parts) - 1)
+
+
+def assembled_from_the_first(events: list[Any]) -> list[dict[str, Any]]:
+    """The calls that a client finds which reads one delta a chunk, the first, and begins a call at each new index."""
+    calls: list[dict[str, Any]] = []
+    for event in events:
+        parts = event["choices"][0]["delta"].get("tool_calls")
+        if not parts:
+            continue
+        if parts[0]["index"] == len(calls):
+            calls.append({"function": {"name": parts[0]["function"]["name"], "arguments": ""}})
+        calls[parts[0]["index"]]["function"]["arguments"] += parts[0]["function"]["arguments"]
+    return calls
+
+
+def in_one_update(text: str) -> Callable[[Request], Iterable[RowUpdate]]:
+    """A script in which a reader that was slow finds the whole text at once."""
+
+    def script(request: Request) -> Iterable[RowUpdate]:
+        yield RowUpdate(request.row_id, tuple(text.encode()), text)
+        yield RowUpdate(request.row_id, (END,), finish_reason=FinishReason.STOP)
+
+    return script
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("at_once", [False, True], ids=["token by token", "at once"])
+async def test_a_client_that_reads_one_delta_a_chunk_gets_every_call(live: Live, choice: str, at_once: bool) -> None:
+    """The first chunk of a call held two deltas of its index: its name, and the beginning of its arguments."""
+    text = f"{CALL}\n{OTHER}"
+    live.dispatcher.script = in_one_update(text) if at_once else partial(say, text)
+    events = await live.stream_chat(tools=TOOLS, tool_choice=choice)
+    assert called({"tool_calls": assembled_from_the_first(events)}) == [("weather", {"city": "Graz"}), ("clock", {})]
+    assert called(assembled(events)) == [("weather", {"city": "Graz"}), ("clock", {})]
+    assert [event["choices"][0]["finish_reason"] for event in events][-1] == "tool_calls"
+    assert [event for event in events if "role" in event["choices"][0]["delta"]] == events[:1]
+
+
+async def test_text_and_calls_that_come_at_once_are_told_one_by_one(live: Live) -> None:
+    live.dispatcher.script = in_one_update(f"Let me look.\n{CALL}")
+    events = await live.stream_chat(tools=TOOLS)
+    kinds = [sorted(event["choices"][0]["delta"]) for event in events]
+    assert kinds == [["content", "role"], ["tool_calls"], []]
+    assert assembled(events)["content"] == "Let me look."
 
 
 async def test_text_before_a_call_is_told_as_it_comes(live: Live) -> None:
