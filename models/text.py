@@ -17,6 +17,8 @@ from jinja2 import Environment, TemplateError, meta
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from models.token_bytes import byte_table, cut_off
+
 REPLACEMENT = "\ufffd"
 """What decoders put where bytes do not, or not yet, make a character."""
 
@@ -170,19 +172,19 @@ class Text:
         """The bytes that one token stands for, also where they are only part of a character."""
         return self._byte_table.get(token_id) or self.token_text(token_id).encode()
 
+    def said_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token adds to an answer; none for control tokens."""
+        return self.token_bytes(token_id) if self.decode([token_id]) else b""
+
     @cached_property
     def _byte_table(self) -> dict[int, bytes]:
-        """Bytes of the tokens that need not be whole characters; filled only for byte-level vocabularies."""
-        decoder = self._backend.decoder
-        if decoder is None or decoder.decode(["\u0120"]) != " ":
-            return {}
-        alphabet = _byte_alphabet()
-        vocab = self._backend.get_vocab(with_added_tokens=False).items()
-        return {index: bytes(alphabet[c] for c in token) for token, index in vocab if all(c in alphabet for c in token)}
+        return byte_table(self._backend)
 
 
 class TextStream:
-    """Decodes one answer token by token. The pieces joined equal the decoding of the whole."""
+    """Decodes one answer token by token. The pieces joined equal the decoding of the whole, but for a character that is
+    cut off at its end.
+    """
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -201,14 +203,29 @@ class TextStream:
         return piece
 
     def flush(self) -> str:
-        """What is left when no token follows: incomplete characters come out as U+FFFD."""
+        """What is left when no token follows, without the beginning of a character that never came to its end."""
         piece = self._pending()
+        if piece.endswith(REPLACEMENT):
+            piece = self._whole()
         self._from = self._shown = len(self._ids)
         return piece
 
-    def _pending(self) -> str:
+    def _pending(self, end: int | None = None) -> str:
         context = self._text.decode(self._ids[self._from : self._shown])
-        return self._text.decode(self._ids[self._from :])[len(context) :]
+        return self._text.decode(self._ids[self._from : end])[len(context) :]
+
+    def _whole(self) -> str:
+        """The pending text without the bytes at its end that only begin a character.
+
+        Bytes that can never become one stay, as U+FFFD.
+        """
+        said = [(place, self._text.said_bytes(self._ids[place])) for place in range(self._shown, len(self._ids))]
+        cut, end = cut_off(b"".join(data for _, data in said)), len(self._ids)
+        while cut and len(said[-1][1]) <= cut:
+            end, data = said.pop()
+            cut -= len(data)
+        piece = self._pending(end)
+        return piece[:-1] if cut else piece
 
 
 class StopMatcher:
@@ -255,10 +272,3 @@ def _control_texts(backend: Tokenizer) -> list[str]:
     """Texts that encode to control tokens, longest first, so that none is hidden inside another."""
     added = backend.get_added_tokens_decoder().values()
     return sorted((token.content for token in added if token.special), key=len, reverse=True)
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """The printable character that stands for each byte in byte-level vocabularies (GPT-2's table)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

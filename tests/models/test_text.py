@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from models.text import LONGEST_WAIT, StopMatcher, Text, TextError, TextStream
@@ -42,6 +44,12 @@ def byte(text: Text, value: int) -> int:
     return next(index for index in range(VOCAB) if text.token_bytes(index) == bytes([value]))
 
 
+def of_vocabulary(tokens: list[str], decoder: Any) -> Text:
+    backend = Tokenizer(models.BPE({token: place for place, token in enumerate(tokens)}, []))
+    backend.decoder = decoder
+    return Text(PreTrainedTokenizerFast(tokenizer_object=backend))  # type: ignore[no-untyped-call]
+
+
 # Decoding
 
 
@@ -55,9 +63,45 @@ def test_a_character_comes_out_with_its_last_byte(tiny_text: Text) -> None:
     assert pieces(tiny_text, ids) == ["", "é", "", "", "", "😀", ""]
 
 
-def test_an_unfinished_character_comes_out_as_a_replacement_when_the_stream_ends(tiny_text: Text) -> None:
-    ids = [byte(tiny_text, value) for value in b"a\xf0\x9f"]
-    assert pieces(tiny_text, ids) == ["a", "", "", "\ufffd"]
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"a\xf0\x9f", "a"),
+        (b"\xe4\xb8\x96\xe4\xb8", "世"),
+        (b"a\xf0\x9f\x98\xf0\x9f", "a\ufffd"),  # the first is cut off by the second, not by the end
+        (b"a\x80", "a\ufffd"),  # never the beginning of a character
+        (b"\x80\xc3", "\ufffd"),
+        (b"a\xef\xbf\xbd", "a\ufffd"),  # the character itself
+        (b"\xef\xbf\xbdb", "\ufffdb"),
+        (b"\xf0", ""),
+    ],
+)
+def test_a_character_that_the_end_cuts_off_is_left_out(tiny_text: Text, data: bytes, said: str) -> None:
+    ids = [byte(tiny_text, value) for value in data]
+    assert "".join(pieces(tiny_text, ids)) == said
+
+
+@pytest.mark.parametrize(("data", "said"), [(b"a\xf0\x9f", "a"), ("世".encode() + b"\xe4\xb8", "世"), (b"\xf0", "")])
+def test_so_it_is_where_only_rare_characters_are_bytes(data: bytes, said: str) -> None:
+    decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    text = of_vocabulary([f"<0x{value:02X}>" for value in range(256)], decoder)
+    assert text.token_bytes(0xF0) == b"\xf0"
+    assert "".join(pieces(text, data)) == said
+
+
+def test_a_token_that_ends_a_character_and_begins_another_is_shown_up_to_there() -> None:
+    """Vocabularies of bytes have tokens such as a blank with the first byte of an emoji."""
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "\u0120\u00f0"]
+    text = of_vocabulary(letters, decoders.ByteLevel())
+    both, *others = (len(letters) - 1, *(byte(text, value) for value in "😀".encode()[1:]))
+    assert text.token_bytes(both) == b" \xf0"
+    assert [pieces(text, [both, *others[:count]])[-1] for count in range(3)] == [" ", " ", " "]
+    assert "".join(pieces(text, [both, *others])) == " 😀"
+
+
+def test_control_tokens_between_the_bytes_of_a_cut_off_character_do_not_bring_it_back(tiny_text: Text) -> None:
+    first, second = (byte(tiny_text, value) for value in b"\xf0\x9f")
+    assert "".join(pieces(tiny_text, [*tiny_text.encode("a"), first, tiny.END_ID, second, tiny.END_ID])) == "a"
 
 
 def test_control_tokens_are_no_part_of_the_text(tiny_text: Text) -> None:
@@ -73,8 +117,11 @@ def test_every_piece_of_a_text_is_whole_and_the_pieces_make_the_text(tiny_text: 
 
 
 @given(ids=st.lists(st.integers(0, VOCAB - 1), max_size=LONGEST_WAIT - 1))
-def test_pieces_of_random_tokens_join_to_the_decoding_of_the_whole(tiny_text: Text, ids: list[int]) -> None:
-    assert "".join(pieces(tiny_text, ids)) == tiny_text.decode(ids)
+def test_pieces_of_random_tokens_join_to_the_whole_but_for_what_the_end_cuts_off(
+    tiny_text: Text, ids: list[int]
+) -> None:
+    said = b"".join(tiny_text.token_bytes(one) for one in ids if one > tiny.END_ID)
+    assert "".join(pieces(tiny_text, ids)) == codecs.getincrementaldecoder("utf-8")("replace").decode(said)
 
 
 @given(ids=st.lists(st.integers(0, VOCAB - 1), max_size=LONGEST_WAIT - 1))
