@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.assembly import assemble
@@ -42,7 +43,7 @@ class Taught:
 
 
 class Trainer:
-    async def train(self, training: Examples) -> None:
+    async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
         pass
 
 
