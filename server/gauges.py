@@ -107,9 +107,9 @@ class Gauges(Collector):
         workers = self._sources.book.workers
         for name, text, read in (
             ("lengthwise:executor_up", "Whether an executor lives.", _up),
-            ("lengthwise:executor_rows", "Rows of its batch.", lambda worker: worker.shape.rows),
+            ("lengthwise:executor_rows", "Rows of its batch.", lambda worker: worker.batch.rows),
             ("lengthwise:executor_slots", "Most rows of its batch.", lambda worker: worker.info.max_rows),
-            ("lengthwise:staged_rows", "Rows that have K and V and wait for a slot.", lambda one: one.shape.staged),
+            ("lengthwise:staged_rows", "Rows that have K and V and wait for a slot.", lambda one: one.batch.staged),
             ("lengthwise:kv_capacity_tokens", "Tokens of K and V it can hold.", lambda one: one.capacity_tokens),
             ("lengthwise:predicted_load_seconds", "Predicted time of the plans it has.", lambda worker: worker.load),
             ("lengthwise:step_age_seconds", "Since its last sign of life, while it has work.", self._age),
@@ -184,5 +184,5 @@ def _up(worker: Worker) -> bool:
 
 
 def _usage(worker: Worker) -> float:
-    shape = worker.shape
+    shape = worker.batch
     return shape.rows * (shape.end - shape.start) / worker.capacity_tokens if worker.capacity_tokens else 0.0

@@ -177,7 +177,7 @@ class Scene:
                 self._changes.append(snapshot.Change(at, executor, one.lane, one.row_id, int(one.stage)))
 
     def _executor(self, worker: Worker) -> snapshot.ExecutorNow:
-        shape, index = worker.shape, worker.info.index
+        shape, index = worker.batch, worker.info.index
         return snapshot.ExecutorNow(
             index=index,
             alive=worker.port.alive and not worker.lost,

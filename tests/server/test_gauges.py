@@ -34,6 +34,8 @@ async def test_queues_and_executors_are_told_as_they_are(watched: Counted) -> No
 
 
 async def test_cells_in_use_are_a_share_of_what_there_is(watched: Counted) -> None:
+    requests = [watched.dispatcher.submit(range(5), PARAMS) for _ in range(8)]
+    watched.dispatcher.dispatch()
     shape = BatchShape(rows=3, staged=2, start=10, end=60, columns=80, capacity_tokens=600)
     watched.dispatcher.receive(StepReport(1, 1, (), shape, 0.1))
     assert watched.read("vllm:kv_cache_usage_perc", engine="1") == 0.25
@@ -41,6 +43,13 @@ async def test_cells_in_use_are_a_share_of_what_there_is(watched: Counted) -> No
     assert watched.read("lengthwise:kv_capacity_tokens", executor="1") == 600
     assert watched.read("lengthwise:executor_rows", executor="1") == 3
     assert watched.read("lengthwise:staged_rows", executor="1") == 2
+    for one in requests:
+        watched.dispatcher.cancel(one)
+    watched.dispatcher.receive(StepReport(1, 2, (), shape, 0.1))  # of the turn that was under way, and the last
+    names = ("vllm:kv_cache_usage_perc", "lengthwise:executor_rows", "lengthwise:staged_rows")
+    idle = [watched.read(name, **{"engine" if "vllm" in name else "executor": "1"}) for name in names]
+    assert idle == [0, 0, 0], "an executor that has nothing left reports nothing any more"
+    assert watched.read("lengthwise:kv_capacity_tokens", executor="1") == 600
 
 
 async def test_the_age_of_a_step_counts_from_the_last_sign_of_life_or_from_the_order(watched: Counted) -> None:
