@@ -23,7 +23,7 @@ from server.holder import holder_of
 from server.place_notes import places_told
 from server.progress import HEADER
 from server.prompts import Prompt
-from server.register import REGISTER, Caller, Record
+from server.register import CALL, REGISTER, Caller, Record
 from server.reply import Head, Metrics, Usage
 from server.request_id import request_id
 from server.schema import ChatBody, CompletionBody, StreamOptions
@@ -73,6 +73,7 @@ async def under_way(
     """A call that is in line, and in the register for as long as this lasts. Raises ApiError."""
     caller = Caller(holder_of(request), request_id(request))
     record = Record(head.id, caller, request.path, head.model, head.created, bool(body.stream), arrival)
+    request[CALL] = record.id
     with request.app[REGISTER].entered(record):
         async with opened(body, prompts, request.app[SERVICE], arrival, record) as call:
             queued(request)

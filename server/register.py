@@ -174,3 +174,6 @@ class Register:
 
 REGISTER = web.AppKey("register", Register)
 """Where an application keeps its register."""
+
+CALL = web.RequestKey("call", str)
+"""Where a request keeps its call's own id, once it has a call. Others may have the same X-Request-Id."""

@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 from server.admission import generates
 from server.errors import error_code
 from server.holder import holder_of
-from server.register import REGISTER
+from server.register import CALL, REGISTER
 from server.request_id import request_id
 from server.request_status import RequestStatus
 from server.settings import ConfigError
@@ -90,7 +90,7 @@ def _annotate(span: Span, request: web.Request) -> None:
     code = error_code(request)
     if code is not None:
         span.set_attribute("error.type", code)
-    status = request.app[REGISTER].status(request_id(request), holder_of(request))
+    status = request.app[REGISTER].status(request[CALL], holder_of(request)) if CALL in request else None
     if status is not None:
         span.set_attributes({name: value for name, value in _attributes(status).items() if value is not None})
 

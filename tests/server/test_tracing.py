@@ -60,6 +60,32 @@ async def test_a_refused_call_tells_its_error(pool: ThreadPoolExecutor) -> None:
     assert "gen_ai.usage.output_tokens" not in told
 
 
+async def test_calls_of_the_same_request_id_at_once_keep_their_spans_apart(pool: ThreadPoolExecutor) -> None:
+    """The span of each told of the latest call of that name, also where it was refused and had none."""
+    kept, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+
+    async with live_server(pool, Limits(), front=replace(OPEN, tracing=Tracing(provider))) as live:
+        live.dispatcher.pause = 1
+
+        async def ask(body: dict[str, object]) -> None:
+            url = live.url + "/v1/chat/completions"
+            async with live.session.post(url, json=body, headers=HEADERS) as response:
+                await response.read()
+
+        first = asyncio.create_task(ask(chat_body(max_tokens=5)))
+        await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 1)
+        second = asyncio.create_task(ask(chat_body(max_tokens=7)))
+        await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
+        await ask({"messages": []})
+        live.dispatcher.go.set()
+        await asyncio.gather(first, second)
+    told = [dict(span.attributes or {}) for span in kept.get_finished_spans()]
+    counts = [(one["http.response.status_code"], one.get("gen_ai.usage.output_tokens")) for one in told]
+    assert sorted(counts, key=str) == [(200, 5), (200, 7), (400, None)]
+    assert {one["gen_ai.request.id"] for one in told} == {"abc"}
+
+
 async def test_spans_reach_a_collector_before_the_server_has_gone(pool: ThreadPoolExecutor) -> None:
     received: asyncio.Queue[bytes] = asyncio.Queue()
 
