@@ -15,10 +15,10 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench test check docs clean
+.PHONY: help install serve chat bench test test-clients check docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  ARGS="..." is passed on to the command; PYTHON=... chooses the interpreter for .venv'
 
 install: $(RUNTIME) ## make .venv with everything that serving needs
@@ -35,6 +35,9 @@ bench: $(RUNTIME) ## compare a running engine with static batches
 
 test: $(TESTING) ## run the tests
 	@exec $(PYTEST) $(ARGS)
+
+test-clients: $(TESTING) ## run real clients, which pip installs below .venv, against a server
+	@LENGTHWISE_TEST_CLIENTS=$(abspath $(VENV)/clients) exec $(BIN)/python -m pytest -q tests/real_clients $(ARGS)
 
 check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
