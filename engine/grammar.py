@@ -21,6 +21,8 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
+from engine.grammar_bounds import require_bounds
+from engine.grammar_error import GrammarError as GrammarError
 from engine.messages import Grammar, GrammarKind
 
 log = logging.getLogger(__name__)
@@ -39,12 +41,14 @@ ASCII_CLASSES = MappingProxyType({r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A
 most clients' libraries know, which then find that an answer does not match.
 """
 
+MAX_ITEMS = 10_000
+"""Ways through an ambiguous grammar that may be open in one step; the library's own bound is five times as large."""
+
+MAX_FUEL = 500_000
+"""Work for the lexer of one grammar; the library's own bound is twice as large."""
+
 LONGEST_MESSAGE = 400
 """Characters of the library's complaint that a client is told."""
-
-
-class GrammarError(ValueError):
-    """A grammar that cannot be used; the message is for the client."""
 
 
 class GrammarFault(RuntimeError):
@@ -78,7 +82,9 @@ class Grammars:
         self._width = width
         self._ends = sorted(end_token_ids)
         self._size = size
-        self._limits = LLParserLimits(max_lexer_states=MAX_STATES, verbose_errors=False)
+        self._limits = LLParserLimits(
+            max_lexer_states=MAX_STATES, step_max_items=MAX_ITEMS, initial_lexer_fuel=MAX_FUEL, verbose_errors=False
+        )
         self._lock = threading.Lock()
         self._known: WeakValueDictionary[Grammar, Compiled] = WeakValueDictionary()
         self._recent: OrderedDict[Grammar, Compiled] = OrderedDict()
@@ -111,15 +117,17 @@ class Grammars:
 
     def check(self, grammar: Grammar) -> None:
         """Whether it could be compiled, as far as that does not depend on the vocabulary. Raises GrammarError."""
+        require_bounds(grammar)
         failed, messages = LLMatcher.validate_grammar_with_warnings(_written(grammar), limits=self._limits)
         if failed:
-            raise GrammarError(_one_line(messages[0]))
+            raise _refusal(messages[0])
 
     def _compile(self, grammar: Grammar) -> Compiled:
+        require_bounds(grammar)
         start = LLMatcher(self._tokenizer, _written(grammar), log_level=0, limits=self._limits)
         if start.is_error():
-            raise GrammarError(_one_line(start.get_error()))
-        _check_beginning(start.deep_copy())
+            raise _refusal(start.get_error())
+        _try_first_step(start.deep_copy())
         return Compiled(grammar, start)
 
     @cached_property
@@ -183,6 +191,23 @@ def _without(bits: NDArray[np.uint8], barred: Collection[int]) -> NDArray[np.uin
     return left
 
 
+def _try_first_step(matcher: LLMatcher) -> None:
+    """Raise GrammarError for a grammar that nothing matches, or that is too ambiguous to begin with."""
+    matcher.compute_bitmask()
+    if matcher.is_error():
+        raise _refusal(matcher.get_error())
+
+
+def _refusal(message: str) -> GrammarError:
+    """The library's complaint, without the traces of its own faults."""
+    if "panic" in message:
+        log.warning("the grammar compiler failed: %s", _one_line(message))
+        return GrammarError("is too large or too complex to be compiled; shorten it")
+    if message.startswith(DEAD_END):
+        return GrammarError("no text matches it")
+    return GrammarError(_one_line(message))
+
+
 def _written(grammar: Grammar) -> str:
     """The grammar as the library reads it. Raises GrammarError."""
     match grammar.kind:
@@ -201,14 +226,6 @@ def _written(grammar: Grammar) -> str:
 
 def _with_ascii_classes(pattern: str) -> str:
     return re.sub(r"\\.", lambda pair: ASCII_CLASSES.get(pair[0], pair[0]), pattern, flags=re.DOTALL)
-
-
-def _check_beginning(start: LLMatcher) -> None:
-    """Raise GrammarError when no answer can begin, which the library notices with the first token."""
-    start.compute_bitmask()
-    if start.is_error():
-        message = start.get_error()
-        raise GrammarError("no text matches it" if message.startswith(DEAD_END) else _one_line(message))
 
 
 def _one_line(message: str) -> str:

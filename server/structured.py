@@ -6,12 +6,14 @@ the event loop.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 from msgspec import Raw
 
 from engine.grammar import Compiled, GrammarError
+from engine.grammar_bounds import require_bounds
 from engine.messages import Grammar, GrammarKind
 from server.errors import ApiError, bad_request
 from server.given_json import given_json
@@ -104,7 +106,14 @@ def _json(schema: Any, path: str, param: str, *, lenient: bool) -> Grammar:
 
 
 def _check_schemas(tools: Toolbox, service: Service, *, enforced: bool) -> None:
-    """Each tool's schema by itself, so that an error names it; leniently where nothing is enforced."""
+    """Each tool's schema by itself, so that an error names it; leniently where nothing is enforced.
+
+    Bounds are for all of them together, as that is how they are compiled.
+    """
+    try:
+        require_bounds(calls_grammar(replace(tools, wanted=None)))
+    except GrammarError as error:
+        raise _wrong("tools", error) from None
     for place, tool in enumerate(tools.offered):
         schema = orjson.dumps(arguments_schema(tool)).decode()
         try:
