@@ -182,6 +182,9 @@ class ServeConfig:
     allowed_origins: tuple[str, ...] = option((), "origins whose pages may call from a browser; *: all")
     allowed_methods: tuple[str, ...] = option(("*",), "methods that such pages may use")
     allowed_headers: tuple[str, ...] = option(("*",), "headers that such pages may send")
+    allowed_hosts: tuple[str, ...] = option(
+        (), "names, beside this machine's own, that a server without keys answers as on a loopback address"
+    )
     allow_credentials: bool = option(False, "let such pages send what the browser knows the user by")
     ssl_certfile: Path | None = option(None, "certificate chain in PEM: serve HTTPS")
     ssl_keyfile: Path | None = option(None, "its key in PEM, where that is not in the same file")

@@ -33,6 +33,7 @@ KINDS: Mapping[int, tuple[str, str]] = MappingProxyType(
         408: ("RequestTimeoutError", "request_timeout"),
         413: ("PayloadTooLargeError", "body_too_large"),
         417: ("ExpectationFailedError", "expectation_failed"),
+        421: ("MisdirectedRequestError", "misdirected_request"),
         429: ("RateLimitError", "rate_limit_exceeded"),
         499: ("RequestCancelledError", "request_cancelled"),
         500: ("InternalServerError", "internal_error"),

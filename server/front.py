@@ -9,8 +9,10 @@ from ssl import SSLContext
 from server.access import Access
 from server.config import ServeConfig
 from server.cors import Origins
+from server.hosts import Hosts, local_hosts
 from server.keys import load_keys
 from server.listener import ConnectionLimits
+from server.port import is_loopback
 from server.quota import Quota
 from server.tls import tls_context
 from server.tracing import Tracing, tracing_to
@@ -22,6 +24,8 @@ class Front:
 
     access: Access = field(default_factory=Access)
     origins: Origins = field(default_factory=Origins)
+    hosts: Hosts | None = None
+    """Names under which it answers; None for any."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: SSLContext | None = None
     tracing: Tracing | None = None
@@ -42,7 +46,15 @@ def front_of(config: ServeConfig, environ: Mapping[str, str]) -> Front:
             config.allowed_headers,
             config.allow_credentials,
         ),
+        hosts=_hosts(config) if not len(keys) else None,
         connections=ConnectionLimits(config.max_connections, config.send_timeout),
         tls=tls_context(config.ssl_certfile, config.ssl_keyfile),
         tracing=None if config.otlp_traces_endpoint is None else tracing_to(config.otlp_traces_endpoint),
     )
+
+
+def _hosts(config: ServeConfig) -> Hosts | None:
+    """Where other machines can reach a server, or no browser can, its names are not for it to know."""
+    if config.uds is not None or not is_loopback(config.host):
+        return None
+    return local_hosts(config.host, config.allowed_hosts)

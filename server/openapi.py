@@ -27,6 +27,7 @@ ERRORS: Mapping[int, str] = MappingProxyType(
         408: "The body did not arrive in time",
         413: "The body is too large",
         417: "The Expect header asks for what is not there",
+        421: "A server without keys on a loopback address does not answer as this host",
         429: "Too much is under way, or too much of this key's, or the deadline cannot be met; try again later",
         499: "The request was cancelled by its id",
         500: "The server failed",

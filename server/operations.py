@@ -22,10 +22,10 @@ from server.tokenize import DetokenizeBody, Detokenized, TokenizeBody, Tokens
 
 Body: TypeAlias = type[msgspec.Struct]
 
-READ = (400, 401, 403, 408, 413, 417, 429, 500, 503)
+READ = (400, 401, 403, 408, 413, 417, 421, 429, 500, 503)
 """Errors of whatever has a body."""
 
-ASKED = (400, 401, 403, 500, 503)
+ASKED = (400, 401, 403, 421, 500, 503)
 """Errors of whatever has none."""
 
 

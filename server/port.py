@@ -107,7 +107,17 @@ def is_public(taken: socket.socket) -> bool:
     """Whether other machines may reach it."""
     if taken.family == socket.AF_UNIX:
         return False
-    return not ipaddress.ip_address(taken.getsockname()[0].partition("%")[0]).is_loopback
+    return not _is_loopback(taken.getsockname()[0])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is for this machine alone; raises PortError."""
+    _, address = _resolve(host, 0)
+    return _is_loopback(address[0])
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:

@@ -58,9 +58,9 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
     """Serve until a signal comes; returns the process's exit code. Raises ConfigError."""
     logs.configure(config.log_level, config.log_format)
     notifier = Notifier(os.environ)
-    front = front_of(config, os.environ)
     raise_file_limit(config.max_connections)
     try:
+        front = front_of(config, os.environ)
         require_c_parser()
         # The port is taken first: a minute of fetching and loading should not end in "already in use".
         with _taken(config) as port:

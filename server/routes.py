@@ -18,6 +18,7 @@ from server.errors import error_code, errors_as_json
 from server.feed import close_feed, events
 from server.front import OPEN, Front
 from server.health import LIFE, Life, live, ready
+from server.hosts import HOSTS, guard_hosts
 from server.listing import list_models, remember_start, show_model
 from server.logs import with_fields
 from server.metrics import metrics
@@ -49,6 +50,8 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
     app[LIFE] = Life()
     app[ACCESS] = front.access
     app[ORIGINS] = front.origins
+    if front.hosts is not None:
+        app[HOSTS] = front.hosts
     app[PAGE] = Page()
     app[REGISTER] = Register(service.dispatcher)
     app[DOCUMENT] = encoded()
@@ -123,7 +126,7 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
         _log_end(request, status, time.monotonic() - start)
 
 
-MIDDLEWARES = (log_requests, trace_calls, errors_as_json, guard_origins, authenticate, admit, ration)
+MIDDLEWARES = (log_requests, trace_calls, errors_as_json, guard_hosts, guard_origins, authenticate, admit, ration)
 """From the outside inwards: what turns a call away comes before what reads it."""
 
 

@@ -29,7 +29,8 @@ def parrot_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def post(url: str, body: dict[str, object]) -> tuple[str, bytes]:
     """Status line and body of an answer to a chat request, chunks joined."""
     data = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, **body}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {len(data)}\r\n"
+    head += "Connection: close\r\n\r\n"
     address = urlsplit(url)
     assert address.hostname is not None
     with socket.create_connection((address.hostname, address.port or 80), timeout=60) as connection:
@@ -125,7 +126,7 @@ def test_a_client_that_leaves_frees_its_rows(parrot_url: str) -> None:
     data = json.dumps(body).encode()
     address = urlsplit(parrot_url)
     with socket.create_connection((address.hostname or "", address.port or 80), timeout=60) as connection:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
         connection.sendall(head.encode() + data)
         assert b"200 OK" in connection.recv(4096)
         assert under_way(parrot_url) == 4

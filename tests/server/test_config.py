@@ -98,6 +98,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "requests_per_minute": 13,
         "max_concurrent_requests": 14,
         "allowed_origins": ("https://a.example",),
+        "allowed_hosts": ("llm.example",),
         "allowed_methods": ("GET", "POST"),
         "allowed_headers": ("Authorization",),
         "allow_credentials": True,

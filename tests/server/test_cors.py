@@ -39,7 +39,20 @@ async def test_by_default_no_page_is_let_in_and_none_can_call_behind_the_users_b
 
 async def test_programs_that_are_no_browsers_are_not_concerned(live: Live) -> None:
     assert (await ask(live, "POST", {}))[0] == 200
-    assert (await ask(live, "POST", {"Origin": PAGE}))[0] == 200
+    assert (await ask(live, "POST", {"Origin": live.url}))[0] == 200
+
+
+async def test_a_page_is_foreign_by_its_name_where_the_browser_does_not_say(live: Live) -> None:
+    """Browsers send Sec-Fetch-Site to https and localhost alone: over http in a network, any page could call."""
+    for origin, host, expected in (
+        ("http://evil.example", "box.example:8000", 403),
+        ("http://box.example", "box.example:8000", 403),
+        ("null", "box.example:8000", 403),
+        ("http://box.example:8000", "box.example:8000", 200),
+        ("https://Box.example", "box.example", 200),
+    ):
+        assert (await ask(live, "POST", {"Origin": origin, "Host": host}))[0] == expected, origin
+    assert (await ask(live, "GET", {"Origin": "http://evil.example"}))[0] == 405  # harmless, though not served here
 
 
 async def test_an_origin_that_is_named_may_call_with_a_key_and_read_streams_and_errors(
