@@ -5,6 +5,7 @@ It knows torch and the flags that bear on it; it starts nothing and loads nothin
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -15,6 +16,8 @@ import transformers
 from models.loader import LoadedModel, LoadError
 from scheduler.strategy import STRATEGIES
 from server.config import ServeConfig
+
+log = logging.getLogger(__name__)
 
 CPU_MEMORY_SHARE = 0.25
 """Part of the free memory that K and V may take on a CPU, over all executors, unless --kv-cache-memory says."""
@@ -98,3 +101,26 @@ def capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:
     if tokens < 2:
         raise LoadError("no memory is left for K and V: free some, or choose a smaller model or dtype")
     return tokens
+
+
+def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None:
+    """Raise LoadError where the device cannot hold what --kv-cache-memory asks for; log where less than that is of use.
+
+    capacity  tokens that an executor can use: those of --max-num-seqs rows of the longest context, at most
+    """
+    given = config.kv_cache_memory
+    if given is None:
+        return
+    wanted = capacity * model.kv.bytes_per_token / 2**30
+    if model.device.type == "cuda":
+        executors, free = 1, torch.cuda.mem_get_info(model.device)[0] / 2**30
+    else:
+        executors, free = max(1, config.executors), psutil.virtual_memory().available / 2**30
+    if executors * wanted > free:
+        raise LoadError(
+            f"--kv-cache-memory {given:g}: {executors} x {wanted:.1f} GiB of keys and values do not fit into the "
+            f"{free:.1f} GiB that are free: give less, or lower --max-num-seqs or --max-model-len"
+        )
+    if given - wanted > 0.05 * given:
+        rows = f"--max-num-seqs {config.max_num_seqs} rows of the longest context"
+        log.warning("--kv-cache-memory %g: %s need no more than %.1f GiB, which is what is used", given, rows, wanted)

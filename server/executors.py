@@ -21,7 +21,7 @@ from engine.pipeline import Pipeline
 from models.loader import LoadedModel, LoadError
 from models.text import Text
 from server.config import ServeConfig
-from server.devices import capacity_tokens, context_length, threads
+from server.devices import capacity_tokens, context_length, require_room, threads
 from server.predictors import KINDS, length_of
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ def build_executor(
     """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
     context = context_length(config, model)
     capacity = min(capacity_tokens(config, model), config.max_num_seqs * context)
+    require_room(config, model, capacity)
     if config.max_model_len is not None and capacity < context:
         raise LoadError(
             f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "

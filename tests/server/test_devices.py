@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from models.loader import LoadError
 from server.config import ServeConfig
-from server.devices import cuda_devices, predictor_threads, swap_bytes, threads
+from server.devices import cuda_devices, predictor_threads, require_room, swap_bytes, threads
 
 
 @pytest.fixture
@@ -61,3 +63,27 @@ def test_lengths_are_predicted_by_cores_that_no_executor_needs(machine: pytest.M
     assert predictor_threads("auto") == 2
     machine.setattr("torch.cuda.is_available", lambda: False)
     assert predictor_threads("auto") == 1
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model of 1 MiB of keys and values a token, on a machine with 20 GiB free."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=20 * 2**30))
+    return SimpleNamespace(device=torch.device("cpu"), kv=SimpleNamespace(bytes_per_token=2**20))
+
+
+def test_memory_for_keys_and_values_that_the_machine_does_not_have_is_refused(model: Any) -> None:
+    """The server said that it was ready, and the system ended it once it was busy."""
+    with pytest.raises(LoadError, match=r"--kv-cache-memory 24: 1 x 24.0 GiB of .* into the 20.0 GiB that are free"):
+        require_room(config(kv_cache_memory=24.0), model, 24 * 1024)
+    with pytest.raises(LoadError, match=r"2 x 12.0 GiB"):
+        require_room(config(kv_cache_memory=12.0, executors=2), model, 12 * 1024)
+    require_room(config(kv_cache_memory=12.0), model, 12 * 1024)
+    require_room(config(), model, 24 * 1024)
+
+
+def test_more_memory_than_can_be_used_is_told(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """--kv-cache-memory 100 was ready on a machine with 23 GiB, as all rows together need 11."""
+    require_room(config(kv_cache_memory=100.0), model, 11 * 1024)
+    (record,) = caplog.records
+    assert "--max-num-seqs 32 rows of the longest context need no more than 11.0 GiB" in record.getMessage()
