@@ -67,7 +67,8 @@ class Client:
                 f"no server answers at {url}: start one with `lengthwise serve`, or name another with --base-url"
             ) from error
         if response.status != 200:
-            raise ServerError(f"{url} answers with status {response.status}: {error_message(body)}; name a --model")
+            remedy = "give a key with --api-key" if response.status in (401, 403) else "name a --model"
+            raise ServerError(f"{url} answers with status {response.status}: {error_message(body)}; {remedy}")
         return _first_model(body, url)
 
     async def send(self, shot: Shot, scheduled: float, clock: Clock) -> Outcome:

@@ -27,9 +27,12 @@ from server import (
     systemd_command,
     train_command,
 )
+from server.command_line import CommandLine
 from server.config import ServeConfig, load_config
 from server.flags import add_settings, config_file, given
 from server.openmp import spin_briefly
+from server.places import require_writable
+from server.port import PortError, taken
 from server.settings import PREFIX, ConfigError, settings, strangers
 from server.version import VERSION
 
@@ -46,7 +49,12 @@ ELSEWHERE = ("CONFIG", "CACHE")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Wrong usage exits with 2 at once."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    given_words = sys.argv[1:] if argv is None else argv
+    if not given_words:
+        parser.print_help()
+        return 0
+    args = parser.parse_args(given_words)
     if getattr(args, "computes", False):  # with torch in this process, for commands that may not import the server
         spin_briefly(os.environ)
     try:
@@ -65,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Every command and flag."""
-    parser = argparse.ArgumentParser(prog="lengthwise", description="An LLM inference server that schedules by length.")
+    parser: argparse.ArgumentParser = CommandLine(
+        prog="lengthwise", description="An LLM inference server that schedules by length."
+    )
     parser.add_argument("--version", action="version", version=f"lengthwise {VERSION}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_serve(subparsers)
@@ -114,6 +124,13 @@ def _serve(args: argparse.Namespace) -> int:
     config = load_config(given(args), os.environ, config_file(args, os.environ))
     for stranger in strangers(settings(ServeConfig), os.environ, ELSEWHERE):
         print(f"lengthwise: warning: {stranger}", file=sys.stderr)
+    require_writable(None if config.no_journal else config.journal)
+    try:
+        with taken(config.host, config.port, config.uds):
+            pass  # what is in use is told at once; it is taken for good when torch is there, seconds later
+    except PortError as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1
     spin_briefly(os.environ)
     # These import torch, which other commands and --help can do without.
     from server.app import fetch, open_service

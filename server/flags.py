@@ -40,14 +40,14 @@ def config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path | 
 def _add_setting(parser: argparse.ArgumentParser, setting: Setting) -> None:
     """A flag that leaves no trace unless it is given, so that the environment and the file can have their say."""
     if setting.kind is bool:
-        parser.add_argument(
-            setting.flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=setting.help
-        )
+        action = argparse.BooleanOptionalAction if setting.has_opposite else "store_true"
+        parser.add_argument(setting.flag, action=action, default=argparse.SUPPRESS, help=setting.help)
         return
     parser.add_argument(
         setting.name if setting.positional else setting.flag,
-        action="extend" if setting.many else "store",
-        nargs="?" if setting.positional else "+" if setting.many else None,
+        # One value a flag, and the flag repeated for more: it must not take in the model that comes behind it.
+        action="append" if setting.many else "store",
+        nargs="?" if setting.positional else None,
         type=_converter(setting),
         default=argparse.SUPPRESS,
         metavar=_metavar(setting),
@@ -75,4 +75,5 @@ def _metavar(setting: Setting) -> str:
 
 def _help(setting: Setting) -> str:
     default = " ".join(setting.default) if isinstance(setting.default, tuple) else setting.default
-    return setting.help if default in (None, "") else f"{setting.help} (default: {default})"
+    repeated = "; may be repeated" if setting.many else ""
+    return f"{setting.help}{repeated}" if default in (None, "") else f"{setting.help}{repeated} (default: {default})"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from server.config import ServeConfig
-from server.settings import Setting, settings
+from server.settings import Setting, settings, written
 
 HEAD = """# Every flag of `lengthwise serve`
 
@@ -35,19 +35,21 @@ def _lines() -> Iterator[str]:
 def _default(setting: Setting) -> str:
     if setting.default is None or setting.default == ():
         return ""
+    if isinstance(setting.default, tuple):
+        return f"`{' '.join(setting.default)}`"
     return f"`{str(setting.default).lower() if setting.kind is bool else setting.default}`"
 
 
 def _values(setting: Setting) -> str:
-    several = "one or more" if setting.many else ""
+    several = "may be repeated" if setting.many else ""
     if setting.choices:
         return ", ".join(filter(None, (several, *(f"`{choice}`" for choice in setting.choices))))
     if setting.kind is bool:
-        return f"also `--no-{setting.flag[2:]}`"
+        return f"also `--no-{setting.flag[2:]}`" if setting.has_opposite else ""
     if setting.kind is dict:
         return "a JSON object; in the file, a table"
-    low = "" if setting.low == -math.inf else f"from {setting.low:g}"
-    high = "" if setting.high == math.inf else f"to {setting.high:g}"
+    low = "" if setting.low == -math.inf else f"from {written(setting.low)}"
+    high = "" if setting.high == math.inf else f"to {written(setting.high)}"
     return " ".join(filter(None, (several, low, high)))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the program's."""
     what = "write the API as an OpenAPI document"
-    parser = subparsers.add_parser("openapi", help=what, description=f"{what.capitalize()} to standard output.")
+    parser = subparsers.add_parser("openapi", help=what, description=f"{what[0].upper()}{what[1:]} to standard output.")
     parser.set_defaults(run=run)
 
 

@@ -8,13 +8,18 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 
 class PortError(Exception):
     """The address cannot be had; the message says why and what to do."""
+
+
+def taken(host: str, port: int, path: Path | None) -> AbstractContextManager[socket.socket]:
+    """The socket to serve on, that of a path where there is one; raises PortError."""
+    return take_port(host, port) if path is None else take_path(path)
 
 
 @contextmanager

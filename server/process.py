@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -34,7 +34,7 @@ from server.health import LIFE
 from server.listener import Listener
 from server.notify import Notifier, watched
 from server.parser import ParserError, require_c_parser
-from server.port import PortError, address_of, explain, is_public, publish, take_path, take_port, withdraw
+from server.port import PortError, address_of, explain, is_public, publish, taken, withdraw
 from server.rlimit import raise_file_limit
 from server.routes import build_app
 from server.service import Service
@@ -63,7 +63,7 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
         front = front_of(config, os.environ)
         require_c_parser()
         # The port is taken first: a minute of fetching and loading should not end in "already in use".
-        with _taken(config) as port:
+        with taken(config.host, config.port, config.uds) as port:
             _warn_if_open(port, front)
             with _terminable():
                 fetch(config)
@@ -74,10 +74,6 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
     if code == FAILED:
         _leave_at_once(code)
     return code
-
-
-def _taken(config: ServeConfig) -> AbstractContextManager[socket.socket]:
-    return take_port(config.host, config.port) if config.uds is None else take_path(config.uds)
 
 
 def _warn_if_open(port: socket.socket, front: Front) -> None:

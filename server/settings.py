@@ -67,6 +67,11 @@ class Setting:
         return "--" + self.name.replace("_", "-")
 
     @property
+    def has_opposite(self) -> bool:
+        """Whether a switch has a flag to turn it off as well; one that is a `no` would need a double one."""
+        return not self.name.startswith("no_")
+
+    @property
     def variable(self) -> str:
         return PREFIX + self.name.upper()
 
@@ -108,8 +113,13 @@ class Setting:
     @property
     def _range(self) -> str:
         if self.high == math.inf:
-            return f"at least {self.low:g}"
-        return f"between {self.low:g} and {self.high:g}"
+            return f"at least {written(self.low)}"
+        return f"between {written(self.low)} and {written(self.high)}"
+
+
+def written(bound: float) -> str:
+    """A bound in all its digits."""
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
 _TOML_TYPES: Mapping[type[Value], tuple[type, ...]] = types.MappingProxyType(
@@ -189,7 +199,7 @@ def strangers(known: Sequence[Setting], environ: Mapping[str, str], others: Iter
     """
     names = [*(setting.name.upper() for setting in known), *others]
     found = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
-    return [f"{PREFIX}{name} is no setting{_suggestion(name, names, PREFIX)}" for name in found if name not in names]
+    return [f"{PREFIX}{name} is no setting{_setting_meant(name, names, PREFIX)}" for name in found if name not in names]
 
 
 def _from_file(known: Sequence[Setting], file: Path | None) -> dict[str, object]:
@@ -200,7 +210,7 @@ def _from_file(known: Sequence[Setting], file: Path | None) -> dict[str, object]
     for key, value in _read(file).items():
         setting = by_name.get(key.replace("-", "_"))
         if setting is None:
-            raise ConfigError(f"{file}: unknown key {key!r}{_suggestion(key, by_name)}")
+            raise ConfigError(f"{file}: unknown key {key!r}{_setting_meant(key, by_name)}")
         values[setting.name] = _named(f"{file}: {key}", setting.from_toml, value)
     return values
 
@@ -214,9 +224,14 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: is not valid TOML: {error}") from None
 
 
-def _suggestion(key: str, names: Iterable[str], prefix: str = "") -> str:
-    near = difflib.get_close_matches(key.replace("-", "_"), list(names), n=1)
-    return f"; did you mean {prefix}{near[0]}?" if near else "; `lengthwise serve --help` lists them all"
+def suggestion(word: str, names: Iterable[str], prefix: str = "") -> str:
+    """What to say of a word that is none of these: the nearest of them, if one is near."""
+    near = difflib.get_close_matches(word, list(names), n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def _setting_meant(key: str, names: Iterable[str], prefix: str = "") -> str:
+    return suggestion(key.replace("-", "_"), names, prefix) or "; `lengthwise serve --help` lists them all"
 
 
 def _named(source: str, convert: Callable[[Any], object], value: object) -> object:

@@ -287,7 +287,11 @@ async def test_the_model_is_the_first_that_the_server_lists() -> None:
     [
         (plain("200 OK", b'{"data":[]}'), "lists no model: name one with --model"),
         (plain("200 OK", b"hello"), "lists no model: name one with --model"),
-        (plain("401 Unauthorized", b'{"error":"Unauthorized"}'), "status 401: Unauthorized"),
+        (
+            plain("401 Unauthorized", b'{"error":"Unauthorized"}'),
+            "status 401: Unauthorized; give a key with --api-key$",
+        ),
+        (plain("404 Not Found", b'{"error":"nothing"}'), "status 404: nothing; name a --model$"),
     ],
 )
 async def test_a_server_without_models(answer: Answer, message: str) -> None:

@@ -26,3 +26,6 @@ def test_a_line_says_what_may_be_given() -> None:
     assert "| `--port` | `8000` | from 0 to 65535 |" in page
     assert "| `--enforce-eager` | `false` | also `--no-enforce-eager` |" in page
     assert "`baton-pd`" in page
+    assert "| `--allowed-methods` | `*` | may be repeated |" in page
+    assert "| `--seed` |  | from 0 to 9223372036854775807 |" in page
+    assert "| `--no-journal` | `false` |  |" in page
