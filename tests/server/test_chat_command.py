@@ -95,7 +95,7 @@ async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(l
 async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_begins(live: Live) -> None:
     live.dispatcher.pause, live.dispatcher.ahead, live.dispatcher.expected = 0, 2, 1.25
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "server.cli", "chat", "--url", live.url]
+    command = [*PROGRAM, "chat", "--url", live.url]
     process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=follower, stderr=PIPE)
     os.close(follower)
     terminal = asyncio.StreamReader()
