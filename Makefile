@@ -31,7 +31,7 @@ chat: $(RUNTIME) ## talk to a running server
 	@exec $(BIN)/lengthwise chat $(ARGS)
 
 bench: $(RUNTIME) ## compare a running engine with static batches
-	@exec $(BIN)/python -P -m loadgen.static_batch $(ARGS)
+	@exec $(BIN)/python -P -m loadgen.experiments.static_batch $(ARGS)
 
 test: $(TESTING) ## run the tests
 	@exec $(PYTEST) $(ARGS)
@@ -47,7 +47,7 @@ check: $(TESTING) ## formatting, lint, types and tests
 
 docs: $(RUNTIME) ## write anew what in docs/ is made from the program
 	@$(BIN)/lengthwise openapi > docs/openapi.json
-	@$(BIN)/python -P -m server.flags_document > docs/flags.md
+	@$(BIN)/python -P -m server.cli.flags_document > docs/flags.md
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

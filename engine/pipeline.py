@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from engine import sampling
-from engine.arena import ArenaFull
-from engine.batch import RunningBatch
-from engine.grammar import GrammarFault, Grammars, Matcher
+from engine.forward.batch import RunningBatch
+from engine.forward.prefill import Prefill
+from engine.forward.prefill_stream import PrefillStream
 from engine.group import Group
-from engine.kv import RowKv
-from engine.lane import Lane
-from engine.lobby import Lobby, Staged
+from engine.kv.arena import ArenaFull
+from engine.kv.host_store import HostStore
+from engine.kv.row_kv import RowKv
 from engine.messages import (
     BatchShape,
     Cause,
@@ -33,11 +32,12 @@ from engine.messages import (
     Tally,
     Terms,
 )
-from engine.offload import HostStore
-from engine.prefill import Prefill
+from engine.queues import Queues, Staged
 from engine.row import Choice, Rank, Row
+from engine.sampling import sampler as sampling
+from engine.sampling.grammar import GrammarFault, Grammars, Matcher
 from engine.similar import similar_lengths
-from models.loader import LoadedModel
+from models.network.loader import LoadedModel
 from models.text import Text
 
 log = logging.getLogger(__name__)
@@ -68,8 +68,8 @@ class Pipeline:
         self._store = HostStore() if store is None else store
         self._grammars = Grammars(text, model.vocab_size, model.end_token_ids) if grammars is None else grammars
         self._rows: dict[RowId, Row] = {}
-        self._lobby = Lobby()
-        self._lane = Lane(model.device)
+        self._lobby = Queues()
+        self._lane = PrefillStream(model.device)
         self._reading = False  # whether a chunk of prefill is under way in the lane
         self._closed: Group | None = None  # whose rows the batch is running, if nobody may join them
         self._admitted = 0

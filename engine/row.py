@@ -13,10 +13,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.grammar import Matcher
 from engine.group import Group
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, SamplingParams, Terms, TokenLogprob
-from engine.repetition import RepetitionDetector
+from engine.sampling.grammar import Matcher
+from engine.sampling.repetition import RepetitionDetector
 from models.text import StopMatcher, Text, TextStream
 
 Rank: TypeAlias = tuple[int, int]

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from models.catalog import EMBEDDER_MAX_TOKENS
-from models.errors import CatalogError
-from models.packing import pack_encoder
+from models.catalog.catalog import EMBEDDER_MAX_TOKENS
+from models.catalog.errors import CatalogError
+from models.network.packing import pack_encoder
 
 BATCH = 8
 """Texts in one forward pass. On a CPU larger ones are no faster, and carry more padding."""

@@ -8,42 +8,42 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH
-from scheduler.adaptive import AdaptiveBatcher
 from scheduler.assignment import Observer
-from scheduler.batch_learning import BatchLearning, Submit, inline
-from scheduler.batch_order import BATCH_ORDERS
-from scheduler.batching import Batcher, BatcherFactory, Kit, Limits
-from scheduler.bilinear import Bilinear
-from scheduler.cheapest import join_cheapest
-from scheduler.dealt import DealtBatcher
-from scheduler.fixed import FixedBatcher
-from scheduler.join import JoinBatcher
-from scheduler.memory import MEMORIES
-from scheduler.nearest import Nearest
-from scheduler.nearest_lessons import NearestLessons, profile_lessons
-from scheduler.order import ORDERS, Aging
+from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits
+from scheduler.batching.cheapest import join_cheapest
+from scheduler.batching.continuous import ContinuousBatcher
+from scheduler.batching.dp_batcher import DpBatcher
+from scheduler.batching.memory import MEMORIES
+from scheduler.batching.preemption import PREEMPTIONS, Preemption
+from scheduler.batching.round_robin import RoundRobinBatcher
+from scheduler.batching.static import StaticBatcher
+from scheduler.batching.wma_batcher import WmaBatcher
 from scheduler.placement import PLACEMENTS, Placement
-from scheduler.preemption import PREEMPTIONS, Preemption
-from scheduler.refit_lessons import Grounds, RefitLessons
-from scheduler.refitted import Refitted
-from scheduler.serving_time import SERVING_TIMES, ServingTime
-from scheduler.sliced import SlicedBatcher
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.estimator import SERVING_TIMES, ServingTime
+from scheduler.serving_time.learning import BatchLearning, Submit, inline
+from scheduler.serving_time.nearest import Nearest
+from scheduler.serving_time.nearest_lessons import NearestLessons, profile_lessons
+from scheduler.serving_time.refit_lessons import RefitData, RefitLessons
+from scheduler.serving_time.refitted import Refitted
 from scheduler.strategy import Strategy
-from scheduler.work import work_of
+from scheduler.waiting.batch_order import BATCH_ORDERS
+from scheduler.waiting.order import ORDERS, Aging
+from scheduler.waiting.work import work_of
 
 BATCHERS = MappingProxyType[str, BatcherFactory](
     {
-        "join": JoinBatcher,
+        "join": ContinuousBatcher,
         "join-cheapest": join_cheapest,
-        "fixed": FixedBatcher,
-        "one": partial(FixedBatcher, rows=1),
-        "wma": AdaptiveBatcher,
-        "wma-fixed": partial(AdaptiveBatcher, fixed_size=True),
-        "dealt-fixed": partial(DealtBatcher, local=FixedBatcher),
-        "dealt-join": partial(DealtBatcher, local=JoinBatcher),
-        "dp": SlicedBatcher,
-        "dp-capped": partial(SlicedBatcher, capped=True),
-        "dp-adaptive": partial(SlicedBatcher, adaptive=True),
+        "fixed": StaticBatcher,
+        "one": partial(StaticBatcher, rows=1),
+        "wma": WmaBatcher,
+        "wma-fixed": partial(WmaBatcher, fixed_size=True),
+        "dealt-fixed": partial(RoundRobinBatcher, local=StaticBatcher),
+        "dealt-join": partial(RoundRobinBatcher, local=ContinuousBatcher),
+        "dp": DpBatcher,
+        "dp-capped": partial(DpBatcher, capped=True),
+        "dp-adaptive": partial(DpBatcher, adaptive=True),
     }
 )
 
@@ -71,7 +71,7 @@ def assemble(
     limits: Limits,
     serving_time: Bilinear | None = None,
     submit: Submit = inline,
-    grounds: Grounds | None = None,
+    grounds: RefitData | None = None,
 ) -> Parts:
     """Look each part up and put them together; `submit` is for what one of them learns while others work.
 
@@ -104,7 +104,7 @@ def _learning(
     limits: Limits,
     profile: Bilinear | None,
     submit: Submit,
-    grounds: Grounds | None,
+    grounds: RefitData | None,
 ) -> BatchLearning[Any] | None:
     """Who teaches the estimator, if it can be taught."""
     if profile is not None and isinstance(estimator, Nearest):

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from engine.messages import ExecutorDied, Pause, Report, SamplingParams, StepReport, Stop
 from scheduler.assembly import Parts
-from scheduler.books import Books
+from scheduler.batching.preemption import Preemption
 from scheduler.clock import Clock, earlier
 from scheduler.deadlines import Deadlines
-from scheduler.ledger import Ledger
-from scheduler.preemption import Preemption
+from scheduler.observers import Ledger
 from scheduler.refusal import Refused, TooLate
 from scheduler.request import Failure, Request, State, Times
+from scheduler.request_table import Books
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
+from scheduler.batching.wma import Lengths
 from scheduler.request import Request
-from scheduler.wma import Lengths
 
 
 def expected_lengths(request: Request, context_length: int | None) -> Lengths:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
-from scheduler.remaining import expected_remaining
+from scheduler.remaining_length import expected_remaining
 from scheduler.worker import Worker
 
 Placement: TypeAlias = Callable[[Sequence[Worker]], Sequence[Worker]]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from models.loader import LoadedModel, load
+from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests import tiny
 from tests.live_server import serve

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LogitsProcessor, LogitsProcessorL
 
 from engine.messages import RowSpec
 from engine.row import Choice, Row
-from engine.sampling import sample
+from engine.sampling.sampler import sample
 from models.text import Text
 
 

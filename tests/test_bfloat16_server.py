@@ -15,7 +15,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
 from tests import tiny
-from tests.engine.grammars import SCHEMAS
+from tests.engine.sampling.grammars import SCHEMAS
 from tests.live_server import serve
 
 MODEL = "tiny"

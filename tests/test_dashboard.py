@@ -12,14 +12,14 @@ import aiohttp
 import pytest
 
 from engine.messages import ExecutorDied
-from server.access import Access
-from server.front import Front
-from server.keys import Keyring
-from server.service import Limits
+from server.api.service import Limits
+from server.http.access import Access
+from server.http.front import Front
+from server.http.keys import Keyring
 from tests.browser import CHROMIUM, Page, chromium, opened_page
+from tests.server.dashboard.test_feed import Theatre
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, live_server
-from tests.server.test_feed import Theatre
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, as Debian's package `chromium`")
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from engine.messages import Grammar, GrammarKind
-from tests.engine.bombs import BOMBS
+from tests.engine.sampling.bombs import BOMBS
 
 GROWTH = 300 * 2**20
 """Bytes that all of them together may cost; one of them took 6 GB."""

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 from tests.live_server import serve
+from tests.server.api.trimming_reader import TrimmingReader
 from tests.server.live import chat_body
-from tests.server.trimming_reader import TrimmingReader
 
 BODY = chat_body(max_tokens=12, ignore_eos=True, temperature=0, stream=True, stream_options={"include_usage": True})
 

@@ -20,8 +20,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from server.openapi import document
-from server.operations import OPERATIONS, Operation
+from server.api.openapi import document
+from server.api.operations import OPERATIONS, Operation
 from tests import tiny
 from tests.live_server import serve
 

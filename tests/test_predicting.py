@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from scheduler.journal_file import BatchEntry, RequestEntry, read
+from scheduler.journal.file import BatchEntry, RequestEntry, read
 from tests.live_server import serve
 from tests.models import tiny_embedder
 

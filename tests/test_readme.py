@@ -14,8 +14,8 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from loadgen.engine import floor
-from server import cli
+from loadgen.experiments.engine import floor
+from server.cli import main as cli
 from tests.live_server import serve
 
 ROOT = Path(__file__).parent.parent

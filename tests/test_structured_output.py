@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 
 from tests import tiny
 from tests.clients import under_way
-from tests.engine.grammars import SCHEMAS, closed, text
+from tests.engine.sampling.grammars import SCHEMAS, closed, text
 from tests.live_server import serve
 
 MODEL = "tiny"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from engine.messages import SamplingParams
 from scheduler.request import Failure, State
-from server.app import open_service
-from server.config import load_config
+from server.cli.config import load_config
+from server.process.app import open_service
 
 
 async def test_no_thread_outlives_its_service(tiny_folder: Path) -> None:

@@ -27,9 +27,9 @@ from engine.messages import (
 from engine.similar import similar_lengths
 from engine.simulated.batch import SimulatedBatch
 from engine.simulated.cost import Cost
-from engine.simulated.lobby import SimulatedLobby
 from engine.simulated.outbox import Outbox
 from engine.simulated.prefill import SimulatedPrefill
+from engine.simulated.queues import SimulatedQueues
 from engine.simulated.row import Rank, SimulatedRow
 from engine.simulated.store import Kept, SimulatedStore
 from engine.simulated.work import Kind, Work
@@ -52,7 +52,7 @@ class SimulatedPipeline:
         self._store = store
         self._max_prefill_tokens = max_prefill_tokens
         self._rows: dict[RowId, SimulatedRow] = {}
-        self._lobby = SimulatedLobby()
+        self._lobby = SimulatedQueues()
         self._closed: Group | None = None  # whose rows the batch is running, if nobody may join them
         self._admitted = 0
         self._prefilled = False  # whether the last work was a chunk of prefill

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from loadgen.client.request import RequestFormError
 from loadgen.compare import files
 from loadgen.compare.document import Setting, flags_of
 from loadgen.compare.files import FolderError
@@ -21,8 +22,7 @@ from loadgen.compare.progress import CompareProgress
 from loadgen.compare.record import Comparison
 from loadgen.compare.rounds import play_rounds
 from loadgen.compare.terminal import summary
-from loadgen.request import RequestFormError
-from loadgen.schedule import ScheduleError
+from loadgen.load.schedule import ScheduleError
 from loadgen.workload import table as workload
 from loadgen.workload.table import WorkloadError
 

@@ -15,8 +15,8 @@ from loadgen.compare.quantities import COUNTS, QUANTITIES
 from loadgen.compare.record import Comparison
 from loadgen.compare.secrets import hide
 from loadgen.compare.verdict import Verdict, spread
-from loadgen.scale import number
-from loadgen.svg import STYLE as CHART_STYLE
+from loadgen.plots.scale import number
+from loadgen.plots.svg import STYLE as CHART_STYLE
 
 STYLE = """
 :root { color-scheme: light dark; --ground: #ffffff; --ink: #1b1b1b; --faint: #5c5c5c; --edge: #d5d5d5;

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from xml.etree.ElementTree import Element
 
-from loadgen.chart import Chart, Line, stairs, thinned
-from loadgen.chart import Point as Place
-from loadgen.compare.bars import Bar, bar_chart
 from loadgen.compare.plan import Contestant, Point
 from loadgen.compare.quantities import QUANTITIES, Quantity
 from loadgen.compare.record import Comparison
 from loadgen.compare.verdict import Spread, spread
-from loadgen.scale import number
+from loadgen.plots.bars import Bar, bar_chart
+from loadgen.plots.chart import Chart, Line, stairs, thinned
+from loadgen.plots.chart import Point as Place
+from loadgen.plots.scale import number
 
 CURVE_POINTS = 300
 """More on a curve are not seen."""

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from loadgen.client.outcome import Outcome
 from loadgen.compare.plan import Contestant, Plan
 from loadgen.compare.record import Play, Trouble
 from loadgen.compare.secrets import hide
-from loadgen.load import Observer
-from loadgen.outcome import Outcome
-from loadgen.scale import number
+from loadgen.load.load import Observer
+from loadgen.plots.scale import number
 
 LINE_INTERVAL = 10.0
 

@@ -16,9 +16,11 @@ from typing import Protocol
 
 import uvloop
 
-from loadgen.arrivals import Arrivals
-from loadgen.bench import Benchmark, BenchOptions, bench
-from loadgen.client import ServerError, Target
+from loadgen.bench.report import error_lines
+from loadgen.bench.result import client_json, figures_json, run_json
+from loadgen.bench.run import Benchmark, BenchOptions, bench
+from loadgen.client.client import ServerError, Target
+from loadgen.client.prompt import Prompt
 from loadgen.compare.machine import theft
 from loadgen.compare.own_server import OwnServer, ServerFailure, own_server
 from loadgen.compare.plan import Contestant, Plan, Point
@@ -26,10 +28,8 @@ from loadgen.compare.record import Comparison, Play, Trouble
 from loadgen.compare.secrets import hide
 from loadgen.compare.server_figures import figures as server_figures
 from loadgen.compare.server_figures import scrape
-from loadgen.load import Observer
-from loadgen.prompt import Prompt
-from loadgen.report import error_lines
-from loadgen.result import client_json, figures_json, run_json
+from loadgen.load.arrivals import Arrivals
+from loadgen.load.load import Observer
 
 KEYS = "LENGTHWISE_API_KEY"
 """The variable with a server's keys, which wins over those of its configuration file."""

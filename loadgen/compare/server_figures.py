@@ -10,7 +10,7 @@ from typing import TypeAlias
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.client import Target
+from loadgen.client.client import Target
 
 Samples: TypeAlias = Mapping[tuple[str, str], float]
 """By a sample's name and its `executor` label, summed over all other labels."""

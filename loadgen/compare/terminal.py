@@ -13,7 +13,7 @@ from loadgen.compare.plan import Point
 from loadgen.compare.quantities import Quantity, quantity
 from loadgen.compare.record import Comparison
 from loadgen.compare.verdict import spread
-from loadgen.scale import number
+from loadgen.plots.scale import number
 
 SHOWN = ("request_throughput", "mean_jct_ms", "p99_jct_ms", "mean_ttft_ms")
 

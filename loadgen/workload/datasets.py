@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from loadgen.prompt import Prompt
+from loadgen.client.prompt import Prompt
 from loadgen.workload import sharegpt, tasks
 from loadgen.workload.errors import WorkloadError
 from loadgen.workload.flags import Choice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loadgen.prompt import Prompt
+from loadgen.client.prompt import Prompt
 from loadgen.workload.tokens import Count
 
 

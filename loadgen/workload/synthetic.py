@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from loadgen.prompt import Prompt
+from loadgen.client.prompt import Prompt
 from loadgen.workload.lengths import clip
 from loadgen.workload.tokens import RandomTokens
 

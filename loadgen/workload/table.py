@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loadgen.prompt import Prompt
+from loadgen.client.prompt import Prompt
 from loadgen.workload import flags
 from loadgen.workload.datasets import DATASETS, Order
 from loadgen.workload.errors import WorkloadError

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from engine.arena import KvArena
-from engine.batch import RunningBatch
+from engine.forward.batch import RunningBatch
+from engine.kv.arena import KvArena
 from engine.messages import RowId, RowSpec, RowUpdate, SamplingParams
 from engine.pipeline import Pipeline
 from engine.row import Row
-from models.cache import KvStore
-from models.loader import LoadedModel
+from models.network.kv_adapter import KvStore
+from models.network.loader import LoadedModel
 from models.text import Text
 
 END_TOKEN = 2

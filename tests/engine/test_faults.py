@@ -8,14 +8,14 @@ import pytest
 from torch import Tensor
 
 from engine import pipeline as pipeline_module
-from engine import sampling
-from engine.arena import KvArena
+from engine.forward.prefill import Prefill
+from engine.kv.arena import KvArena
 from engine.messages import FinishReason, RowId, RowUpdate
 from engine.pipeline import Pipeline
-from engine.prefill import Prefill
 from engine.row import Choice, Row
-from models.cache import KvStore
-from models.loader import LoadedModel
+from engine.sampling import sampler as sampling
+from models.network.kv_adapter import KvStore
+from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import faulty, finish, pipeline_of, spec, tokens_of
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.arena import KvArena
-from engine.batch import RunningBatch
-from engine.kv import RowKv
+from engine.forward.batch import RunningBatch
+from engine.kv.arena import KvArena
+from engine.kv.row_kv import RowKv
 from engine.messages import FinishReason, RowId
 from engine.pipeline import Pipeline
-from models.cache import KvStore
-from models.loader import LoadedModel
+from models.network.kv_adapter import KvStore
+from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import faulty, finish, pipeline_of, spec, tokens_of
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.arena import KvArena
-from engine.batch import RunningBatch
-from engine.kv import RowKv
+from engine.forward.batch import RunningBatch
+from engine.kv.arena import KvArena
+from engine.kv.row_kv import RowKv
 from engine.messages import RowSpec
 from engine.pipeline import Pipeline
 from engine.row import Row
-from models.loader import LoadedModel
+from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import finish, pipeline_of, spec, tokens_of
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine.arena import KvArena
-from engine.batch import choose_view
-from engine.kv import RowKv
-from models.cache import KvShape
-from scheduler.bilinear import Bilinear
-from scheduler.dp import partition
+from engine.forward.batch import choose_view
+from engine.kv.arena import KvArena
+from engine.kv.row_kv import RowKv
+from models.network.kv_adapter import KvShape
+from scheduler.batching.dp import partition
+from scheduler.serving_time.bilinear import Bilinear
 
 SHAPE = KvShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.float32, device=torch.device("cpu"))
 MODEL = Bilinear(p1=1e-4, p2=1e-3, p3=1e-5, p4=5e-3, d1=1e-6, d2=1e-4, d3=1e-6, d4=2e-2)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.arena import KvArena
-from engine.batch import RunningBatch
+from engine.forward.batch import RunningBatch
+from engine.kv.arena import KvArena
+from engine.kv.host_store import HostStore
 from engine.messages import (
     NO_LENGTH,
     REPETITION,
@@ -23,12 +24,11 @@ from engine.messages import (
     RowUpdate,
     Terms,
 )
-from engine.offload import HostStore
 from engine.pipeline import Pipeline
-from engine.repetition import LEAST_TOKENS
+from engine.sampling.repetition import LEAST_TOKENS
 from engine.similar import similar_lengths
-from models.cache import KvStore
-from models.loader import LoadedModel
+from models.network.kv_adapter import KvStore
+from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import faulty, finish, pipeline_of, row_of, spec, tokens_of
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from engine.messages import Entry, RowId, RowSpec, Terms
-from models.loader import LoadedModel
+from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import spec
 from tests.engine.twins import Engine, MakeTwin, Simulated, Twin

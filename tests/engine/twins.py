@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
-from engine.arena import KvArena
-from engine.batch import RunningBatch
+from engine.forward.batch import RunningBatch
+from engine.kv.arena import KvArena
 from engine.messages import HandedBack, RowId, RowSpec, RowUpdate, Terms
 from engine.pipeline import Pipeline
 from engine.row import Row
@@ -16,7 +16,7 @@ from engine.simulated.batch import SimulatedBatch
 from engine.simulated.pipeline import SimulatedPipeline
 from engine.simulated.row import SimulatedRow
 from engine.simulated.store import SimulatedStore
-from models.loader import LoadedModel
+from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.simulated.device import STEADY
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.program import PROGRAM
-from models.wheel import PIP
+from models.catalog.wheel import PIP
 from server.version import VERSION
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from models.packaged import PackagedModel
-from models.progress import Advance
+from models.catalog.packaged import PackagedModel
+from models.catalog.progress import Advance
 
 FILES = {
     "config.json": b'{"model_type": "llama"}',

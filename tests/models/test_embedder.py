@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from models import embedder as module
-from models import packing
-from models.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
+from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
 from models.embedder import Embedder
+from models.network import packing
 from tests.models import tiny_embedder
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scheduler.journal import Journal
-from scheduler.journal_file import BatchEntry, RequestEntry
+from scheduler.journal.file import BatchEntry, RequestEntry
+from scheduler.journal.writer import Journal
 
 
 def request_entry(

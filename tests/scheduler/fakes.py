@@ -18,12 +18,12 @@ from engine.messages import (
     StepReport,
     Terms,
 )
-from scheduler.batching import Kit, Limits
-from scheduler.memory import Memory, scale
-from scheduler.order import Order as Ranking
-from scheduler.order import fcfs
+from scheduler.batching.batcher import Kit, Limits
+from scheduler.batching.memory import Memory, scale
 from scheduler.plan import Returns
 from scheduler.request import Request, Times
+from scheduler.waiting.order import Order as Ranking
+from scheduler.waiting.order import fcfs
 from scheduler.worker import Worker
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from engine.messages import Cause, FinishReason, HandedBack, SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching import Limits
+from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.refusal import TooLate
 from scheduler.request import Failure, Request, State

@@ -18,7 +18,7 @@ from engine.messages import (
     Stop,
 )
 from scheduler.assembly import assemble
-from scheduler.batching import Limits
+from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Failure, Request, State
 from scheduler.strategy import STRATEGIES

@@ -11,11 +11,11 @@ import pytest
 
 from engine.messages import Admit, Cause, ExecutorDied, FinishReason, HandedBack, RowId, SamplingParams
 from scheduler.assembly import Parts, assemble
-from scheduler.batching import Limits
-from scheduler.bilinear import Bilinear
+from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.placement import max_min
 from scheduler.request import Request, State
+from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, token

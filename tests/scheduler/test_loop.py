@@ -10,14 +10,14 @@ import pytest
 
 from engine.messages import Admit, Cancel, ExecutorDied, FinishReason, RowId, RowUpdate, SamplingParams
 from scheduler.assembly import Parts, assemble
-from scheduler.batching import Limits
-from scheduler.bilinear import Bilinear
+from scheduler.batching.batcher import Limits
+from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.dispatcher import Dispatcher
-from scheduler.join import JoinBatcher
 from scheduler.placement import idle_first
 from scheduler.plan import Plan
 from scheduler.refusal import Refused
 from scheduler.request import Request, State
+from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, kit, port, token
@@ -49,7 +49,7 @@ async def test_the_loop_wakes_for_arrivals_and_reports() -> None:
         await running
 
 
-class PatientBatcher(JoinBatcher):
+class PatientBatcher(ContinuousBatcher):
     """Lets nothing go before a moment that it asks to be woken at."""
 
     def wake_at(self, now: float) -> float | None:
@@ -194,7 +194,7 @@ async def test_no_request_is_lost_and_none_ends_twice(seed: int, executors: int,
         world.dispatcher.submit([1], SamplingParams(max_tokens=1))
 
 
-class BrokenBatcher(JoinBatcher):
+class BrokenBatcher(ContinuousBatcher):
     """A strategy's part with bugs."""
 
     def take(self, worker: Worker, now: float) -> Plan | None:

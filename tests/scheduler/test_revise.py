@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from scheduler.assembly import assemble
-from scheduler.batching import Limits
-from scheduler.bilinear import Bilinear
+from scheduler.batching.batcher import Limits
 from scheduler.request import Request
+from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import request, worker
 

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.assembly import assemble
-from scheduler.batch_learning import Lesson
-from scheduler.batching import Limits
+from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
-from scheduler.learning import Learning, ServedRow
 from scheduler.length.cache import LengthCache
 from scheduler.length.forest import Examples
-from scheduler.length.front import Front
 from scheduler.length.history import LengthHistory
+from scheduler.length.learning import Learning, ServedRow
+from scheduler.length.microbatch import Front
+from scheduler.serving_time.learning import Lesson
 from scheduler.strategy import STRATEGIES
-from server.feed import Feed
-from server.gauges import Gauges, Sources
-from server.lengths import Learned
-from server.metrics import Metrics
+from server.dashboard.feed import Feed
+from server.lengths.lengths import Learned
+from server.observe.gauges import Gauges, Sources
+from server.observe.metrics import Metrics
 from tests.scheduler.fakes import FakePort, VirtualClock, port
-from tests.scheduler.length.test_front import FakePredictor, query
+from tests.scheduler.length.test_microbatch import FakePredictor, query
 
 
 @dataclass(frozen=True, slots=True)

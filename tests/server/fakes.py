@@ -12,16 +12,16 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from engine.grammar import Grammars
 from engine.messages import FinishReason, RowUpdate, SamplingParams, TokenLogprob
-from models.catalog import CatalogError
-from models.generation_config import SamplingDefaults
+from engine.sampling.grammar import Grammars
+from models.catalog.catalog import CatalogError
+from models.network.generation_config import SamplingDefaults
 from models.text import TextError
 from scheduler.length.distribution import LengthDistribution
 from scheduler.refusal import Refused
 from scheduler.request import Failure, Request, State, Times
-from server.config import ServeConfig
-from server.service import Limits, Service
+from server.api.service import Limits, Service
+from server.cli.config import ServeConfig
 
 ANSWER = "Grüße, 世界 😀!"
 REFUSED = "{{refused}}"

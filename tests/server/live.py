@@ -13,9 +13,9 @@ from typing import Any
 import aiohttp
 import orjson
 
-from server.front import OPEN, Front
-from server.process import listening
-from server.service import Limits, Service
+from server.api.service import Limits, Service
+from server.http.front import OPEN, Front
+from server.process.life import listening
 from tests.server.fakes import FakeDispatcher, fake_service
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from threading import Event
 
-from server.config import ServeConfig, load_config
-from server.process import serve
+from server.cli.config import ServeConfig, load_config
+from server.process.life import serve
 from tests.server.fakes import open_fake_service
 
 

@@ -24,7 +24,7 @@ from engine.messages import (
 )
 from engine.simulated.pipeline import GLANCE
 from engine.simulated.store import SimulatedStore
-from scheduler.bilinear import Bilinear
+from scheduler.serving_time.bilinear import Bilinear
 from tests.engine.simulated.device import Device, row
 
 

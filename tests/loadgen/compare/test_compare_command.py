@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from loadgen.program import PROGRAM
-from server import cli
+from server.cli import main as cli
 from tests.loadgen.scripted import HEAD, Answer, finish, plain, said, scripted, stream, usage
 
 ROOT = Path(__file__).parents[3]

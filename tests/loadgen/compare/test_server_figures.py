@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.client import Target
+from loadgen.client.client import Target
 from loadgen.compare.server_figures import NOTHING, figures, parse, scrape
 from tests.loadgen.scripted import plain, scripted
 

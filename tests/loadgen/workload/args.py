@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from loadgen.prompt import Prompt
+from loadgen.client.prompt import Prompt
 from loadgen.workload.table import add_flags, load
 
 

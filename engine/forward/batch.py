@@ -1,0 +1,208 @@
+"""The running batch: rows and the arena that holds their K and V, kept in step. The only place that changes both.
+
+Knows no queue and no order of merit: who joins and who leaves is decided above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.forward.graphs import DecodeGraphs
+from engine.kv.arena import ArenaFull, KvArena
+from engine.kv.row_kv import RowKv
+from engine.messages import BatchShape, RowId, Tally
+from engine.row import Row
+from models.network.loader import LoadedModel
+
+HEADROOM = 32
+"""Columns that must stay free when a row joins others: a row that would have to leave again in a few steps
+costs two copies for nothing."""
+
+
+class RunningBatch:
+    """Rows that decode together, row i of the list being row i of the arena."""
+
+    def __init__(
+        self, model: LoadedModel, arena: KvArena, *, headroom: int = HEADROOM, graphs: DecodeGraphs | None = None
+    ) -> None:
+        self._model = model
+        self._headroom = headroom
+        self._graphs = graphs
+        self.arena = arena
+        self.rows: list[Row] = []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def fits(self, length: int, *, lasting: bool = True, beside: Collection[Row] | None = None) -> bool:
+        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps.
+
+        `beside`: if only these of the rows that run were left.
+        """
+        rows, window = self._left(beside)
+        return self._view_for(rows + 1, max(window, length), lasting=lasting) is not None
+
+    def admits(self, lengths: Sequence[int], *, beside: Collection[Row] | None = None) -> bool:
+        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest.
+
+        `beside`: if only these of the rows that run were left.
+        """
+        rows, window = self._left(beside)
+        return self._view_for(rows + len(lengths), window + max(lengths) - 1) is not None
+
+    def insert(self, row: Row, kv: RowKv, *, lasting: bool = True) -> None:
+        """Let a row join (Baton's embed); raises ArenaFull unless `fits`."""
+        self._make_room(1, max(self.arena.window, kv.length), lasting=lasting)
+        self.arena.insert(kv)
+        self.rows.append(row)
+
+    def remove(self, row: Row, *, wipe: bool = False) -> None:
+        """Let a row leave; its place and memory are free at once. `wipe` for rows that computed NaN."""
+        place = self.rows.index(row)
+        self.arena.remove(place, wipe=wipe)
+        last = self.rows.pop()
+        if last is not row:
+            self.rows[place] = last
+
+    def extract(self, row: Row) -> RowKv:
+        """Let a row leave and keep its K and V, to insert it again later without recomputing."""
+        kv = self.arena.extract(self.rows.index(row))
+        self.remove(row)
+        return kv
+
+    def find(self, row_id: RowId) -> Row | None:
+        return next((row for row in self.rows if row.row_id == row_id), None)
+
+    def step(self) -> Tensor:
+        """One decode iteration; returns the logits (rows, vocab) of each row's next token.
+
+        Raises ArenaFull when no view of the budget holds one more column: take a row out and try again.
+        A step that fails leaves rows and arena as they were.
+        """
+        self._make_column()
+        width = self.arena.open()
+        try:
+            logits = self._replay()
+            return self._forward([(row.last_token,) for row in self.rows]) if logits is None else logits
+        except BaseException:
+            self.arena.close(width)
+            raise
+
+    def _replay(self) -> Tensor | None:
+        """A decode step by a graph, where there is one of this shape."""
+        if self._graphs is None:
+            return None
+        most = self._model.context_length
+        places = [min(length, most) - 1 for length in self.arena.lengths]
+        return self._graphs.step([row.last_token for row in self.rows], places)
+
+    def enter(self, joining: Sequence[Row]) -> Tensor:
+        """A step in which rows enter with their prompts (Baton's shape), behind those that run.
+
+        Returns the logits (rows, vocab) of each row's next token, those of the new rows last. Raises ArenaFull unless
+        the batch `admits` them. A step that fails leaves rows and arena as they were.
+        """
+        lengths = [len(row.context) for row in joining]
+        self._make_room(len(joining), self.arena.window + max(lengths) - 1)
+        width = self.arena.open(lengths)
+        try:
+            logits = self._forward([*((row.last_token,) for row in self.rows), *(row.context for row in joining)])
+        except BaseException:
+            self.arena.close(width, len(joining))
+            raise
+        self.rows += joining
+        return logits
+
+    def _forward(self, fed: Sequence[Sequence[int]]) -> Tensor:
+        """Logits (rows, vocab) after each row's newest token; what is fed to a row is aligned at the end.
+
+        The place of a fed token is the row's own: K and V of the row's earlier tokens are in the arena. Rows that
+        have ended but keep their slot may outgrow the context; what they compute there is of no use to anybody.
+        """
+        device, width, most = self._model.device, max(len(part) for part in fed), self._model.context_length
+        ends = [min(length, most) for length in self.arena.lengths]
+        places = [range(end - len(part), end) for part, end in zip(fed, ends, strict=True)]
+        tokens = torch.tensor([_padded(part, width) for part in fed], device=device)
+        positions = torch.tensor([_padded(part, width) for part in places], device=device)
+        rows = torch.arange(len(fed), device=device)
+        return self._model.forward(
+            tokens, positions, self.arena.mask(width), self.arena, (rows, torch.full_like(rows, width - 1))
+        )
+
+    def _make_column(self) -> None:
+        """Re-shape if need be, so that every row can have one more cell."""
+        arena = self.arena
+        if arena.window == arena.columns:
+            view = choose_view(arena.capacity_tokens, arena.max_rows, len(self), arena.window + 1, arena.window + 1)
+            if view is None:
+                raise ArenaFull(f"{len(self)} rows of up to {arena.window} tokens fill the budget")
+            arena.reshape(*view)
+
+    def _make_room(self, rows: int, columns: int, *, lasting: bool = True) -> None:
+        """Re-shape if need be, so that rows can join; `columns` is the window with them."""
+        view = self._view_for(len(self) + rows, columns, lasting=lasting)
+        if view is None:
+            raise ArenaFull(f"no view holds {len(self) + rows} rows x {columns} columns")
+        if view != (self.arena.rows, self.arena.columns):
+            self.arena.reshape(*view)
+
+    def _left(self, beside: Collection[Row] | None) -> tuple[int, int]:
+        """Rows, and the columns that they span with their holes, if only these were left; None: all that run."""
+        if beside is None:
+            return len(self), self.arena.window
+        end = self.arena.end
+        origins = [origin for row, origin in zip(self.rows, self.arena.origins, strict=True) if row in beside]
+        return len(origins), end - min(origins, default=end)
+
+    def _view_for(self, rows: int, window: int, *, lasting: bool = True) -> tuple[int, int] | None:
+        """The view for so many rows: the present one when it will do, else a better one, else None."""
+        arena, tight = self.arena, window + 1
+        needed = tight + self._headroom if lasting and rows > 1 else tight
+        if rows <= arena.rows and needed <= arena.columns:
+            return arena.rows, arena.columns
+        if rows > arena.max_rows:
+            return None
+        return choose_view(arena.capacity_tokens, arena.max_rows, rows, needed, 2 * needed)
+
+    def reads(self) -> Tally:
+        """What the latest step read, as long as its rows are all here and none has taken its token."""
+        window = self.arena.window
+        own = [length for row, length in zip(self.rows, self.arena.lengths, strict=True) if not row.ended]
+        return Tally(
+            reads=len(self) * window,
+            pad_reads=len(own) * window - sum(own),
+            invalid_reads=(len(self) - len(own)) * window,
+        )
+
+    def shape(self, staged: int = 0) -> BatchShape:
+        arena = self.arena
+        return BatchShape(len(self), staged, arena.start, arena.end, arena.columns, arena.capacity_tokens)
+
+    def check(self) -> None:
+        """Assert that rows and arena agree; for tests."""
+        self.arena.check()
+        assert len(self.rows) == self.arena.live
+        for place, row in enumerate(self.rows):
+            length = self.arena.lengths[place]
+            assert length >= row.kv_length if row.ended else length == row.kv_length, f"row {row.row_id}"
+
+
+def _padded(part: Sequence[int], width: int) -> list[int]:
+    return [0] * (width - len(part)) + list(part)
+
+
+def choose_view(capacity: int, max_rows: int, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:
+    """Rows x columns for a batch that needs at least these: as many rows as leave `wanted_columns`, else just enough.
+
+    Returns None when rows x columns exceeds the capacity.
+    """
+    if rows * columns > capacity:
+        return None
+    most = max_rows
+    while most > rows and capacity // most < wanted_columns:
+        most //= 2
+    chosen = max(rows, most)
+    return chosen, capacity // chosen

@@ -1,0 +1,147 @@
+"""Prefill apart from decode: a group of prompts of similar length becomes K, V and the logits of each first token.
+
+Knows nothing of the running batch. The group is worked through in chunks of columns, so that a long prompt never
+holds up the running rows for longer than one chunk.
+
+             0     a        b      width
+    row 0    p p p P P P P P p p p |       'P' the chunk [a, b) that is computed now
+    row 1    p p p P P P P . . . . |       '.' padding behind; causal attention never lets a real token see it
+    row 2    p p . . . . . . . . . |       done in the chunk before: left out of this one
+
+Rows are sorted longest first, so the rows still at work are always the first ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.kv.row_kv import RowKv
+from engine.messages import RowId, Tally
+from engine.row import Row
+from engine.sampling.sampler import token_logprob
+from models.network.loader import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """A row whose prompt is done: its K and V, and the logits (vocab,) of its first token."""
+
+    row: Row
+    kv: RowKv
+    logits: Tensor
+
+
+class Prefill:
+    """One group under way. Its buffer is its own, and is gone with it."""
+
+    def __init__(self, model: LoadedModel, rows: Iterable[Row]) -> None:
+        self._model = model
+        self.rows: list[Row] = sorted(rows, key=lambda row: -len(row.context))
+        self.tally = Tally()
+        """What the latest chunk computed."""
+        self._contexts = [row.context for row in self.rows]  # what is read of each row
+        self._done = 0  # columns [0, done) are computed
+        self._ended: list[Prefilled] = []  # by the latest chunk
+        kv, count = model.kv, len(self.rows)
+        layout = (kv.layers, count, kv.kv_heads, len(self._contexts[0]), kv.head_dim)
+        self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
+        self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
+
+    @property
+    def tokens(self) -> int:
+        """K and V held, in tokens."""
+        return self._keys.shape[1] * self._keys.shape[3]
+
+    def advance(self, max_tokens: int) -> list[Prefilled]:
+        """`launch` a chunk and `collect` what it brought."""
+        self.launch(max_tokens)
+        return self.collect()
+
+    def launch(self, max_tokens: int) -> None:
+        """Compute the next chunk, at most `max_tokens` over all rows (but at least one column).
+
+        On a CUDA device the chunk is only under way when this returns, but for rows that want their prompt scored.
+        """
+        begin = self._done
+        lengths = [len(context) for context in self._contexts]
+        end = min(begin + max(1, max_tokens // len(self.rows)), lengths[0])
+        wanted = [_wanted(row, length, begin, end) for row, length in zip(self.rows, lengths, strict=True)]
+        self._done = end
+        logits = torch.split(self._forward(begin, end, wanted), [len(columns) for columns in wanted])
+        for row, columns, lines in zip(self.rows, wanted, logits, strict=True):
+            self._note_prompt(row, columns, lines)
+        read = sum(min(length, end) - begin for length in lengths)
+        self.tally = Tally(prompt=read, pad=len(lengths) * (end - begin) - read)
+        still = sum(length > end for length in lengths)
+        ended = range(still, len(self.rows))
+        self._ended = [Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in ended]
+
+    def collect(self) -> list[Prefilled]:
+        """The rows whose prompts ended in the latest chunk; they leave the group."""
+        ended, self._ended = [one for one in self._ended if one.row in self.rows], []
+        if ended:
+            still = len(self.rows) - len(ended)
+            del self.rows[still:], self._contexts[still:]
+        return ended
+
+    def drop(self, row_id: RowId) -> Row | None:
+        """Take a cancelled row out; None when it is not here."""
+        place = next((place for place, row in enumerate(self.rows) if row.row_id == row_id), None)
+        if place is None:
+            return None
+        others = [index for index in range(len(self.rows)) if index != place]
+        self._keys, self._values = self._keys[:, others], self._values[:, others]
+        del self._contexts[place]
+        return self.rows.pop(place)
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """K and V of the chunk, each (rows, kv_heads, chunk, head_dim), into columns [a, b) (a KvStore's verb)."""
+        rows, end = keys.shape[0], self._done
+        chunk = slice(end - keys.shape[2], end)
+        self._keys[layer, :rows, :, chunk] = keys
+        self._values[layer, :rows, :, chunk] = values
+        return self._keys[layer, :rows, :, :end], self._values[layer, :rows, :, :end]
+
+    def _forward(self, begin: int, end: int, wanted: list[range]) -> Tensor:
+        """Logits (sum of wanted, vocab) of the chunk [begin, end), row by row."""
+        device = self._model.device
+        tokens = torch.zeros((len(self.rows), end - begin), dtype=torch.long)
+        for place, context in enumerate(self._contexts):
+            part = context[begin:end]
+            tokens[place, : len(part)] = torch.tensor(part, dtype=torch.long)
+        positions = torch.arange(begin, end, device=device).expand(len(self.rows), end - begin)
+        chosen = [(place, column - begin) for place, columns in enumerate(wanted) for column in columns]
+        rows, places = torch.tensor(chosen, dtype=torch.long, device=device).reshape(-1, 2).unbind(dim=1)
+        return self._model.forward(tokens.to(device), positions, _causal(begin, end, device), self, (rows, places))
+
+    def _note_prompt(self, row: Row, columns: range, logits: Tensor) -> None:
+        """Log-probabilities of the prompt's own tokens, for rows that want them: place p speaks of token p + 1."""
+        top = row.sampling.prompt_logprobs
+        if top is None or row.generated:
+            return
+        spoken = [column for column in columns if column + 1 < len(row.prompt)]
+        lines = logits[: len(spoken)].log_softmax(dim=-1)
+        found = [token_logprob(line, row.prompt[column + 1], top) for column, line in zip(spoken, lines, strict=True)]
+        row.prompt_logprobs = (*(row.prompt_logprobs or (None,)), *found)
+
+    def _cut(self, place: int, length: int) -> RowKv:
+        """A row's own columns, copied, so that the group's buffer can go."""
+        return RowKv(self._keys[:, place, :, :length].clone(), self._values[:, place, :, :length].clone())
+
+
+def _wanted(row: Row, length: int, begin: int, end: int) -> range:
+    """The columns of the chunk whose logits a row needs: its last, or all of them for prompt log-probabilities."""
+    scores = row.sampling.prompt_logprobs is not None and not row.generated
+    return range(begin if scores else max(begin, length - 1), min(end, length))
+
+
+def _causal(begin: int, end: int, device: torch.device) -> Tensor | None:
+    """Column c may be read by the token at place p when c <= p: (1, 1, end - begin, end); None for a first chunk."""
+    if begin == 0:
+        return None
+    columns = torch.arange(end, device=device)
+    return (columns <= columns[begin:, None])[None, None]

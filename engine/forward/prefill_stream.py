@@ -1,0 +1,58 @@
+"""Where prefill runs: on a CUDA device in a stream of its own, beside decode steps; elsewhere here and now.
+
+What a lane has made may be used outside it once the lane is `done`: the host has then seen its work end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from engine.kv.row_kv import RowKv
+
+
+class PrefillStream:
+    """One piece of work at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._event: torch.cuda.Event | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the latest work has ended."""
+        return self._event is None or self._event.query()  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Return when the latest work has ended."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """What is launched within belongs to the lane."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield
+        self._event = self._stream.record_event()
+
+    def hand_over(self, *tensors: Tensor) -> None:
+        """Let the stream that decodes use what the lane has made: memory that is freed there must not be given to the
+        lane's next work before that use has ended.
+        """
+        if self._stream is not None:
+            for tensor in tensors:
+                tensor.record_stream(torch.cuda.current_stream(self._device))
+
+    def fetched(self, kv: RowKv) -> RowKv:
+        """K and V on the device: copied from pinned host memory, if that is where they are, while decode goes on."""
+        if self._stream is None or kv.keys.is_cuda:
+            return kv
+        with self.working():
+            return RowKv(*(part.to(self._device, non_blocking=True) for part in (kv.keys, kv.values)))

@@ -1,0 +1,273 @@
+"""The memory for K and V of one device, and the surgery on it. Knows rows as indices only: no tokens, no requests.
+
+Geometry (Baton, section 4.1; end-aligned): all rows write the same column in a step, so a short row carries padding
+in front, never behind.
+
+              start           end        columns
+    row 0     . . . p p p p g g g |         |       '.' padding   'p' prompt   'g' generated
+    row 1     p p p p p p p p g g |  free   |
+    row 2     . . . . . . . . p p |         |       just inserted: copied so that it ends at the same column
+
+Row r owns the columns [origin[r], end), but for the holes that a shape insertion leaves: when row 3 enters with its
+prompt as a step of three tokens, each other row writes one real cell and two that stay invalid for good.
+
+    row 0     . . . p p p p g g g . . g |   |
+    row 3     . . . . . . . . . . p p p |   |       its columns were opened for everybody
+
+K is stored after RoPE, so moving columns changes nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.kv.row_kv import RowKv, to_host
+from models.network.kv_adapter import KvShape
+
+
+class ArenaFull(Exception):
+    """No room in the present view. Slide, re-shape or take a row out first."""
+
+
+class KvArena:
+    """One flat budget of `capacity_tokens`, taken at construction; the batch is a view of it, rows x columns.
+
+    Invariants, asserted by `check`:
+    - live rows are contiguous, 0..live-1, and `0 <= start <= origin[r] <= end <= columns`
+    - `valid[r, c]` is True exactly where column c holds one of the `lengths[r]` tokens of row r, the first of them in
+      column `origin[r]`; outside live rows it is False
+    - the buffers are finite everywhere, and keep dtype, device and address
+    """
+
+    def __init__(self, shape: KvShape, capacity_tokens: int, *, max_rows: int) -> None:
+        self.shape = shape
+        self._most_rows = max_rows
+        self.origins: list[int] = []
+        self.lengths: list[int] = []
+        self.end = 0
+        self._take(capacity_tokens)
+
+    def _take(self, capacity_tokens: int) -> None:
+        self.capacity_tokens = capacity_tokens
+        self.max_rows = min(self._most_rows, capacity_tokens)
+        token = self.shape.kv_heads * self.shape.head_dim
+        self._flat_keys = zeros(self.shape, capacity_tokens * token)
+        self._flat_values = zeros(self.shape, capacity_tokens * token)
+        self._flat_valid = torch.zeros(capacity_tokens, dtype=torch.bool, device=self.shape.device)
+        self._view(self.max_rows, capacity_tokens // self.max_rows)
+
+    def _view_anew(self) -> None:
+        """The proportions that an empty arena has: as many rows as there may be."""
+        view = self.max_rows, self.capacity_tokens // self.max_rows
+        if view != (self.rows, self.columns):
+            self._view(*view)
+
+    def _view(self, rows: int, columns: int) -> None:
+        """Look at the flat budget as (layers, rows, kv_heads, columns, head_dim). Takes no memory, so cannot fail."""
+        self.rows, self.columns = rows, columns
+        used = rows * columns * self.shape.kv_heads * self.shape.head_dim
+        layout = (self.shape.layers, rows, self.shape.kv_heads, columns, self.shape.head_dim)
+        self.keys = self._flat_keys[:, :used].view(layout)
+        self.values = self._flat_values[:, :used].view(layout)
+        self.valid = self._flat_valid[: rows * columns].view(rows, columns)
+        self._flat_valid.zero_()
+
+    @property
+    def live(self) -> int:
+        """How many rows are in use."""
+        return len(self.origins)
+
+    @property
+    def start(self) -> int:
+        """The first column that holds anything of a live row; `end` when there is none."""
+        return min(self.origins, default=self.end)
+
+    @property
+    def window(self) -> int:
+        """How many columns attention reads."""
+        return self.end - self.start
+
+    def mask(self, width: int = 1) -> Tensor | None:
+        """What the newest `width` columns of each live row may read in the window: (live, 1, width, window).
+
+        None when width is 1 and every cell may be read. A cell that holds no token reads itself alone, since what
+        reads nothing at all computes NaN.
+        """
+        window = self.window
+        if width == 1 and all(length == window for length in self.lengths):
+            return None
+        valid = self.valid[: self.live, None, None, self.start : self.end]
+        if width == 1:
+            return valid
+        columns = torch.arange(window, device=self.shape.device)
+        asking = columns[-width:, None]
+        return (valid & (columns <= asking)) | (columns == asking)
+
+    # Surgery
+
+    def insert(self, kv: RowKv) -> int:
+        """Embed a row, end-aligned (Baton, section 4.2); returns its index. Raises ArenaFull when it does not fit."""
+        if self.live == self.rows or max(kv.length, self.window) > self.columns:
+            raise ArenaFull(f"row of {kv.length} tokens into {self.live}/{self.rows} rows x {self.columns} columns")
+        if kv.length > self.end:
+            self._slide(kv.length - self.window)
+        row, origin = self.live, self.end - kv.length
+        self.keys[:, row, :, origin : self.end] = kv.keys
+        self.values[:, row, :, origin : self.end] = kv.values
+        self.valid[row] = False
+        self.valid[row, origin : self.end] = True
+        self.origins.append(origin)
+        self.lengths.append(kv.length)
+        return row
+
+    def remove(self, row: int, *, wipe: bool = False) -> None:
+        """Free a row; the last row moves into its place. `wipe` zeroes its cells, for rows that computed NaN."""
+        last = self.live - 1
+        if wipe:
+            self._wipe(row)
+        if row != last:
+            self._copy_row(last, row)
+        if wipe:
+            self._wipe(last)  # what moved may hold NaN too, and will be wiped where it is now
+        self.valid[last] = False
+        self.origins.pop()
+        self.lengths.pop()
+        if not self.origins:
+            self.end = 0
+            self._view_anew()
+
+    def extract(self, row: int) -> RowKv:
+        """A copy of a row's K and V in host memory, without holes; the row itself stays until it is removed."""
+        cells = slice(self.origins[row], self.end)
+        parts = [buffer[:, row, :, cells] for buffer in (self.keys, self.values)]
+        if self.lengths[row] < cells.stop - cells.start:
+            parts = [part[:, :, self.valid[row, cells]] for part in parts]
+        return RowKv(*(to_host(part) for part in parts))
+
+    def reshape(self, rows: int, columns: int) -> None:
+        """View the budget with other rows and columns, keeping what is live. Raises ArenaFull when it does not fit.
+
+        Copies one layer at a time, so the extra memory at the peak is one layer's window.
+        """
+        if rows < self.live or columns < self.window or rows * columns > self.capacity_tokens:
+            raise ArenaFull(f"{self.live} rows x {self.window} columns do not fit {rows} x {columns}")
+        old_keys, old_values = self.keys, self.values
+        live, cells = self.live, slice(self.start, self.end)
+        # Taken before anything changes: should there be no memory for them, all is as it was.
+        window = torch.empty_like(old_keys[0, :live, :, cells])
+        valid = self.valid[:live, cells].clone()
+        self._view(rows, columns)
+        for layer in range(self.shape.layers):
+            for old, new in ((old_keys, self.keys), (old_values, self.values)):
+                window.copy_(old[layer, :live, :, cells])
+                new[layer, :live, :, : window.shape[2]] = window
+        self.valid[:live, : cells.stop - cells.start] = valid
+        self._shift(-cells.start)
+
+    def give_back(self, capacity_tokens: int) -> None:
+        """Go on with a smaller budget, when the device proved to have less memory than it was thought to.
+
+        Only while no row is live: the old buffers are freed before the new ones are taken. Addresses change.
+        """
+        assert not self.origins, "rows must be extracted first"
+        self._flat_keys = self._flat_values = self.keys = self.values = torch.empty(0)
+        if self.shape.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._take(capacity_tokens)
+
+    def open(self, joining: Sequence[int] = ()) -> int:
+        """Give every live row one more cell, the one that this step will write; returns how many columns it took.
+
+        Rows of the lengths `joining` enter with the step (Baton's shape, section 4.2): as many columns are opened as
+        the longest of them has tokens, and what the other rows do not fill are holes. Raises ArenaFull.
+        Slides the window to the front when it has reached the last column: Baton's release of front padding.
+        """
+        width = max(joining, default=1)
+        if self.live + len(joining) > self.rows or self.window + width > self.columns:
+            raise ArenaFull(f"{width} more columns, {len(joining)} more rows in {self.rows} x {self.columns}")
+        if self.end + width > self.columns:
+            self._slide(0)
+        self.end += width
+        self.valid[: self.live, self.end - 1] = True
+        self.lengths = [length + 1 for length in self.lengths]
+        for length in joining:
+            self.valid[self.live, self.end - length : self.end] = True
+            self.lengths.append(length)
+            self.origins.append(self.end - length)
+        return width
+
+    def close(self, width: int, joined: int = 0) -> None:
+        """Undo `open`, when the step that was to fill the cells failed."""
+        del self.origins[len(self.origins) - joined :], self.lengths[len(self.lengths) - joined :]
+        self.valid[:, self.end - width : self.end] = False
+        self.lengths = [length - 1 for length in self.lengths]
+        self.end -= width
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """A step's K and V, each (live, kv_heads, width, head_dim), into the newest columns (a KvStore's verb)."""
+        newest = slice(self.end - keys.shape[2], self.end)
+        self.keys[layer, : self.live, :, newest] = keys
+        self.values[layer, : self.live, :, newest] = values
+        window = slice(self.start, self.end)
+        return self.keys[layer, : self.live, :, window], self.values[layer, : self.live, :, window]
+
+    def _wipe(self, row: int) -> None:
+        self.keys[:, row, :, self.start : self.end] = 0
+        self.values[:, row, :, self.start : self.end] = 0
+
+    def _copy_row(self, source: int, target: int) -> None:
+        cells = slice(self.origins[source], self.end)
+        self.keys[:, target, :, cells] = self.keys[:, source, :, cells]
+        self.values[:, target, :, cells] = self.values[:, source, :, cells]
+        self.valid[target] = self.valid[source]
+        self.origins[target] = self.origins[source]
+        self.lengths[target] = self.lengths[source]
+
+    def _slide(self, to: int) -> None:
+        """Move the live window so that it begins at column `to`; source and target may overlap, hence the copy."""
+        live, cells = self.live, slice(self.start, self.end)
+        target = slice(to, to + self.window)
+        window = torch.empty_like(self.keys[0, :live, :, cells])
+        for layer in range(self.shape.layers):
+            for buffer in (self.keys, self.values):
+                window.copy_(buffer[layer, :live, :, cells])
+                buffer[layer, :live, :, target] = window
+        moved = self.valid[:live, cells].clone()
+        self.valid[:live] = False
+        self.valid[:live, target] = moved
+        self._shift(to - cells.start)
+
+    def _shift(self, columns: int) -> None:
+        self.origins = [origin + columns for origin in self.origins]
+        self.end += columns
+
+    def check(self) -> None:
+        """Assert the invariants; for tests, since it reads all of the memory."""
+        assert self.live <= self.rows and self.rows * self.columns <= self.capacity_tokens
+        assert all(0 <= self.start <= origin <= self.end <= self.columns for origin in self.origins)
+        assert not self.valid[self.live :].any() and not self.valid[:, self.end :].any()
+        for row, (origin, length) in enumerate(zip(self.origins, self.lengths, strict=True)):
+            own = self.valid[row].nonzero().flatten().tolist()
+            assert len(own) == length and own[0] == origin and own[-1] == self.end - 1, f"row {row}"
+        for buffer in (self.keys, self.values):
+            assert buffer.dtype == self.shape.dtype and buffer.device.type == self.shape.device.type
+            assert bool(torch.isfinite(buffer).all())
+        assert self.keys.data_ptr() == self._flat_keys.data_ptr()
+        assert self.valid.data_ptr() == self._flat_valid.data_ptr()
+
+
+def zeros(shape: KvShape, per_layer: int) -> Tensor:
+    """A buffer (layers, per_layer) of zeros: a masked cell that held NaN would still poison what attends to it.
+
+    On a CPU the system hands out zero pages when they are first touched, so a large budget costs nothing until it
+    is used; torch.zeros would write it all, which took 9 s for 6 GB. Small pages, as mmap's are by default: rows
+    touch memory here and there, and clearing a huge page at each place stalled the first steps for seconds.
+    """
+    if shape.device.type != "cpu":
+        return torch.zeros((shape.layers, per_layer), dtype=shape.dtype, device=shape.device)
+    memory = mmap.mmap(-1, shape.layers * per_layer * shape.dtype.itemsize)
+    return torch.frombuffer(memory, dtype=shape.dtype).view(shape.layers, per_layer)

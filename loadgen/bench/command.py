@@ -1,0 +1,46 @@
+"""`lengthwise bench`: load on a running server, and what comes of it.
+
+Benchmarks of other things may stand beside it as commands of their own below it; without one, a server is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from loadgen.bench import flags as bench_flags
+from loadgen.workload import flags as workload_flags
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], None]] = ()) -> None:
+    """Add the command and its flags to the program's own; `others` add commands such as `bench engine` below it."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure a running server under load",
+        description="Send a workload to any server with an OpenAI-compatible API, each request at its time whatever "
+        "became of those before, and report throughput and latencies. Flags and figures are those of "
+        "`vllm bench serve`.",
+    )
+    bench_flags.add_flags(parser)
+    workload_flags.add_flags(parser)
+    parser.set_defaults(run=run)
+    if others:
+        below = parser.add_subparsers(title="other benchmarks", metavar="COMMAND", required=False)
+        for add in others:
+            add(below)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Benchmark a server; returns the exit code: 1 when no request completed, 130 when it was interrupted."""
+    from loadgen.bench.output import BenchError, run_bench  # aiohttp and more, which --help can do without
+
+    try:
+        return run_bench(args)
+    except BenchError as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,126 @@
+"""From the outcomes of a run to its figures, named as `vllm bench serve` names them. Knows no table and no file.
+
+Throughput and latencies count completed requests; failed, rejected and cancelled ones are counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from loadgen.bench.distribution import Distribution, distribution
+from loadgen.bench.metrics import METRICS
+from loadgen.client.outcome import Outcome
+
+NO_GOALS: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a run comes to. Throughputs are per second of its duration, distributions in seconds."""
+
+    duration: float
+    completed: int
+    failed: int
+    rejected: int
+    cancelled: int
+    uncounted: int
+    """Completed requests whose tokens were counted as chunks, since the server told no usage."""
+    total_input_tokens: int
+    total_output_tokens: int
+    request_throughput: float
+    request_goodput: float | None
+    """Completed requests per second that met every goal; None without goals."""
+    output_throughput: float
+    total_token_throughput: float
+    max_output_tokens_per_s: float
+    """In the best second, counted in whole seconds from the first request."""
+    max_concurrent_requests: int
+    jain_fairness_index: float | None
+    distributions: Mapping[str, Distribution | None]
+    """By metric; None where there was nothing to measure."""
+
+
+def measure(
+    outcomes: Sequence[Outcome],
+    duration: float,
+    percentiles: Sequence[float] = (),
+    metrics: Iterable[str] = tuple(METRICS),
+    goals: Mapping[str, float] = NO_GOALS,
+) -> Figures:
+    """The figures of a run that took `duration` seconds; goals are upper bounds in seconds by metric name."""
+    completed = [outcome for outcome in outcomes if outcome.completed]
+    statuses = Counter(outcome.status for outcome in outcomes)
+    read = sum(outcome.prompt_tokens or 0 for outcome in completed)
+    made = sum(outcome.output_tokens for outcome in completed)
+    return Figures(
+        duration=duration,
+        completed=len(completed),
+        failed=statuses["failed"],
+        rejected=statuses["rejected"],
+        cancelled=statuses["cancelled"],
+        uncounted=sum(not outcome.counted for outcome in completed),
+        total_input_tokens=read,
+        total_output_tokens=made,
+        request_throughput=_rate(len(completed), duration),
+        request_goodput=_rate(sum(meets(one, goals) for one in completed), duration) if goals else None,
+        output_throughput=_rate(made, duration),
+        total_token_throughput=_rate(read + made, duration),
+        max_output_tokens_per_s=_peak_tokens(completed),
+        max_concurrent_requests=_peak_requests(outcomes),
+        jain_fairness_index=fairness(completed),
+        distributions={name: _distribution(name, completed, percentiles) for name in metrics},
+    )
+
+
+def meets(outcome: Outcome, goals: Mapping[str, float]) -> bool:
+    """Whether a completed request kept within every goal; what is not defined for it, such as the TPOT of a single
+    token, does no harm."""
+    return all(sample <= bound for name, bound in goals.items() for sample in METRICS[name].samples(outcome))
+
+
+def fairness(completed: Sequence[Outcome]) -> float | None:
+    """Jain's index of how evenly requests were served: 1 when all got the same speed, 1/n when one got everything.
+
+    The share of a request is its output tokens per second of its job completion time. None when nothing was served.
+    Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984.
+    """
+    shares = [one.output_tokens / (one.end - one.scheduled) for one in completed if one.end > one.scheduled]
+    squares = math.fsum(share * share for share in shares)
+    return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else None
+
+
+def _distribution(name: str, completed: Sequence[Outcome], percentiles: Sequence[float]) -> Distribution | None:
+    samples = METRICS[name].samples
+    return distribution([sample for outcome in completed for sample in samples(outcome)], percentiles)
+
+
+def _rate(amount: float, duration: float) -> float:
+    return amount / duration if duration > 0 else 0.0
+
+
+def _peak_tokens(completed: Sequence[Outcome]) -> float:
+    """Tokens of the best second; the tokens of a request are spread evenly over its chunks."""
+    begin = min((outcome.sent for outcome in completed), default=0.0)
+    seconds: Counter[int] = Counter()
+    tokens: dict[int, float] = {}
+    for outcome in completed:
+        seconds.clear()
+        seconds.update(int(time - begin) for time in outcome.token_times)
+        for second, chunks in seconds.items():
+            share = outcome.output_tokens * chunks / len(outcome.token_times)
+            tokens[second] = tokens.get(second, 0.0) + share
+    return max(tokens.values(), default=0.0)
+
+
+def _peak_requests(outcomes: Sequence[Outcome]) -> int:
+    """The most requests that were under way at one moment; one that ends then makes room before another begins."""
+    changes = sorted([(one.sent, 1) for one in outcomes] + [(one.end, -1) for one in outcomes])
+    running = peak = 0
+    for _, change in changes:
+        running += change
+        peak = max(peak, running)
+    return peak

@@ -1,0 +1,118 @@
+"""From the flags of `lengthwise bench` to a table on the screen and a JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+from datetime import datetime
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+
+from loadgen.bench import report, result
+from loadgen.bench.options import FlagError, options
+from loadgen.bench.progress import RunProgress
+from loadgen.bench.result import ResultError
+from loadgen.bench.run import Benchmark, BenchOptions, bench
+from loadgen.client.client import ServerError
+from loadgen.client.request import RequestFormError
+from loadgen.load.schedule import ScheduleError
+from loadgen.workload import table as workload
+from loadgen.workload.table import WorkloadError
+
+INTERRUPTED = 130
+
+
+class BenchError(Exception):
+    """The benchmark cannot be run or kept; the message is for the user."""
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    """Run, print and save; returns the exit code. Raises BenchError."""
+    try:
+        what = options(args, ignore_eos=workload.ignores_eos(args))
+        if saves(args):
+            result.prepare(folder(args))
+        prompts = workload.load(args)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            done = runner.run(bench(what, prompts, RunProgress))
+        _print(done, what)
+        if saves(args):
+            _save(args, done, what)
+    except (WorkloadError, FlagError, ScheduleError, RequestFormError, ServerError, ResultError) as error:
+        raise BenchError(str(error)) from error
+    if done.run.interrupted:
+        return INTERRUPTED
+    return 0 if done.figures.completed else 1
+
+
+def _print(done: Benchmark, what: BenchOptions) -> None:
+    rate = what.arrivals.rate if what.arrivals and what.arrivals.ramp is None else math.inf
+    shown = None if math.isinf(rate) else rate
+    Console().print(report.table(done.figures, done.run.client, what.max_concurrency, shown))
+    errors = Console(stderr=True)
+    if done.run.interrupted:
+        ended, planned = len(done.run.outcomes), done.run.planned
+        report.show(errors, [f"interrupted: these are the {ended} of {planned} requests that had ended"], "yellow")
+    report.show(errors, report.error_lines(done.run.outcomes), "red")
+    warnings = report.warnings(done.figures, done.run.client)
+    report.show(errors, (f"warning: {warning}" for warning in warnings), "yellow")
+
+
+def saves(args: argparse.Namespace) -> bool:
+    """Whether there will be a file: also when only its place or name is given."""
+    return bool(args.save_result or args.save_detailed or args.result_dir or args.result_filename)
+
+
+def folder(args: argparse.Namespace) -> Path:
+    return Path(args.result_dir or ".")
+
+
+def _save(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> None:
+    date = datetime.now().strftime("%Y%m%d-%H%M%S")
+    document = {"date": date, "label": args.label, **_setting(args, done, what)}
+    document |= dict(args.metadata) | result.run_json(done.run) | result.figures_json(done.figures)
+    document |= result.client_json(done.run.client)
+    if args.save_detailed:
+        document |= result.details_json(done.run.outcomes)
+    path = folder(args) / (args.result_filename or _filename(args, done.model, date))
+    result.save(path, document)
+    report.show(Console(stderr=True), [f"saved {path}"], "")
+
+
+def _setting(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> dict[str, object]:
+    """What was asked for, under the names of the flags. Headers stay out: they may hold keys."""
+    return {
+        "endpoint_type": "openai",
+        "backend": "openai",
+        "model_id": done.model,
+        "base_url": what.target.base_url,
+        "dataset_name": " ".join(args.mix) if args.mix else args.dataset_name or "builtin",
+        "seed": what.seed,
+        "request_rate": _rate(args),
+        "burstiness": args.burstiness,
+        "max_concurrency": what.max_concurrency,
+        "ramp_up_strategy": args.ramp_up_strategy,
+        "ramp_up_start_rps": args.ramp_up_start_rps,
+        "ramp_up_end_rps": args.ramp_up_end_rps,
+        "cancel_rate": args.cancel_rate,
+        "cancel_delay": args.cancel_delay,
+        "goodput": {name: bound * 1000 for name, bound in what.goals.items()},
+        "body": dict(what.fields),
+    }
+
+
+def _rate(args: argparse.Namespace) -> float | str | None:
+    """As the flag has it; JSON has no infinity, so that is a word."""
+    return "inf" if args.request_rate == math.inf else args.request_rate
+
+
+def _filename(args: argparse.Namespace, model: str, date: str) -> str:
+    """label-rate-model-date.json, as `vllm bench serve` names its files."""
+    rate = f"{_rate(args) or 'inf'}qps"
+    if args.ramp_up_strategy:
+        rate = f"ramp-up-{args.ramp_up_strategy}-{args.ramp_up_start_rps:g}qps-{args.ramp_up_end_rps:g}qps"
+    concurrency = f"-concurrency{args.max_concurrency}" if args.max_concurrency else ""
+    return f"{args.label}-{rate}{concurrency}-{model.rpartition('/')[2]}-{date}.json"

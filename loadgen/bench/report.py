@@ -1,0 +1,95 @@
+"""The result of a run for the eye, line by line as `vllm bench serve` prints it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from loadgen.bench.measures import Figures
+from loadgen.bench.metrics import METRICS
+from loadgen.bench.result import percentile_name
+from loadgen.client.lag import ClientLoad
+from loadgen.client.outcome import Outcome
+
+MAX_ERRORS = 10
+
+
+def table(figures: Figures, client: ClientLoad, max_concurrency: int | None, rate: float | None) -> Table:
+    """Two columns: what, how much. `rate` is None when arrivals have no one rate."""
+    result = Table("", "", title="Serving Benchmark Result", show_header=False, title_style="bold")
+    result.columns[1].justify = "right"
+    for line in _counts(figures, max_concurrency, rate):
+        result.add_row(*line)
+    for name in figures.distributions:
+        result.add_section()
+        result.add_row(f"[bold]{METRICS[name].title}[/]", "")
+        for line in _metric(name, figures):
+            result.add_row(*line)
+    result.add_section()
+    result.add_row("[bold]Load Generator[/]", "")
+    result.add_row("CPU (% of a core):", f"{client.cpu:.1%}".removesuffix("%"))
+    result.add_row("P99 event-loop lag (ms):", f"{client.p99_lag * 1000:.2f}")
+    result.add_row("Maximum event-loop lag (ms):", f"{client.max_lag * 1000:.2f}")
+    return result
+
+
+def _counts(figures: Figures, max_concurrency: int | None, rate: float | None) -> Iterator[tuple[str, str]]:
+    yield "Successful requests:", str(figures.completed)
+    yield "Failed requests:", str(figures.failed)
+    yield "Rejected requests:", str(figures.rejected)
+    yield "Cancelled requests:", str(figures.cancelled)
+    if max_concurrency is not None:
+        yield "Maximum request concurrency:", str(max_concurrency)
+    if rate is not None:
+        yield "Request rate configured (RPS):", f"{rate:.2f}"
+    yield "Benchmark duration (s):", f"{figures.duration:.2f}"
+    yield "Total input tokens:", str(figures.total_input_tokens)
+    yield "Total generated tokens:", str(figures.total_output_tokens)
+    yield "Request throughput (req/s):", f"{figures.request_throughput:.2f}"
+    if figures.request_goodput is not None:
+        yield "Request goodput (req/s):", f"{figures.request_goodput:.2f}"
+    yield "Output token throughput (tok/s):", f"{figures.output_throughput:.2f}"
+    yield "Peak output token throughput (tok/s):", f"{figures.max_output_tokens_per_s:.2f}"
+    yield "Peak concurrent requests:", str(figures.max_concurrent_requests)
+    yield "Total token throughput (tok/s):", f"{figures.total_token_throughput:.2f}"
+    fairness = figures.jain_fairness_index
+    yield "Jain fairness index:", "-" if fairness is None else f"{fairness:.3f}"
+
+
+def _metric(name: str, figures: Figures) -> Iterator[tuple[str, str]]:
+    metric, spread = METRICS[name], figures.distributions[name]
+    if spread is None:
+        yield f"{metric.short} ({metric.unit}):", "-"
+        return
+    digits = 2 if metric.unit == "ms" else 4
+    values = {"Mean": spread.mean, "Median": spread.median}
+    values |= {percentile_name(percentile).upper(): value for percentile, value in spread.percentiles.items()}
+    for figure, value in values.items():
+        yield f"{figure} {metric.short} ({metric.unit}):", f"{value * metric.scale:.{digits}f}"
+
+
+def warnings(figures: Figures, client: ClientLoad) -> Iterable[str]:
+    """What a reader must know before believing the figures."""
+    if client.warning:
+        yield client.warning
+    if figures.uncounted:
+        yield (
+            f"{figures.uncounted} answers came without token counts: their chunks were counted as tokens, "
+            "and their prompts as none"
+        )
+
+
+def error_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """What went wrong, the most frequent first, each with its count."""
+    said = Counter(f"{one.failure.kind}: {one.failure.message}" for one in outcomes if one.failure is not None)
+    lines = [f"{count} x {message}" for message, count in said.most_common(MAX_ERRORS)]
+    return [*lines, f"and {len(said) - MAX_ERRORS} other errors"] if len(said) > MAX_ERRORS else lines
+
+
+def show(console: Console, lines: Iterable[str], style: str) -> None:
+    """Plain lines, in which brackets are only brackets."""
+    for line in lines:
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)

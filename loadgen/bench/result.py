@@ -1,0 +1,100 @@
+"""The result of a run as `vllm bench serve` writes it: one JSON object with the same keys, and some of our own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeAlias
+
+import orjson
+
+from loadgen.bench.measures import Figures
+from loadgen.bench.metrics import METRICS, itl, ttft
+from loadgen.client.lag import ClientLoad
+from loadgen.client.outcome import Outcome
+from loadgen.load.load import Run
+
+Json: TypeAlias = dict[str, object]
+
+
+class ResultError(Exception):
+    """The result cannot be written; the message names the remedy."""
+
+
+def figures_json(figures: Figures) -> Json:
+    """All figures under their flat names, such as `p99_ttft_ms`; null where there was nothing to measure."""
+    plain = {name: value for name, value in asdict(figures).items() if name != "distributions"}
+    return plain | {key: value for name in figures.distributions for key, value in _metric(name, figures).items()}
+
+
+def _metric(name: str, figures: Figures) -> Json:
+    metric, spread = METRICS[name], figures.distributions[name]
+    if spread is None:
+        return {f"{figure}_{name}_{metric.unit}": None for figure in ("mean", "median", "std")}
+    values = {"mean": spread.mean, "median": spread.median, "std": spread.std}
+    values |= {percentile_name(percentile): value for percentile, value in spread.percentiles.items()}
+    return {f"{figure}_{name}_{metric.unit}": value * metric.scale for figure, value in values.items()}
+
+
+def percentile_name(percentile: float) -> str:
+    """p99, p99.9"""
+    return f"p{percentile:g}"
+
+
+def client_json(load: ClientLoad) -> Json:
+    """What the run cost the load generator itself."""
+    return {
+        "client_cpu_percent": load.cpu * 100,
+        "client_loop_lag_mean_ms": load.mean_lag * 1000,
+        "client_loop_lag_p99_ms": load.p99_lag * 1000,
+        "client_loop_lag_max_ms": load.max_lag * 1000,
+        "client_warning": load.warning,
+    }
+
+
+def run_json(run: Run) -> Json:
+    """How far the run came."""
+    unfinished = run.planned - len(run.outcomes)
+    return {"num_prompts": run.planned, "interrupted": run.interrupted, "unfinished": unfinished}
+
+
+def details_json(outcomes: Sequence[Outcome]) -> Json:
+    """Lists with an entry per request, in the order of the schedule; times in seconds after the start."""
+    return {
+        "statuses": [one.status for one in outcomes],
+        "labels": [one.label for one in outcomes],
+        "input_lens": [one.prompt_tokens or 0 for one in outcomes],
+        "output_lens": [one.output_tokens if one.completed else 0 for one in outcomes],
+        "ttfts": [next(iter(ttft(one)), 0.0) for one in outcomes],
+        "itls": [itl(one) for one in outcomes],
+        "latencies": [one.end - one.sent for one in outcomes],
+        "scheduled_times": [one.scheduled for one in outcomes],
+        "start_times": [one.sent for one in outcomes],
+        "queue_times": [one.sent - one.scheduled for one in outcomes],
+        "generated_texts": [one.text for one in outcomes],
+        "errors": [one.failure.message if one.failure else "" for one in outcomes],
+    }
+
+
+def prepare(folder: Path) -> None:
+    """Make sure before a long run that its result can be written. Raises ResultError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def save(path: Path, result: Mapping[str, object]) -> None:
+    """Write a result. Raises ResultError."""
+    try:
+        path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> ResultError:
+    return ResultError(f"{path}: cannot be written: {error.strerror}; choose another with --result-dir")

@@ -1,0 +1,189 @@
+"""Sends requests to any server with an OpenAI-compatible API and times what streams back. Never retries.
+
+It knows nothing of schedules or of other requests; a request that fails is an outcome, not an exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import aiohttp
+import msgspec
+import orjson
+
+from loadgen.client.outcome import ErrorKind, Failure, Outcome, Status
+from loadgen.client.request import Shot
+from loadgen.client.transcript import Event, RequestError, Transcript, error_message
+
+Clock: TypeAlias = Callable[[], float]
+
+CONNECT_TIMEOUT = 30.0
+LINGER = 1.0
+"""How long a server may take after the end marker to end the response; only then can its connection be used again."""
+MAX_ERROR_BYTES = 64 * 1024
+
+
+class ServerError(Exception):
+    """The server cannot be asked at all; the message names the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go."""
+
+    base_url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 600.0
+    """Seconds without a byte after which a request is given up."""
+
+    def url(self, path: str) -> str:
+        return self.base_url.rstrip("/").removesuffix("/v1") + path
+
+
+class Client:
+    """One pool of connections to one server."""
+
+    def __init__(
+        self, target: Target, session: aiohttp.ClientSession, *, id_prefix: str = "bench-", keep_text: bool = False
+    ) -> None:
+        self._target = target
+        self._session = session
+        self._id_prefix = id_prefix
+        self._keep_text = keep_text
+        self._decoder = msgspec.json.Decoder(Event)
+
+    async def model(self) -> str:
+        """The first model that the server lists. Raises ServerError."""
+        url = self._target.url("/v1/models")
+        try:
+            async with self._session.get(url) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise ServerError(
+                f"no server answers at {url}: start one with `lengthwise serve`, or name another with --base-url"
+            ) from error
+        if response.status != 200:
+            remedy = "give a key with --api-key" if response.status in (401, 403) else "name a --model"
+            raise ServerError(f"{url} answers with status {response.status}: {error_message(body)}; {remedy}")
+        return _first_model(body, url)
+
+    async def send(self, shot: Shot, scheduled: float, clock: Clock) -> Outcome:
+        """Send one request and read its answer to the end; `clock` tells the seconds since the start of the run."""
+        sent = clock()
+        transcript = Transcript(self._decoder, self._keep_text)
+        status: Status = "completed"
+        failure: Failure | None = None
+        try:
+            async with asyncio.timeout(shot.cancel_after) as stay:
+                await self._exchange(shot, transcript, clock)
+        except TimeoutError:
+            assert stay.expired()
+            status = "completed" if transcript.done else "cancelled"
+        except RequestError as error:
+            failure = error.failure
+            status = "rejected" if failure.rejected else "failed"
+        times = tuple(transcript.token_times)
+        return Outcome(
+            index=shot.index,
+            status=status,
+            scheduled=scheduled,
+            sent=sent,
+            token_times=times,
+            end=transcript.end if status == "completed" else clock(),
+            output_tokens=len(times) if transcript.output_tokens is None else transcript.output_tokens,
+            prompt_tokens=transcript.prompt_tokens,
+            counted=transcript.output_tokens is not None,
+            queue_time=transcript.queue_time,
+            predicted_tokens=transcript.predicted_tokens,
+            failure=failure,
+            label=shot.label,
+            text=transcript.text,
+        )
+
+    async def _exchange(self, shot: Shot, transcript: Transcript, clock: Clock) -> None:
+        """Raises RequestError for everything that goes wrong, except that the caller's patience ends."""
+        headers = {"x-request-id": f"{self._id_prefix}{shot.index}"}
+        try:
+            async with self._session.post(self._target.url(shot.path), data=shot.body, headers=headers) as response:
+                await _require_stream(response)
+                async for chunk in response.content.iter_any():
+                    transcript.feed(chunk, clock())
+                    if transcript.done:
+                        await _read_to_end(response)
+                        break
+            transcript.close()
+        except (aiohttp.ClientError, OSError) as error:
+            raise RequestError(_failure(error, self._target.timeout)) from error
+
+
+@asynccontextmanager
+async def connect(target: Target, *, id_prefix: str = "bench-", keep_text: bool = False) -> AsyncIterator[Client]:
+    """A client whose connections are closed at the end. The number of connections has no bound of its own."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=target.timeout)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=timeout,
+        headers={"Content-Type": "application/json", **target.headers},
+    ) as session:
+        yield Client(target, session, id_prefix=id_prefix, keep_text=keep_text)
+
+
+async def _require_stream(response: aiohttp.ClientResponse) -> None:
+    if response.status != 200:
+        body = await response.content.read(MAX_ERROR_BYTES)
+        message = f"status {response.status}: {error_message(body)}"
+        raise RequestError(Failure("http", message, response.status, _retry_after(response)))
+    if response.content_type != "text/event-stream":
+        raise RequestError(Failure("protocol", f"the server answered with {response.content_type}, not a stream"))
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    """Seconds; the header's other form, a date, counts as absent."""
+    try:
+        return float(response.headers.get("Retry-After", ""))
+    except ValueError:
+        return None
+
+
+async def _read_to_end(response: aiohttp.ClientResponse) -> None:
+    """Whatever happens after the end marker, the answer is complete."""
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):
+        async with asyncio.timeout(LINGER):
+            while await response.content.readany():
+                pass
+
+
+def _failure(error: Exception, timeout: float) -> Failure:
+    """What an exception of the HTTP library means; silence, refusal and a cut connection are told apart."""
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return Failure("connection", f"no connection within {CONNECT_TIMEOUT:g} s")
+        case TimeoutError():
+            return Failure("timeout", f"nothing came for {timeout:g} s (--timeout)")
+        case aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
+            return _named("connection", error)
+        case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError() | OSError():
+            return Failure("closed", f"the server closed the connection: {_words(error)}")
+        case _:
+            return _named("protocol", error)
+
+
+def _named(kind: ErrorKind, error: Exception) -> Failure:
+    return Failure(kind, _words(error))
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _first_model(body: bytes, url: str) -> str:
+    try:
+        listed: Any = orjson.loads(body)
+        return str(listed["data"][0]["id"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise ServerError(f"{url} lists no model: name one with --model") from error

@@ -1,0 +1,69 @@
+"""What goes over the wire for a prompt: path and body, made before the run so that the run only sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import orjson
+
+from loadgen.client.prompt import Prompt
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+class RequestFormError(Exception):
+    """A prompt does not go with the endpoint; the message names the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """One request, ready to be sent."""
+
+    index: int
+    path: str
+    body: bytes
+    label: str = ""
+    cancel_after: float | None = None
+    """Seconds after sending when the client leaves; None lets it stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestForm:
+    """What all requests of a run have in common."""
+
+    model: str
+    endpoint: str | None = None
+    """Path of the API; None takes the one that goes with each prompt."""
+    fields: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of the body; they win over a prompt's own."""
+
+    def fill(self, prompt: Prompt, index: int, cancel_after: float | None = None) -> Shot:
+        """The request for a prompt. Raises RequestFormError."""
+        path = self.endpoint or (CHAT if prompt.messages else COMPLETIONS)
+        asked = _messages(prompt) if "chat" in path else {"prompt": _raw_prompt(prompt)}
+        lengths = {"max_tokens": prompt.max_tokens, "replay_tokens": prompt.replay_tokens}
+        body = {
+            "model": self.model,
+            **asked,
+            **{name: value for name, value in lengths.items() if value is not None},
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self.fields,
+        }
+        return Shot(index, path, orjson.dumps(body), prompt.label, cancel_after)
+
+
+def _messages(prompt: Prompt) -> dict[str, object]:
+    if prompt.messages:
+        return {"messages": [dict(message) for message in prompt.messages]}
+    if prompt.text is None:
+        raise RequestFormError(f"this workload's prompts are token ids, which need --endpoint {COMPLETIONS}")
+    return {"messages": [{"role": "user", "content": prompt.text}]}
+
+
+def _raw_prompt(prompt: Prompt) -> object:
+    if prompt.messages:
+        raise RequestFormError(f"this workload's prompts are chat messages, which need --endpoint {CHAT}")
+    return prompt.text if prompt.text is not None else list(prompt.tokens)

@@ -1,0 +1,163 @@
+"""What one streamed answer has said so far. Bytes and times are handed in; it knows no connection and no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from loadgen.client.outcome import ErrorKind, Failure
+from loadgen.client.sse import EventParser
+
+
+class RequestError(Exception):
+    """A request failed; carries the reason."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Delta(msgspec.Struct):
+    """What a chat chunk adds. A chunk that tells only the role has no output."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class Choice(msgspec.Struct):
+    """A chunk of an answer: `delta` in chats, `text` in completions."""
+
+    delta: Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class Usage(msgspec.Struct):
+    """Token counts, which a server gives in its last event or in every one."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Metrics(msgspec.Struct):
+    """Where a server says the time went, and how long it thought that the answer would be."""
+
+    queue_time_ms: float | None = None
+    predicted_tokens: float | None = None
+
+
+class Event(msgspec.Struct):
+    """One event of a stream, as far as it matters here."""
+
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+    error: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Transcript:
+    """Reads a stream's bytes; raises RequestError when the server reports an error or talks nonsense."""
+
+    __slots__ = (
+        "_decoder",
+        "_finished",
+        "_heard",
+        "_parser",
+        "_pieces",
+        "done",
+        "output_tokens",
+        "predicted_tokens",
+        "prompt_tokens",
+        "queue_time",
+        "token_times",
+    )
+
+    def __init__(self, decoder: msgspec.json.Decoder[Event], keep_text: bool = False) -> None:
+        self._decoder = decoder
+        self._parser = EventParser()
+        self._pieces: list[str] | None = [] if keep_text else None
+        self._finished = False
+        self._heard = 0.0  # when the latest bytes came
+        self.done = False
+        """Whether the end marker has come."""
+        self.token_times: list[float] = []
+        self.prompt_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.queue_time: float | None = None
+        self.predicted_tokens: float | None = None
+
+    def feed(self, chunk: bytes, now: float) -> None:
+        """Read what arrived at the time `now`."""
+        self._heard = now
+        for data in self._parser.feed(chunk):
+            if data == b"[DONE]":
+                self.done = True
+                return
+            if data:
+                self._read(self._decode(data), now)
+
+    def close(self) -> None:
+        """The stream has ended; raises RequestError when the answer had not."""
+        if not self.done and not self._finished:
+            raise _error("closed", "the server closed the connection in the middle of the answer")
+
+    @property
+    def end(self) -> float:
+        """When the last output arrived; of an answer without any, when its end did."""
+        return self.token_times[-1] if self.token_times else self._heard
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces or ())
+
+    def _decode(self, data: bytes) -> Event:
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _error("protocol", f"the server sent an event that cannot be read: {error}: {data[:80]!r}") from None
+
+    def _read(self, event: Event, now: float) -> None:
+        if bytes(event.error) != b"null":
+            raise _error("server", error_message(bytes(event.error)))
+        pieces = [piece for choice in event.choices or () if (piece := _output(choice)) is not None]
+        if pieces:
+            self.token_times.append(now)
+            if self._pieces is not None:
+                self._pieces.extend(pieces)
+        self._finished = self._finished or any(choice.finish_reason for choice in event.choices or ())
+        if event.usage is not None:
+            self.prompt_tokens = event.usage.prompt_tokens
+            self.output_tokens = event.usage.completion_tokens
+        if event.metrics is not None and event.metrics.queue_time_ms is not None:
+            self.queue_time = event.metrics.queue_time_ms / 1000
+        if event.metrics is not None and event.metrics.predicted_tokens is not None:
+            self.predicted_tokens = event.metrics.predicted_tokens
+
+
+def _output(choice: Choice) -> str | None:
+    """The text that a chunk brings; None when it brings nothing, "" when what it brings is no text."""
+    delta = choice.delta
+    if delta is None:
+        return choice.text or None
+    if delta.tool_calls:
+        return delta.content or ""
+    return delta.content or delta.reasoning_content or delta.reasoning or None
+
+
+def error_message(body: bytes) -> str:
+    """The message in an error's JSON, whichever of the servers' shapes it has; else the text as it is."""
+    try:
+        value: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = body.decode(errors="replace")
+    for key in ("error", "message"):
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+    return str(value).strip()[:500] or "no message"
+
+
+def _error(kind: ErrorKind, message: str) -> RequestError:
+    return RequestError(Failure(kind, message))

@@ -1,0 +1,117 @@
+"""One method over one query set: how long it took, what it did meanwhile, and what it answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.messages import BatchShape, Tally
+from loadgen.experiments.baton.paper import STRATEGIES
+from loadgen.experiments.engine.feed import Feed, Moment
+from loadgen.experiments.engine.job import Job, longest
+from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
+from loadgen.plots.chart import Point
+from scheduler import strategy
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Batcher, Limits
+
+ROOM = 4
+"""Times the longest prompt and answer that K and V have columns for, so that no method is short of memory: the holes
+of shape insertion need more than the rows themselves."""
+
+PREFILL_AHEAD = 1
+
+Advance = Callable[[int], None]
+"""Told how many queries have just completed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What the paper's Figures 6 to 8 show, over seconds since the start."""
+
+    completed: tuple[Point, ...]
+    """Queries answered so far."""
+    tokens: tuple[Point, ...]
+    """Tokens of answers so far."""
+    kv_bytes: tuple[Point, ...]
+    """K and V of the running batch, padding included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """One run of one method."""
+
+    method: str
+    batch_size: int
+    seconds: float
+    """Completion time of the whole set."""
+    curves: Curves
+    tally: Tally
+    """What was computed in all."""
+    answers: tuple[tuple[int, ...], ...]
+    """Token ids, in the queries' order."""
+
+    @property
+    def peak_kv_bytes(self) -> float:
+        return max(point.y for point in self.curves.kv_bytes)
+
+
+@torch.inference_mode()
+def race(
+    subject: Subject,
+    method: str,
+    batch_size: int,
+    jobs: Sequence[Job],
+    clock: Callable[[], float] = time.perf_counter,
+    advance: Advance = lambda _: None,
+) -> Race:
+    """Run all queries, which are there from the start. Raises BenchError when one fails."""
+    pipeline = subject.pipeline(batch_size, ROOM * longest(jobs))
+    feed = Feed(pipeline, _batcher(method), jobs, clock, device=str(subject.device))
+    moments = []
+    for moment in feed.run():
+        moments.append(moment)
+        advance(moment.ended)
+    return Race(
+        method=method,
+        batch_size=batch_size,
+        seconds=moments[-1].at,
+        curves=_curves(moments, subject.model.kv.bytes_per_token),
+        tally=_total(moments),
+        answers=tuple(tuple(answer) for answer in feed.answers),
+    )
+
+
+def warm_up(subject: Subject, batch_size: int, jobs: Sequence[Job]) -> None:
+    """Let the first run find everything as the others do."""
+    few = [Job(job.prompt, 2) for job in jobs[:batch_size]]
+    for method in STRATEGIES:
+        race(subject, method, batch_size, few)
+
+
+def _batcher(method: str) -> Batcher:
+    limits = Limits(group_tokens=CHUNK_TOKENS, prefill_ahead=PREFILL_AHEAD)
+    return assemble(strategy.STRATEGIES[STRATEGIES[method]], limits).batcher
+
+
+def _curves(moments: Sequence[Moment], bytes_per_token: int) -> Curves:
+    completed, tokens = 0, 0
+    done, made, held = [Point(0, 0)], [Point(0, 0)], [Point(0, 0)]
+    for moment in moments:
+        completed += moment.ended
+        tokens += moment.tally.generated
+        done.append(Point(moment.at, completed))
+        made.append(Point(moment.at, tokens))
+        held.append(Point(moment.at, _cells(moment.shape) * bytes_per_token))
+    return Curves(tuple(done), tuple(made), tuple(held))
+
+
+def _cells(shape: BatchShape) -> int:
+    return shape.rows * (shape.end - shape.start)
+
+
+def _total(moments: Sequence[Moment]) -> Tally:
+    return sum((moment.tally for moment in moments), Tally())

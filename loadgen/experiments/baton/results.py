@@ -1,0 +1,130 @@
+"""What comes of the races as plain data, next to the paper's figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from loadgen.experiments.baton.paper import BENCHMARK, TABLE_1, TABLE_2
+from loadgen.experiments.baton.race import Curves, Race
+from loadgen.plots.chart import Point, thinned
+
+POINTS = 400
+"""Kept of each curve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One method at one batch size, and what the paper says of it."""
+
+    races: tuple[Race, ...]
+    """A run a round."""
+    benchmark_seconds: float
+    same_answers: int
+    """Queries that it answers with the very tokens of Benchmark, in every round."""
+    paper_seconds: float | None
+    paper_benchmark_seconds: float | None
+
+    @property
+    def method(self) -> str:
+        return self.races[0].method
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(race.seconds for race in self.races)
+
+    @property
+    def speedup(self) -> float:
+        """Throughput next to Benchmark's."""
+        return self.benchmark_seconds / self.seconds
+
+    @property
+    def paper_speedup(self) -> float | None:
+        if self.paper_seconds is None or self.paper_benchmark_seconds is None:
+            return None
+        return self.paper_benchmark_seconds / self.paper_seconds
+
+    @property
+    def queries(self) -> int:
+        return len(self.races[0].answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One of the paper's tables: lines by batch size."""
+
+    title: str
+    scale: Mapping[int, float]
+    """By batch size, what the paper's lengths were multiplied with; its own doubling is part of it."""
+    lines: Mapping[int, Sequence[Line]]
+
+    @property
+    def all_lines(self) -> list[Line]:
+        return [line for lines in self.lines.values() for line in lines]
+
+    @property
+    def different_answers(self) -> int:
+        return sum(line.queries - line.same_answers for line in self.all_lines)
+
+
+def lines_of(races: Sequence[Race], paper: Mapping[int, Mapping[str, float]]) -> list[Line]:
+    """The lines of one batch size, in the order in which the methods first ran."""
+    benchmark = [race for race in races if race.method == BENCHMARK]
+    seconds = statistics.median(race.seconds for race in benchmark)
+    reported = paper.get(races[0].batch_size, {})
+    return [
+        Line(
+            races=(own := tuple(race for race in races if race.method == method)),
+            benchmark_seconds=seconds,
+            same_answers=_same(own, benchmark[0]),
+            paper_seconds=reported.get(method),
+            paper_benchmark_seconds=reported.get(BENCHMARK),
+        )
+        for method in dict.fromkeys(race.method for race in races)
+    ]
+
+
+def _same(races: Sequence[Race], benchmark: Race) -> int:
+    answers = zip(benchmark.answers, *(race.answers for race in races), strict=True)
+    return sum(len(set(versions)) == 1 for versions in answers)
+
+
+def paper_table(target: int) -> Mapping[int, Mapping[str, float]]:
+    return {1: TABLE_1, 2: TABLE_2}[target]
+
+
+def table_json(table: Table) -> dict[str, object]:
+    """Seconds, bytes, and curves as lists of [seconds, value]."""
+    return {
+        "title": table.title,
+        "batches": [
+            {"batch_size": size, "scale": table.scale[size], "lines": [_line_json(line) for line in lines]}
+            for size, lines in table.lines.items()
+        ],
+    }
+
+
+def _line_json(line: Line) -> dict[str, object]:
+    last = line.races[-1]
+    return {
+        "method": line.method,
+        "seconds": [race.seconds for race in line.races],
+        "median_seconds": line.seconds,
+        "throughput_to_benchmark": line.speedup,
+        "paper_seconds": line.paper_seconds,
+        "paper_throughput_to_benchmark": line.paper_speedup,
+        "queries": line.queries,
+        "same_answers": line.same_answers,
+        "peak_kv_bytes": last.peak_kv_bytes,
+        "tokens": asdict(last.tally),
+        "curves": _curves_json(last.curves),
+    }
+
+
+def _curves_json(curves: Curves) -> dict[str, list[tuple[float, float]]]:
+    return {"completed": _pairs(curves.completed), "tokens": _pairs(curves.tokens), "kv_bytes": _pairs(curves.kv_bytes)}
+
+
+def _pairs(points: Sequence[Point]) -> list[tuple[float, float]]:
+    return [(round(x, 6), y) for x, y in thinned(points, POINTS)]

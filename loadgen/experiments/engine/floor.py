@@ -1,0 +1,85 @@
+"""The least that a decode step can take: weights and live K and V once over the memory bus."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from loadgen.experiments.engine.apart import Interrupted, apart
+from models.network.linear import InferenceLinear
+
+BUFFER_BYTES = 2**30
+"""Read at once; far more than a cache holds."""
+
+REPEATS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What bounds a decode step on this machine."""
+
+    bandwidth: float
+    """Bytes a second."""
+    weight_bytes: int
+    """Read in each step."""
+    kv_bytes_per_token: int
+
+    def step(self, rows: int, input_len: int, output_len: int) -> float:
+        """Seconds of a decode step halfway through the outputs."""
+        live = rows * (input_len + output_len / 2)
+        return (self.weight_bytes + live * self.kv_bytes_per_token) / self.bandwidth
+
+
+def weight_bytes(network: PreTrainedModel) -> int:
+    """Bytes of weights that a step reads: all but an embedding table that is not the head's too, each once."""
+    embedding: torch.nn.Module = network.get_input_embeddings()
+    head: torch.nn.Module | None = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+    tables = {id(weight) for weight in embedding.parameters()}
+    if head is not None:
+        tables -= {id(weight) for weight in head.parameters()}
+    weights = {id(weight): weight.nbytes for weight in network.parameters()}
+    kept = sum(layer.weight_bytes for layer in network.modules() if isinstance(layer, InferenceLinear))
+    return kept + sum(size for key, size in weights.items() if key not in tables)
+
+
+def measure_bandwidth(
+    device: torch.device, clock: Callable[[], float] = time.perf_counter, size: int | None = None
+) -> float:
+    """Bytes a second, with all threads: the best of some sums, which only read, and some copies, which write too.
+
+    size   bytes that are read at once; None: BUFFER_BYTES, or less where memory is short
+    """
+    if size is None:
+        room = psutil.virtual_memory().available // 8 if device.type == "cpu" else BUFFER_BYTES
+        size = min(BUFFER_BYTES, room)
+    return apart(lambda stop: _measure(device, clock, size, stop))
+
+
+def _measure(device: torch.device, clock: Callable[[], float], size: int, stop: threading.Event) -> float:
+    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    ways: tuple[tuple[Callable[[], Tensor], int], ...] = (
+        (source.sum, source.nbytes),
+        (lambda: target.copy_(source), 2 * source.nbytes),
+    )
+    best = 0.0
+    for work, moved in ways * REPEATS:
+        if stop.is_set():
+            raise Interrupted
+        begin = _now(device, clock)
+        work()
+        best = max(best, moved / (_now(device, clock) - begin))
+    return best
+
+
+def _now(device: torch.device, clock: Callable[[], float]) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock()

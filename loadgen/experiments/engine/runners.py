@@ -1,0 +1,208 @@
+"""The three that are compared: this engine, transformers' `generate`, and transformers' continuous batching.
+
+Each is given jobs and returns a Turn. None knows the others, rounds, or what is made of the figures.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import (
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    PreTrainedModel,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.generation.continuous_batching import ContinuousBatchingManager
+from transformers.generation.continuous_batching.requests import GenerationOutput
+
+from engine.pipeline import Pipeline
+from loadgen.experiments.engine.apart import Interrupted, apart
+from loadgen.experiments.engine.feed import Feed
+from loadgen.experiments.engine.job import BenchError, Job, Turn, longest
+from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Batcher, Limits
+from scheduler.strategy import STRATEGIES
+
+Clock = Callable[[], float]
+
+
+class Runner(Protocol):
+    """Generates for jobs."""
+
+    name: str
+
+    def run(self, jobs: Sequence[Job]) -> Turn:
+        """Raises BenchError, or whatever keeps it from running here."""
+        ...
+
+
+class Lengthwise:
+    """This engine: a pipeline in process, fed by the default strategy's batcher."""
+
+    def __init__(
+        self, subject: Subject, slots: int, clock: Clock = time.perf_counter, *, name: str = "lengthwise"
+    ) -> None:
+        self.name = name
+        self._subject = subject
+        self._slots = slots
+        self._clock = clock
+        self._pipeline: Pipeline | None = None  # made in the first run, to be part of the memory that it takes
+
+    def run(self, jobs: Sequence[Job]) -> Turn:
+        return apart(lambda stop: self._run(jobs, stop))
+
+    @torch.inference_mode()
+    def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
+        if self._pipeline is None:
+            self._pipeline = self._subject.pipeline(self._slots, longest(jobs))
+        feed = Feed(self._pipeline, join_batcher(self._slots), jobs, self._clock, device=str(self._subject.device))
+        steps, end = [], 0.0
+        for moment in feed.run():
+            if stop.is_set():
+                raise Interrupted
+            end = moment.at
+            if moment.tally.generated and not moment.tally.prompt:
+                steps.append(moment.seconds)
+        return Turn(end, tuple(steps), tuple(len(answer) for answer in feed.answers))
+
+
+class Generate:
+    """transformers' `generate` on static batches of `slots` jobs, each until its longest row ends."""
+
+    name = "generate"
+
+    def __init__(self, network: PreTrainedModel, slots: int, clock: Clock = time.perf_counter) -> None:
+        self._network = network
+        self._slots = slots
+        self._clock = clock
+
+    def run(self, jobs: Sequence[Job]) -> Turn:
+        return apart(lambda stop: self._run(jobs, stop))
+
+    @torch.inference_mode()
+    def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
+        begin = self._clock()
+        ticks, lengths = [], []
+        for first in range(0, len(jobs), self._slots):
+            batch = jobs[first : first + self._slots]
+            ticker = _Ticker(self._clock, stop)
+            made = self._generate(batch, ticker)
+            ticks.append(ticker.times)
+            lengths += [min(made, job.output_len) for job in batch]
+        return Turn(self._clock() - begin, tuple(_gaps(ticks)), tuple(lengths))
+
+    def _generate(self, jobs: Sequence[Job], ticker: _Ticker) -> int:
+        """Returns how many tokens each row got."""
+        width = max(len(job.prompt) for job in jobs)
+        tokens = torch.zeros((len(jobs), width), dtype=torch.long)
+        mask = torch.zeros_like(tokens)
+        for row, job in enumerate(jobs):
+            tokens[row, width - len(job.prompt) :] = torch.tensor(job.prompt)
+            mask[row, width - len(job.prompt) :] = 1
+        output: Tensor = self._network.generate(  # type: ignore[operator]
+            tokens.to(self._network.device),
+            attention_mask=mask.to(self._network.device),
+            max_new_tokens=max(job.output_len for job in jobs),
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+            stopping_criteria=StoppingCriteriaList([ticker]),
+        )
+        return output.shape[1] - width
+
+
+class GenerateBatch:
+    """transformers' continuous batching: what `generate_batch` does, with a length of each request's own.
+
+    It is given what it may want: K and V for `slots` requests of the longest job, steps as large as this engine's
+    chunks, and no search for common prefixes, of which there are none.
+    """
+
+    name = "generate_batch"
+
+    def __init__(self, network: PreTrainedModel, slots: int, clock: Clock = time.perf_counter) -> None:
+        self._network = network
+        self._slots = slots
+        self._clock = clock
+
+    def run(self, jobs: Sequence[Job]) -> Turn:
+        """Raises whatever transformers says against running here."""
+        begin = self._clock()
+        manager = self._network.init_continuous_batching(  # type: ignore[operator]
+            generation_config=_greedy(),
+            continuous_batching_config=self._config(jobs),
+        )
+        manager.start()
+        try:
+            order = {
+                manager.add_request(list(job.prompt), max_new_tokens=job.output_len, record_timestamps=True): place
+                for place, job in enumerate(jobs)
+            }
+            lengths, ticks = [0] * len(jobs), []
+            for _ in jobs:
+                result = _next_result(manager)
+                lengths[order[result.request_id]] = len(result.generated_tokens)
+                ticks.append(result.timestamps or [])
+            end = self._clock()
+        finally:
+            manager.stop(block=True, hard_stop=True)
+            manager.destroy()
+        return Turn(end - begin, tuple(_gaps(ticks)), tuple(lengths))
+
+    def _config(self, jobs: Sequence[Job]) -> ContinuousBatchingConfig:
+        page = ContinuousBatchingConfig.page_size
+        return ContinuousBatchingConfig(
+            num_blocks=self._slots * (-(-longest(jobs) // page) + 1),
+            max_batch_tokens=max(CHUNK_TOKENS, self._slots),
+            max_requests_per_batch=self._slots,
+            allow_block_sharing=False,
+        )
+
+
+def join_batcher(slots: int) -> Batcher:
+    """The server's own by default."""
+    limits = Limits(group_tokens=CHUNK_TOKENS, prefill_ahead=max(1, slots // 8))
+    return assemble(STRATEGIES["baton-pd"], limits).batcher
+
+
+class _Ticker(StoppingCriteria):
+    """Reads the clock at every step of `generate`; never ends it but by an interrupt."""
+
+    def __init__(self, clock: Clock, stop: threading.Event) -> None:
+        self._clock = clock
+        self._stop = stop
+        self.times: list[float] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:
+        if self._stop.is_set():
+            raise Interrupted
+        self.times.append(self._clock())
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+
+
+def _greedy() -> GenerationConfig:
+    return GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)  # type: ignore[no-untyped-call]
+
+
+def _gaps(ticks: Sequence[Sequence[float]]) -> list[float]:
+    return [after - before for times in ticks for before, after in zip(times, times[1:], strict=False)]
+
+
+def _next_result(manager: ContinuousBatchingManager) -> GenerationOutput:
+    """The next finished request; raises BenchError with what went wrong."""
+    while True:
+        result = manager.get_result(timeout=1)
+        if result is not None and result.error is not None:
+            raise BenchError(f"generate_batch failed: {result.error}")
+        if result is not None and result.is_finished():
+            return result
+        if result is None and not manager.is_running():
+            raise BenchError(f"generate_batch stopped: {manager.background_thread_status.fatal_error}")

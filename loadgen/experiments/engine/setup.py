@@ -1,0 +1,116 @@
+"""From a model's name to networks and pipelines that can be compared. The one place here that loads."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import sys
+from dataclasses import dataclass, replace
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from engine.forward.batch import HEADROOM, RunningBatch
+from engine.kv.arena import KvArena
+from engine.pipeline import Pipeline
+from loadgen.experiments.engine.job import BenchError
+from models.catalog.catalog import Catalog
+from models.network.loader import LoadedModel, load
+from models.network.quantization import Quantization
+from models.text import Text
+
+CHUNK_TOKENS = 512
+"""Prompt tokens that are read between two decode steps; the server's default of --max-num-batched-tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model as this project runs it."""
+
+    name: str
+    model: LoadedModel
+    text: Text
+
+    @property
+    def vocab(self) -> int:
+        """Token ids that prompts may be made of."""
+        return min(self.text.vocab_size, self.model.vocab_size)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> str:
+        return str(self.model.kv.dtype).removeprefix("torch.")
+
+    @property
+    def weights(self) -> str:
+        """How they are kept, as the tables say it."""
+        kept = self.model.quantization
+        return self.dtype if kept is Quantization.NONE else f"{self.dtype}, weights in {kept}"
+
+    def pipeline(self, slots: int, columns: int, model: LoadedModel | None = None) -> Pipeline:
+        """A pipeline whose K and V hold `slots` rows of `columns` tokens, and the headroom that joining wants."""
+        chosen = self.model if model is None else model
+        arena = KvArena(chosen.kv, slots * (columns + HEADROOM + 1), max_rows=slots)
+        return Pipeline(chosen, self.text, RunningBatch(chosen, arena), max_prefill_tokens=CHUNK_TOKENS)
+
+    def require_context(self, columns: int) -> None:
+        """Raises BenchError when the model cannot read so many tokens."""
+        if columns > self.model.context_length:
+            raise BenchError(
+                f"{self.name} reads {self.model.context_length} tokens, not {columns}: ask for shorter ones"
+            )
+
+
+def load_subject(name: str, *, dtype: str, device: str, quantization: str = "auto") -> Subject:
+    """Raises CatalogError, LoadError and TextError with the remedy."""
+    hush()
+    folder = Catalog().resolve(name)
+    return Subject(
+        name, load(folder, dtype=dtype, device=_device(device), quantization=quantization), Text.load(folder)
+    )
+
+
+def load_beside(subject: Subject, quantization: str) -> Subject:
+    """The same with its weights kept otherwise; raises LoadError."""
+    kept = load(subject.model.folder, dtype=subject.dtype, device=str(subject.device), quantization=quantization)
+    return replace(subject, model=kept)
+
+
+def load_plain(subject: Subject) -> PreTrainedModel:
+    """The same checkpoint as transformers alone would run it, with its default attention."""
+    network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        subject.model.folder, dtype=subject.model.kv.dtype, local_files_only=True, use_safetensors=True
+    )
+    torch.nn.Module.to(network, subject.device)
+    torch.nn.Module.eval(network).requires_grad_(False)
+    return network
+
+
+def machine(device: torch.device) -> dict[str, object]:
+    """What the figures depend on besides the code."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _device(name: str) -> str:
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise BenchError("--device cuda, but no CUDA device is visible: check the driver and CUDA_VISIBLE_DEVICES")
+    return "cuda:0" if there and name != "cpu" else "cpu"
+
+
+def hush() -> None:
+    """What transformers says of itself is no part of a table."""
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]

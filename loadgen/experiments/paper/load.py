@@ -1,0 +1,110 @@
+"""The requests of a paper's experiments: lengths of a trace, of the built-in tasks, or drawn; and when they come."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from loadgen.load.arrivals import Arrivals, arrival_times
+from loadgen.simulate.load import simulated_load
+from loadgen.workload import flags as workload_flags
+from loadgen.workload.lengths import Cut, Lengths, load_trace
+
+POOL = 20_000
+"""Requests to draw; a longer run has them again."""
+
+TASKS = 4_000
+"""Requests to make of the built-in tasks, which takes longer."""
+
+CHAT_INPUT = (6.633, 0.985)
+CHAT_OUTPUT = (5.019, 0.859)
+"""Mean and standard deviation of the logarithms of token counts in Azure's published conversation trace of 2023."""
+
+LONGEST = 1024
+"""Of prompts and of answers (Magnus, IV-A; SCLS, 5.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Lengths in the order in which they are sent; their times are not used."""
+
+    lengths: tuple[Lengths, ...]
+    source: str
+    """Where they come from, for the reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """When requests come, and how many: a rate in requests a second (infinity: all at once)."""
+
+    rate: float
+    count: int
+    burstiness: float = 1.0
+    seed: int = 0
+
+    def requests(self, pool: Pool) -> list[Lengths]:
+        arrivals = Arrivals(self.rate, self.burstiness)
+        times = arrival_times(arrivals, self.count, np.random.default_rng(self.seed))
+        begin = self.seed * self.count  # other seeds have other requests, as long as the pool has more
+        return [
+            replace(pool.lengths[(begin + place) % len(pool.lengths)], arrival=float(time))
+            for place, time in enumerate(times)
+        ]
+
+
+def trace_pool(path: Path, max_output: int = LONGEST, input_scale: float = 1.0) -> Pool:
+    """The lengths of an Azure LLM CSV; raises WorkloadError."""
+    lengths = load_trace(path, "azure", Cut(max_output=max_output))
+    return _fitted(lengths, input_scale, f"lengths of the trace {path.name}", max_output)
+
+
+def chat_pool(seed: int, max_output: int = LONGEST, input_scale: float = 1.0, count: int = POOL) -> Pool:
+    """Drawn lengths: log-normal as in a conversation service, the prompt's and the answer's independent."""
+    rng = random.Random(f"{seed}, chat")
+    pairs = [(_draw(rng, CHAT_INPUT), _draw(rng, CHAT_OUTPUT)) for _ in range(count)]
+    shape = f"in {CHAT_INPUT[0]:g} ± {CHAT_INPUT[1]:g}, out {CHAT_OUTPUT[0]:g} ± {CHAT_OUTPUT[1]:g} in ln tokens"
+    lengths = [Lengths(0.0, inputs, min(max_output, outputs)) for inputs, outputs in pairs]
+    return _fitted(lengths, input_scale, f"drawn log-normal lengths ({shape})", max_output)
+
+
+def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
+    """Lengths of the built-in workload, Magnus's eight tasks over sentences and functions of Python's library."""
+    parser = argparse.ArgumentParser()
+    workload_flags.add_flags(parser)
+    flags = parser.parse_args(["--max-input-len", f"{LONGEST}", "--max-output-len", f"{LONGEST}"])
+    flags.rate, flags.burstiness, flags.duration, flags.seed = 1.0, 1.0, float(count), seed
+    return _fitted(simulated_load(flags), input_scale, "lengths of the built-in workload's eight tasks", LONGEST)
+
+
+def _fitted(lengths: Sequence[Lengths], scale: float, source: str, max_output: int) -> Pool:
+    """The same with prompts `scale` times as long, one token at least and LONGEST at most."""
+    prompts = (min(LONGEST, max(1, round(one.input_length * scale))) for one in lengths)
+    fitted = tuple(replace(one, input_length=prompt) for one, prompt in zip(lengths, prompts, strict=True))
+    scaled = "" if scale == 1 else f", prompts times {scale:g}"
+    return Pool(fitted, f"{source}{scaled}, clipped to {LONGEST} in and {max_output} out")
+
+
+def shortened(pool: Pool, scale: float) -> Pool:
+    """The same with all lengths `scale` times as long, one token at least."""
+    lengths = tuple(
+        replace(
+            one,
+            input_length=max(1, round(one.input_length * scale)),
+            output_length=max(1, round(one.output_length * scale)),
+        )
+        for one in pool.lengths
+    )
+    return Pool(lengths, f"{pool.source}, then all lengths times {scale:g}")
+
+
+def _draw(rng: random.Random, shape: tuple[float, float]) -> int:
+    return max(1, round(rng.lognormvariate(*shape)))
+
+
+def outputs(requests: Sequence[Lengths]) -> list[int]:
+    return [one.output_length for one in requests]

@@ -1,0 +1,70 @@
+"""Experiments for the eye: what was measured in each run, and every row beside what is published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from loadgen.experiments.paper.stage import Experiment, Line
+
+HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "duration": ("duration s", 1),
+        "throughput": ("req/s", 2),
+        "answered_meanwhile": ("req/s meanwhile", 2),
+        "valid_tokens": ("valid tok/s", 0),
+        "total_tokens": ("all tok/s", 0),
+        "mean": ("mean RT s", 1),
+        "tail": ("p95 RT s", 1),
+        "batch_size": ("batch", 1),
+        "pad": ("pad", 0),
+        "invalid": ("invalid", 1),
+        "slices": ("slices", 2),
+        "few_slices": ("≤3 slices %", 1),
+        "early_returns": ("early %", 1),
+        "imbalance": ("CT STD s", 1),
+    }
+)
+"""Figures of a trial: how their column is called, and its digits."""
+
+
+def report(one: Experiment) -> RenderableType:
+    """Both tables of an experiment, below its title."""
+    title = f"{one.title} (interrupted: as far as it came)" if one.interrupted else one.title
+    warning = [] if one.warning is None else [Text(one.warning, style="yellow")]
+    head = (Text(title, style="bold"), Text(one.setting, style="dim"), *warning)
+    return Group(*head, _measured(one), _beside(one), Text())
+
+
+def _measured(one: Experiment) -> Table:
+    table = Table()
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("at", no_wrap=True)
+    for name in one.figures:
+        table.add_column(HEADS[name][0], justify="right")
+    for line in one.lines:
+        table.add_row(line.strategy, line.point, *(_cell(line, name) for name in one.figures))
+    return table
+
+
+def _cell(line: Line, name: str) -> str:
+    """A figure, and how far rounds were from each other."""
+    digits = HEADS[name][1]
+    text = f"{getattr(line.trial, name):,.{digits}f}"
+    if not line.rounds:
+        return text
+    values = [getattr(one, name) for one in line.rounds]
+    return f"{text} ±{(max(values) - min(values)) / 2:,.{digits}f}"
+
+
+def _beside(one: Experiment) -> Table:
+    table = Table()
+    for head in ("", "measured", "published", "where"):
+        table.add_column(head, justify="left", overflow="fold")
+    for row in one.rows:
+        table.add_row(row.what, row.measured_text, row.published_text, row.where)
+    return table

@@ -1,0 +1,134 @@
+"""One run of an experiment, as the figures that the papers ask for. Knows no paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import TypeAlias
+
+from loadgen.experiments.paper.early import SliceCount
+from loadgen.simulate.figures import figures
+from loadgen.simulate.prediction import Prediction
+from loadgen.simulate.simulation import Machine, Simulation, SimulationError, Watch, simulate
+from loadgen.workload.lengths import Lengths
+from scheduler.assembly import Parts, assemble
+from scheduler.batching.batcher import Limits
+from scheduler.length.predictors import Length
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import Strategy
+
+FEW_SLICES = 3
+"""Most slices that "the vast majority" of requests needs (SCLS, 5.2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What came of a run, or the mean of several. Times in seconds, rates a second, shares in percent."""
+
+    requests: float
+    duration: float
+    """From the first arrival to the last answer."""
+    throughput: float
+    """Requests a second over the duration."""
+    answered_meanwhile: float
+    """Requests a second that were answered before the last one came, over that time."""
+    valid_tokens: float
+    """Tokens of answers a second."""
+    total_tokens: float
+    """Tokens generated a second, invalid ones among them (Magnus, IV-A)."""
+    mean: float
+    """Mean response time, from arrival to last token."""
+    tail: float
+    """95th percentile of the same."""
+    batch_size: float
+    pad: float
+    """Pad tokens of prefills a request."""
+    invalid: float
+    """Invalid tokens a request."""
+    slices: float
+    """Slices a request."""
+    few_slices: float
+    """Share of requests that needed at most FEW_SLICES."""
+    early_returns: float
+    """Share of slices that ended early since all their rows had."""
+    imbalance: float
+    """Standard deviation of the executors' completion times (SCLS, 3.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How to run: what asks, who answers, and what is known before. Equal courses have equal trials."""
+
+    strategy: Strategy
+    machine: Machine
+    limits: Limits
+    max_tokens: int
+    prediction: Prediction
+    """For strategies that predict, other than by the oracle."""
+
+
+Player: TypeAlias = Callable[[Course, Sequence[Lengths], int, Watch], Trial]
+"""Serves requests as a course says, and tells a Watch how it goes on; the number seeds the predictions' errors."""
+
+
+def run_trial(course: Course, requests: Sequence[Lengths], seed: int, watch: Watch | None = None) -> Trial:
+    """Simulate: a Player. Raises SimulationError and StrategyError."""
+    assert isinstance(course.machine.cost, Bilinear), "the papers' machines have bilinear serving times"
+    parts, slices = assembled(course, course.machine.cost)
+    predict = known(course).source(seed)
+    done = simulate(parts, course.machine, requests, course.max_tokens, watch, predict)
+    return trial(done, slices.early_share)
+
+
+def assembled(course: Course, serving_time: Bilinear | None) -> tuple[Parts, SliceCount]:
+    """The parts of a course's strategy, and who counts its slices. Raises StrategyError."""
+    machine = course.machine
+    fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+    parts = assemble(course.strategy, fitted, serving_time)
+    slices = SliceCount(parts.observer)
+    return replace(parts, observer=slices), slices
+
+
+def known(course: Course) -> Prediction:
+    """What the strategy is told of lengths: nothing unless it asks, all when it asks the oracle."""
+    match course.strategy.length:
+        case Length.NONE:
+            return Prediction()
+        case Length.ORACLE:
+            return Prediction(0.0)
+        case _:
+            return course.prediction
+
+
+def trial(done: Simulation, early_share: float = 0.0) -> Trial:
+    """The figures of a simulation. Raises SimulationError when a request was not answered."""
+    told = figures(done)
+    if told.jct is None or told.failed:
+        raise SimulationError(f"{told.failed} of {len(done.requests)} requests failed")
+    generated = sum(worker.tally.generated + worker.tally.invalid for worker in done.workers)
+    begin, last = done.requests[0].arrival, done.requests[-1].arrival
+    meanwhile = sum(one.end <= last for one in done.requests)
+    return Trial(
+        requests=len(done.requests),
+        duration=told.duration,
+        throughput=told.request_throughput,
+        answered_meanwhile=meanwhile / (last - begin) if last > begin else 0.0,
+        valid_tokens=told.output_throughput,
+        total_tokens=generated / told.duration,
+        mean=told.jct.mean,
+        tail=told.jct.percentiles[95.0],
+        batch_size=told.mean_batch_size,
+        pad=told.pad_tokens,
+        invalid=told.invalid_tokens,
+        slices=told.slices,
+        few_slices=100 * fmean(one.runs <= FEW_SLICES for one in done.requests),
+        early_returns=100 * early_share,
+        imbalance=told.completion_std,
+    )
+
+
+def pooled(trials: Sequence[Trial]) -> Trial:
+    """The mean of each figure."""
+    values = [asdict(one) for one in trials]
+    return Trial(**{name: fmean(one[name] for one in values) for name in values[0]})

@@ -1,0 +1,97 @@
+"""Requests on executors that are there and take real time: the same record as of a simulation.
+
+Starts no executor and loads nothing; it sees executors as the scheduler does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from engine.messages import Report, StepReport
+from loadgen.experiments.relay import Listener, Relay
+from loadgen.simulate.playing import serve
+from loadgen.simulate.prediction import Predict
+from loadgen.simulate.record import Record
+from loadgen.simulate.simulation import Simulation, Watch, served
+from loadgen.workload.lengths import Lengths
+from scheduler.assembly import Parts
+from scheduler.background import background
+from scheduler.clock import MonotonicClock
+from scheduler.dispatcher import Dispatcher
+from scheduler.request import Request
+from scheduler.worker import Port
+
+WARM_UP = 4
+"""Requests that are played before a run, and forgotten."""
+WARM_UP_TOKENS = 8
+
+Prompts = Sequence[tuple[int, ...]]
+
+
+class Recorder:
+    """Plays requests, in order of arrival, on executors that run and report to the relay.
+
+    max_tokens   what every request asks for, whatever it will generate
+    """
+
+    def __init__(
+        self, ports: Sequence[Port], relay: Relay, requests: Sequence[Lengths], prompts: Prompts, max_tokens: int
+    ) -> None:
+        self._ports = ports
+        self._relay = relay
+        self._requests = requests
+        self._prompts = prompts
+        self._max_tokens = max_tokens
+        self._clock = MonotonicClock()
+
+    async def warm_up(self, parts: Parts, predict: Predict | None) -> None:
+        """A few short requests, so that a run finds the executors as later ones do. Raises PlayError.
+
+        Parts keep state and may predict anew: those of the run are others.
+        """
+        few = [
+            Lengths(0.0, one.input_length, min(one.output_length, WARM_UP_TOKENS)) for one in self._requests[:WARM_UP]
+        ]
+        async with self._dispatching(parts, lambda report: None) as dispatcher:
+            await self._serve(dispatcher, few, predict, lambda ended: None)
+
+    async def record(
+        self, parts: Parts, predict: Predict | None, watch: Watch, overhear: Listener = lambda report: None
+    ) -> Simulation:
+        """What became of the requests, and what each executor did. Raises PlayError when a request fails.
+
+        `overhear` is told every report of this run.
+        """
+        records = {port.info.index: Record() for port in self._ports}
+
+        def note(report: Report) -> None:
+            overhear(report)
+            if isinstance(report, StepReport):
+                records[report.executor].add(report, self._clock.now())
+
+        async with self._dispatching(parts, note) as dispatcher:
+            done = await self._serve(dispatcher, self._requests, predict, watch)
+        origin = done[0].times.arrival - self._requests[0].arrival
+        workers = tuple(record.finished(origin) for record in records.values())
+        return Simulation(tuple(served(request, origin) for request in done), workers)
+
+    async def _serve(
+        self, dispatcher: Dispatcher, requests: Sequence[Lengths], predict: Predict | None, watch: Watch
+    ) -> list[Request]:
+        prompts = self._prompts[: len(requests)]
+        return await serve(
+            dispatcher, self._clock, requests, prompts, max_tokens=self._max_tokens, predict=predict, watch=watch
+        )
+
+    @asynccontextmanager
+    async def _dispatching(self, parts: Parts, note: Listener) -> AsyncIterator[Dispatcher]:
+        dispatcher = Dispatcher(parts, self._ports, self._clock)
+
+        def listen(report: Report) -> None:
+            note(report)
+            dispatcher.receive(report)
+
+        with self._relay.heard_by(listen):
+            async with background(dispatcher.run(), "dispatcher"):
+                yield dispatcher

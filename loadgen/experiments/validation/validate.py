@@ -1,0 +1,206 @@
+"""`lengthwise simulate --validate`: one trace on the real engine and in the simulator, with this machine's profile.
+
+The composition root of that: model, executors, strategy, simulated twin. Playing and judging are loadgen.validation's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from engine.messages import ExecutorInfo
+from loadgen.bench import result
+from loadgen.bench.result import ResultError
+from loadgen.console import table_console
+from loadgen.experiments.real_engine import Engine, load_engine, new_executors
+from loadgen.experiments.recorder import Recorder
+from loadgen.experiments.validation.load import lengths, paced
+from loadgen.experiments.validation.speed import Speedometer
+from loadgen.experiments.validation.verdict import BOUND, Quantity, Verdict, table, verdict_json
+from loadgen.simulate.playing import PlayError, random_prompts
+from loadgen.simulate.prediction import Predict
+from loadgen.simulate.simulation import Machine, Simulation, SimulationError, Watch, simulate
+from loadgen.workload.errors import WorkloadError
+from loadgen.workload.lengths import Lengths
+from models.catalog.catalog import CatalogError
+from models.network.loader import LoadError
+from models.text import TextError
+from scheduler.assembly import Parts, StrategyError
+from scheduler.length.oracle import true_length
+from scheduler.length.predictors import Length
+from scheduler.serving_time.learning import inline
+from scheduler.serving_time.profile_file import ProfileError
+from scheduler.strategy import STRATEGIES
+from server.cli.config import ServeConfig, load_config
+from server.process.scheduling import parts_for
+
+
+class UnknownStrategy(Exception):
+    """A strategy is not in the table; the message is for the user."""
+
+
+FAILURES = (
+    CatalogError, LoadError, TextError, ProfileError, StrategyError, SimulationError, WorkloadError, PlayError,
+    ResultError, UnknownStrategy,
+)  # fmt: skip
+"""What has an explanation that the user can act on."""
+
+
+def validate(args: argparse.Namespace) -> int:
+    """Play, simulate, print and save; returns the exit code: 1 when they are too far apart, or it cannot be done."""
+    try:
+        verdicts = _validate(args)
+    except FAILURES as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1
+    return 0 if all(one.holds for one in verdicts) else 1
+
+
+def _validate(args: argparse.Namespace) -> list[Verdict]:
+    _refuse_unknown(args.strategies)
+    if args.save_result is not None:
+        result.prepare(args.save_result.parent)
+    config = _config(args)
+    with ThreadPoolExecutor(1, "loader") as loader:  # see server.app: what computes here must be gone later
+        engine = loader.submit(load_engine, config).result()
+    verdicts = _verdicts(args, engine)
+    table_console().print(table(verdicts))
+    if args.save_result is not None:
+        result.save(args.save_result, {"bound": BOUND, "strategies": [verdict_json(one) for one in verdicts]})
+    return verdicts
+
+
+def _refuse_unknown(names: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in STRATEGIES]
+    if unknown:
+        raise UnknownStrategy(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
+
+
+def _config(args: argparse.Namespace) -> ServeConfig:
+    """Of the server whose engine this is; flags of the simulation that mean the same win over the environment."""
+    given = {
+        "model": args.validate or None,
+        "executors": args.workers,
+        "max_num_seqs": args.max_num_seqs,
+        "max_model_len": args.max_model_len,
+        "max_num_batched_tokens": args.max_num_batched_tokens,
+        "prefill_ahead": args.prefill_ahead,
+        "max_batch_size": args.max_batch_size,
+        "slice_length": args.slice_length,
+        "min_interval": args.min_interval,
+        "recompute": args.recompute or None,
+    }
+    return load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
+
+
+def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
+    trace: list[Lengths] = []
+    found = []
+    with _bars() as begin:
+        for name in args.strategies:
+            config = replace(engine.config, strategy=name)
+            with new_executors(engine) as rig:
+                infos = [one.info for one in rig.executors]
+                twin = _twin(engine, infos)
+                trace = trace or _trace(args, engine, twin)
+                prompts = random_prompts(trace, engine.vocabulary, args.seed)
+                recorder = Recorder(rig.executors, rig.relay, trace, prompts, _most_tokens(trace))
+                parts = partial(parts_for, config, infos, engine.profile, inline)
+                speed = Speedometer(engine.profile)
+                real = rig.run(_record(recorder, parts, _predict(config), begin(name, len(trace)), speed))
+            found.append(_verdict(name, real, speed.slowdown, partial(_simulate, config, engine, twin, trace)))
+    return found
+
+
+async def _record(
+    recorder: Recorder, parts: Callable[[], Parts], predict: Predict | None, watch: Watch, speed: Speedometer
+) -> Simulation:
+    await recorder.warm_up(parts(), predict)
+    return await recorder.record(parts(), predict, watch, speed.hear)
+
+
+def _verdict(name: str, real: Simulation, slowdown: float, simulate: Callable[[float], Simulation]) -> Verdict:
+    profiled, simulated = simulate(1.0), simulate(slowdown)
+    return Verdict(
+        name,
+        slowdown,
+        Quantity(real.mean_jct, profiled.mean_jct, simulated.mean_jct),
+        Quantity(real.throughput, profiled.throughput, simulated.throughput),
+    )
+
+
+def _trace(args: argparse.Namespace, engine: Engine, twin: Machine) -> list[Lengths]:
+    """The same for all strategies: at --rate, else at a share of what the slowest of them can serve."""
+    wanted = lengths(args, twin.context_length)
+    if args.rate is not None:
+        return wanted
+    served = []
+    for name in args.strategies:
+        done = _simulate(replace(engine.config, strategy=name), engine, twin, wanted)
+        served.append(done.throughput)
+    return paced(args, wanted, min(served))
+
+
+# The simulated twin
+
+
+def _twin(engine: Engine, infos: Sequence[ExecutorInfo]) -> Machine:
+    """The executors as a simulation has them: all like the smallest."""
+    return Machine(
+        cost=engine.profile,
+        capacity_tokens=min(info.capacity_tokens for info in infos),
+        max_num_seqs=min(info.max_rows for info in infos),
+        context_length=min(info.context_length for info in infos),
+        workers=len(infos),
+        max_prefill_tokens=engine.config.max_num_batched_tokens,
+    )
+
+
+def _simulate(
+    config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths], slowdown: float = 1.0
+) -> Simulation:
+    """On executors so much slower than the profile, which is what the scheduler goes on believing."""
+    infos = [
+        ExecutorInfo(index, "simulated", twin.capacity_tokens, twin.max_num_seqs, twin.context_length)
+        for index in range(twin.workers)
+    ]
+    parts = parts_for(config, infos, engine.profile, inline)
+    slowed = replace(twin, cost=engine.profile.slowed(slowdown))
+    done = simulate(parts, slowed, trace, _most_tokens(trace), predict=_predict(config))
+    if failed := sum(not one.completed for one in done.requests):
+        raise SimulationError(f"{failed} requests failed in the simulation of {config.strategy}")
+    return done
+
+
+def _predict(config: ServeConfig) -> Predict | None:
+    """Where the strategy wants to know lengths, both sides are told the true ones."""
+    return None if STRATEGIES[config.strategy].length == Length.NONE else true_length
+
+
+def _most_tokens(trace: Sequence[Lengths]) -> int:
+    return max(one.output_length for one in trace)
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
+    """A bar a strategy on a terminal, else a line as each begins."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=1) as bar:
+
+        def begin(name: str, total: int) -> Callable[[int], None]:
+            if not console.is_terminal:
+                console.print(f"{name} on the engine: {total} requests", markup=False, highlight=False)
+            task = bar.add_task(f"{name} on the engine", total=total)
+            return lambda ended: bar.update(task, completed=ended)
+
+        yield begin

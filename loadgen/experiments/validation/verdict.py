@@ -1,0 +1,107 @@
+"""How far a simulation is from the real engine. Knows neither."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from loadgen.bench.result import Json
+
+BOUND = 0.15
+"""Within this share of what was measured, the simulator is trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """The same thing measured on the engine and simulated."""
+
+    real: float
+    profiled: float
+    """Simulated with the machine as fast as its profile says."""
+    simulated: float
+    """Simulated with the machine as fast as it was in this run."""
+
+    @property
+    def deviation(self) -> float:
+        """Of the simulated from the real, as a share of the real."""
+        return self.simulated / self.real - 1
+
+    @property
+    def profile_deviation(self) -> float:
+        """The same for what the profile as it is makes of it."""
+        return self.profiled / self.real - 1
+
+    @property
+    def holds(self) -> bool:
+        return abs(self.simulated - self.real) <= BOUND * self.real
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One strategy's. JCT in seconds, throughput in requests a second.
+
+    A machine that others use too is not always as fast as when it was profiled, and near saturation a tenth more work
+    is half as long again to wait. So the simulator is judged with the speed of the run, one number for the whole of
+    it: `slowdown`, how much longer its iterations took than the profile says.
+    """
+
+    strategy: str
+    slowdown: float
+    mean_jct: Quantity
+    throughput: Quantity
+
+    @property
+    def holds(self) -> bool:
+        return self.mean_jct.holds and self.throughput.holds
+
+
+def table(verdicts: Sequence[Verdict]) -> Table:
+    """A line a strategy and quantity."""
+    shown = Table(
+        title="The simulator beside the engine",
+        title_style="bold",
+        caption="slowdown: seconds of this run's iterations, over what the profile says",
+    )
+    for head in ("strategy", ""):
+        shown.add_column(head, no_wrap=True)
+    heads = ("engine", "by the profile", "deviation", "slowdown", "at that speed", "deviation", f"within {BOUND:.0%}")
+    for head in heads:
+        shown.add_column(head, justify="right")
+    for one in verdicts:
+        _add(shown, one.strategy, "mean JCT (s)", one.mean_jct, f"{one.slowdown:.2f}")
+        _add(shown, "", "throughput (req/s)", one.throughput, "")
+    return shown
+
+
+def _add(shown: Table, strategy: str, name: str, one: Quantity, slowdown: str) -> None:
+    shown.add_row(
+        strategy,
+        name,
+        f"{one.real:.3f}",
+        f"{one.profiled:.3f}",
+        f"{one.profile_deviation:+.1%}",
+        slowdown,
+        f"{one.simulated:.3f}",
+        f"{one.deviation:+.1%}",
+        "yes" if one.holds else "no",
+    )
+
+
+def verdict_json(one: Verdict) -> Json:
+    return {
+        "strategy": one.strategy,
+        "holds": one.holds,
+        "slowdown": one.slowdown,
+        **{
+            name: {
+                "real": value.real,
+                "profiled": value.profiled,
+                "profile_deviation": value.profile_deviation,
+                "simulated": value.simulated,
+                "deviation": value.deviation,
+            }
+            for name, value in (("mean_jct", one.mean_jct), ("request_throughput", one.throughput))
+        },
+    }

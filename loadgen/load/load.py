@@ -1,0 +1,105 @@
+"""Plays a schedule of requests in an open loop: a request is due at its time, whatever became of those before it.
+
+So no slow answer delays the next question, and waiting that a closed loop would hide is seen. Latencies also count
+from when a request was due, not only from when it went out ("coordinated omission"; Gil Tene, "How NOT to Measure
+Latency"). It knows no HTTP: how a request is sent is handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from loadgen.client.lag import ClientLoad, LoadWatch
+from loadgen.client.outcome import Outcome
+from loadgen.client.request import Shot
+
+Clock: TypeAlias = Callable[[], float]
+Send: TypeAlias = Callable[[Shot, float, Clock], Awaitable[Outcome]]
+"""A request, when it was due, and the seconds since the start -> what became of it."""
+
+
+class Observer(Protocol):
+    """Is told how a run goes on."""
+
+    def sent(self) -> None:
+        """A request goes out."""
+        ...
+
+    def ended(self, outcome: Outcome) -> None:
+        """A request came to its end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a schedule led to."""
+
+    outcomes: tuple[Outcome, ...]
+    """Of the requests that came to an end, in the order of the schedule."""
+    planned: int
+    duration: float
+    """Seconds from the start to the last end."""
+    client: ClientLoad
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run was stopped before every request had its end."""
+        return len(self.outcomes) < self.planned
+
+
+async def play(
+    shots: Sequence[Shot], times: Sequence[float], send: Send, observer: Observer, max_concurrency: int | None = None
+) -> Run:
+    """Send each request at its time (seconds after the start, ascending) and wait until all have ended.
+
+    Cancelling it stops the run: what runs is dropped, what ended is returned.
+    """
+    gate = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
+    begin = time.perf_counter()
+    player = _Player(send, observer, gate, lambda: time.perf_counter() - begin)
+    async with LoadWatch() as watch:
+        await player.play(shots, times)
+        duration = time.perf_counter() - begin
+    outcomes = sorted(player.outcomes, key=lambda outcome: outcome.index)
+    return Run(tuple(outcomes), len(shots), duration, watch.load())
+
+
+class _Player:
+    """The requests of one run that are under way, and those that have ended."""
+
+    def __init__(self, send: Send, observer: Observer, gate: AbstractAsyncContextManager[None], clock: Clock) -> None:
+        self.outcomes: list[Outcome] = []
+        self._send = send
+        self._observer = observer
+        self._gate = gate
+        self._clock = clock
+
+    async def play(self, shots: Sequence[Shot], times: Sequence[float]) -> None:
+        """Returns when all requests have ended, or soon after a cancellation."""
+        try:
+            async with asyncio.TaskGroup() as running:
+                for shot, due in zip(shots, times, strict=True):
+                    await self._until(due)
+                    running.create_task(self._one(shot, due))
+        except asyncio.CancelledError:
+            # The user stops the run and wants to see what came of it.
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+
+    async def _until(self, due: float) -> None:
+        """Waits for a time; of many requests that are due at once, lets each go out before the next is made."""
+        await asyncio.sleep(0)
+        while (wait := due - self._clock()) > 0:
+            await asyncio.sleep(wait)
+
+    async def _one(self, shot: Shot, due: float) -> None:
+        async with self._gate:
+            self._observer.sent()
+            outcome = await self._send(shot, due, self._clock)
+        self.outcomes.append(outcome)
+        self._observer.ended(outcome)

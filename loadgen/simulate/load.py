@@ -1,0 +1,98 @@
+"""The load of a simulation: lengths from a workload, at a trace's own times or at random ones, as long as executors can
+hold them. Sends nothing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from loadgen.client.prompt import Prompt
+from loadgen.load.arrivals import Arrivals, arrival_times
+from loadgen.workload import flags, table
+from loadgen.workload.errors import WorkloadError
+from loadgen.workload.lengths import Lengths, load_trace
+from loadgen.workload.tokens import Count, load_vocabulary
+from loadgen.workload.traces import TRACES
+
+RATE = 20.0
+"""Requests a second where nothing else is said: SCLS's."""
+
+OWN_TIMES = 1_000_000
+"""Requests at most when a mix of traces is played at its own times."""
+
+
+def simulated_load(args: argparse.Namespace) -> list[Lengths]:
+    """The requests that the flags ask for, in the order they arrive; raises WorkloadError.
+
+    With a rate there are rate x duration of them, or as many as a trace has; a trace at its own times plays `duration`
+    seconds.
+    """
+    timed = args.rate is None and _is_timed(args)
+    rate = RATE if args.rate is None else args.rate
+    args = argparse.Namespace(**vars(args))
+    args.replay_lengths = True  # a simulation must know how long answers get
+    args.num_prompts = OWN_TIMES if timed else max(1, round(rate * args.duration))
+    requests = _lengths(args)
+    if timed:
+        return [one for one in requests if one.arrival < args.duration]
+    times = arrival_times(Arrivals(rate, args.burstiness), len(requests), np.random.default_rng(args.seed))
+    return [replace(one, arrival=float(time)) for one, time in zip(requests, times, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLoad:
+    """Requests of at most `longest` tokens, prompt and answer together, and what became of those that were longer."""
+
+    requests: list[Lengths]
+    longest: int
+    answers_cut: int = 0
+    """Answers that end where the request has `longest` tokens."""
+    prompts_left_out: int = 0
+    """Requests whose prompt leaves no room for an answer."""
+
+    @property
+    def note(self) -> str | None:
+        """What to say of it; None where all requests were short enough."""
+        if not self.answers_cut and not self.prompts_left_out:
+            return None
+        asked = len(self.requests) + self.prompts_left_out
+        return (
+            f"Of {asked} requests, {self.answers_cut} had their answer cut off and {self.prompts_left_out} were left "
+            f"out for their prompt: prompt and answer have at most {self.longest} tokens here (--max-model-len, "
+            "--capacity-tokens)."
+        )
+
+
+def fitted(requests: Sequence[Lengths], longest: int) -> FittedLoad:
+    """What a server with that `--max-model-len` would serve of them. Raises WorkloadError when it would serve none."""
+    kept = [one for one in requests if one.input_length < longest]
+    if requests and not kept:
+        raise WorkloadError(f"no prompt is shorter than {longest} tokens: raise --max-model-len and --capacity-tokens")
+    short = [replace(one, output_length=min(one.output_length, longest - one.input_length)) for one in kept]
+    cut = sum(one != other for one, other in zip(kept, short, strict=True))
+    return FittedLoad(short, longest, cut, len(requests) - len(kept))
+
+
+def _is_timed(args: argparse.Namespace) -> bool:
+    """Whether every request of the workload has a time of its own."""
+    names = [part.partition("=")[0].partition(":")[0] for part in args.mix or [args.dataset_name or flags.DEFAULT]]
+    return all(name in TRACES for name in names)
+
+
+def _lengths(args: argparse.Namespace) -> list[Lengths]:
+    choice = flags.read_flags(args)
+    if len(choice.parts) == 1 and choice.parts[0].name in TRACES:  # no prompts are needed
+        part = choice.parts[0]
+        assert part.path is not None, "checked with the flags"
+        return load_trace(part.path, part.name, replace(choice.cut, limit=choice.count))
+    count = load_vocabulary(choice.tokenizer, choice.vocabulary).count
+    return [_length(prompt, count) for prompt in table.load(args)]
+
+
+def _length(prompt: Prompt, count: Count) -> Lengths:
+    texts: Sequence[str] = [message["content"] for message in prompt.messages] or [prompt.text or ""]
+    read = sum(count(text) for text in texts) if prompt.input_length is None else prompt.input_length
+    return Lengths(prompt.arrival or 0.0, max(1, read), prompt.replay_tokens or prompt.max_tokens or 1)

@@ -1,0 +1,105 @@
+"""A trace played through a dispatcher: every request at its time, until the last is answered. Starts no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from engine.messages import RowUpdate, SamplingParams
+from loadgen.simulate.prediction import Predict, told
+from loadgen.simulate.simulation import Watch
+from loadgen.workload.lengths import Lengths
+from scheduler.clock import Clock
+from scheduler.dispatcher import Dispatcher
+from scheduler.refusal import Refused
+from scheduler.request import Request, State
+from scheduler.stream import TokenStream
+
+
+class PlayError(Exception):
+    """The engine did not serve the trace; the message says what happened."""
+
+
+def random_prompts(trace: Sequence[Lengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
+    """Prompts of the trace's lengths; which tokens they are does not bear on how long they take."""
+    rng = random.Random(f"{seed}, prompts")
+    return [tuple(rng.choices(range(vocabulary), k=one.input_length)) for one in trace]
+
+
+async def serve(
+    dispatcher: Dispatcher,
+    clock: Clock,
+    trace: Sequence[Lengths],
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    max_tokens: int,
+    predict: Predict | None = None,
+    watch: Watch = lambda ended: None,
+) -> list[Request]:
+    """Submit every request at its time and wait for the last; all have finished then.
+
+    Requests are counted from when they were due, though the event loop be late. Raises PlayError when one fails.
+    """
+    begin, counter, requests = clock.now(), _Counter(watch), list[Request]()
+    for one, prompt in zip(trace, prompts, strict=True):
+        due = begin + one.arrival
+        if due > clock.now():
+            await clock.wait(asyncio.Event(), due)
+        sampling = SamplingParams(max_tokens, temperature=0.0, replay_tokens=one.output_length)
+        predicted, known = told(None if predict is None else predict(sampling))
+        try:
+            request = dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known, arrival=due)
+        except Refused as error:
+            raise PlayError(f"the engine gave up: {error}") from error
+        request.stream = _Sink(counter)
+        requests.append(request)
+    await counter.reach(len(requests))
+    for request in requests:
+        _require_finished(request)
+    return requests
+
+
+class _Counter:
+    """Counts answers that have ended, and tells whoever waits for a number of them."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._ended = 0
+        self._wanted: int | None = None
+        self._reached = asyncio.Event()
+
+    def add(self) -> None:
+        self._ended += 1
+        self._watch(self._ended)
+        if self._ended == self._wanted:
+            self._reached.set()
+
+    async def reach(self, wanted: int) -> None:
+        self._wanted = wanted
+        if self._ended < wanted:
+            await self._reached.wait()
+
+
+class _Sink(TokenStream):
+    """Nobody reads the answers; it is only noticed when they end."""
+
+    def __init__(self, counter: _Counter) -> None:
+        self._counter = counter
+        self._error: str | None = None
+
+    @property
+    def error(self) -> str | None:
+        return self._error
+
+    def put(self, update: RowUpdate) -> None:
+        if update.finish_reason is not None:
+            self._error = update.error
+            asyncio.get_running_loop().call_soon(self._counter.add)  # once the request has its end
+
+
+def _require_finished(request: Request) -> None:
+    if request.state is not State.FINISHED:
+        stream = request.stream
+        said = stream.error if isinstance(stream, _Sink) else None
+        raise PlayError(f"a request of {request.input_length} tokens failed on the engine: {said or request.state}")

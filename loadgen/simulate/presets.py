@@ -1,0 +1,82 @@
+"""Machines of the papers, from what their texts tell. Knows no trace and no strategy.
+
+Each speed is a bilinear serving-time model (scheduler.bilinear). The papers print few timings, so the fewest terms are
+used: a prefill costs p1 a token and p4, an iteration d1 a cell and d4, and p4 = d4, since both read the weights once.
+p1 is arithmetic: 2 operations a parameter and token, at half of what the tensor cores can do. d1 and d4 are solved for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from loadgen.simulate.simulation import Machine
+from scheduler.serving_time.bilinear import Bilinear
+
+LENGTH = 2048
+"""Longest prompt plus answer: Magnus and SCLS set 1,024 for each."""
+
+ROWS = 256
+"""Slots of an executor: more than the memory of any of these machines lets a batch have."""
+
+
+def _simple(token: float, cell: float, pass_: float) -> Bilinear:
+    return Bilinear(p1=token, p2=0.0, p3=0.0, p4=pass_, d1=cell, d2=0.0, d3=0.0, d4=pass_)
+
+
+V100_CHATGLM_6B = Machine(
+    cost=_simple(token=1.984e-4, cell=3.398e-6, pass_=0.04354),
+    capacity_tokens=7 * LENGTH,
+    max_num_seqs=ROWS,
+    context_length=LENGTH,
+    workers=7,
+)
+"""Magnus: ChatGLM-6B (6.2e9 parameters) on a V100 32 GB (125e12 operations/s) with transformers; 7 of them served.
+
+From the case study of section II-E: three batches of 7 rows with about 1,000 tokens in and out take 242 s, while one of
+3 such rows and one of 18 with about 10 in and out take 60 s. Memory: the fixed batch size of 7 (section IV-A).
+"""
+
+A100_LLAMA2_13B_HF = Machine(
+    cost=_simple(token=1.667e-4, cell=3.385e-6, pass_=0.02499),
+    capacity_tokens=16 * LENGTH,
+    max_num_seqs=ROWS,
+    context_length=LENGTH,
+    workers=8,
+)
+"""SCLS: LLaMA2-13B on an A100 80 GB (312e12 operations/s) with transformers; 8 of them served.
+
+From the example of section 4.4, all with 128 iterations: 16 rows padded to 1,024 tokens take 13.5 s; 15 rows of 10
+tokens and one of 1,024, as two batches, 7.6 s. Memory: the fixed batch size of 16 (section 5.1).
+"""
+
+A100_LLAMA2_13B_DS = Machine(
+    cost=_simple(token=1.667e-4, cell=8.806e-7, pass_=0.01594),
+    capacity_tokens=12 * LENGTH,
+    max_num_seqs=ROWS,
+    context_length=LENGTH,
+    workers=8,
+)
+"""SCLS: the same with DeepSpeed. The text has no timing of it, so it is the least certain of these machines.
+
+A pass reads 26 GB of weights at 80 % of 2.039 TB/s, and the cell's cost makes the 16 rows of the example twice as fast
+as with transformers, since Γ, chosen "according to their inference speed", is 3 s for it and 6 s for transformers
+(section 5.1). Memory: the fixed batch size of 12; Algorithm 2's finer steps (12, 22 or 28 rows) are left out.
+"""
+
+SSJF = Machine(
+    cost=Bilinear(p1=0.0, p2=0.0, p3=0.0, p4=0.12, d1=0.0, d2=0.0, d3=0.0, d4=0.02),
+    capacity_tokens=ROWS * LENGTH,
+    max_num_seqs=ROWS,
+    context_length=LENGTH,
+)
+"""SSJF's simulator: 0.1 s a request and 0.02 s a token, the first one included, whatever else runs; no memory limit."""
+
+PRESETS: Mapping[str, Machine] = MappingProxyType(
+    {
+        "v100-chatglm-6b": V100_CHATGLM_6B,
+        "a100-llama2-13b-hf": A100_LLAMA2_13B_HF,
+        "a100-llama2-13b-ds": A100_LLAMA2_13B_DS,
+        "ssjf": SSJF,
+    }
+)

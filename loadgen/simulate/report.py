@@ -1,0 +1,122 @@
+"""Simulations side by side: a table for the eye, and plain data for a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+
+from rich.table import Table
+
+from loadgen.bench.distribution import Distribution
+from loadgen.bench.result import Json, percentile_name
+from loadgen.simulate.figures import SimulatedFigures
+from loadgen.simulate.simulation import Simulation
+
+Cell = Callable[[SimulatedFigures], str]
+
+SIDE_BY_SIDE = 6
+"""Strategies that have a column each; more have a line each, with the figures that are asked for most."""
+
+BRIEF: Mapping[str, str] = MappingProxyType(
+    {
+        "Completed requests": "done",
+        "Request throughput (req/s)": "req/s",
+        "Output token throughput (tok/s)": "tok/s",
+        "Mean JCT (s)": "mean JCT s",
+        "Median JCT (s)": "median",
+        "P95 JCT (s)": "p95",
+        "P99 JCT (s)": "p99",
+        "Mean TTFT (s)": "mean TTFT s",
+        "Mean batch size": "batch",
+        "Pad tokens of prefills a request": "pad",
+        "Invalid tokens a request": "invalid",
+        "Slices a request": "slices",
+    }
+)
+"""Those figures, and their heads."""
+
+
+def table(results: Mapping[str, SimulatedFigures]) -> Table:
+    """What few or many strategies came to."""
+    return _columns(results) if len(results) <= SIDE_BY_SIDE else _rows(results)
+
+
+def _columns(results: Mapping[str, SimulatedFigures]) -> Table:
+    """A line a figure, a column a strategy."""
+    shown = Table(title="Simulation Result", title_style="bold")
+    shown.add_column("", no_wrap=True)
+    for name in results:
+        shown.add_column(name, justify="right")
+    for title, cell in _lines():
+        shown.add_row(title, *(cell(one) for one in results.values()))
+    return shown
+
+
+def _rows(results: Mapping[str, SimulatedFigures]) -> Table:
+    """A line a strategy."""
+    shown = Table(title="Simulation Result", title_style="bold")
+    shown.add_column("", no_wrap=True)
+    cells = [cell for title, cell in _lines() if title in BRIEF]
+    for head in BRIEF.values():
+        shown.add_column(head, justify="right")
+    for name, one in results.items():
+        shown.add_row(name, *(cell(one) for cell in cells))
+    return shown
+
+
+def _lines() -> list[tuple[str, Cell]]:
+    lines: list[tuple[str, Cell]] = [
+        ("Completed requests", lambda one: f"{one.completed}"),
+        ("Failed requests", lambda one: f"{one.failed}"),
+        ("Duration (s)", lambda one: f"{one.duration:.1f}"),
+        ("Request throughput (req/s)", lambda one: f"{one.request_throughput:.2f}"),
+        ("Output token throughput (tok/s)", lambda one: f"{one.output_throughput:.1f}"),
+    ]
+    for title, of in (("JCT", lambda one: one.jct), ("TTFT", lambda one: one.ttft)):
+        lines += _spread_lines(title, of)
+    return lines + [
+        ("Mean batch size", lambda one: f"{one.mean_batch_size:.1f}"),
+        ("Pad tokens of prefills a request", lambda one: f"{one.pad_tokens:.1f}"),
+        ("Invalid tokens a request", lambda one: f"{one.invalid_tokens:.1f}"),
+        ("Slices a request", lambda one: f"{one.slices:.2f}"),
+        ("STD of completion times (s)", lambda one: f"{one.completion_std:.2f}"),
+    ]
+
+
+def _spread_lines(title: str, of: Callable[[SimulatedFigures], Distribution | None]) -> list[tuple[str, Cell]]:
+    def cell(figure: Callable[[Distribution], float]) -> Cell:
+        def show(one: SimulatedFigures) -> str:
+            spread = of(one)
+            return "-" if spread is None else f"{figure(spread):.2f}"
+
+        return show
+
+    return [
+        (f"Mean {title} (s)", cell(lambda spread: spread.mean)),
+        (f"Median {title} (s)", cell(lambda spread: spread.median)),
+        (f"P95 {title} (s)", cell(lambda spread: spread.percentiles[95.0])),
+        (f"P99 {title} (s)", cell(lambda spread: spread.percentiles[99.0])),
+    ]
+
+
+def figures_json(one: SimulatedFigures) -> Json:
+    """All figures under flat names, such as `p99_jct_ms`; null where nothing completed."""
+    plain = {name: value for name, value in asdict(one).items() if name not in ("jct", "ttft")}
+    return plain | _spread_json("jct", one.jct) | _spread_json("ttft", one.ttft)
+
+
+def _spread_json(name: str, spread: Distribution | None) -> Json:
+    if spread is None:
+        return {f"mean_{name}_ms": None, f"median_{name}_ms": None, f"std_{name}_ms": None}
+    values = {"mean": spread.mean, "median": spread.median, "std": spread.std}
+    values |= {percentile_name(percentile): value for percentile, value in spread.percentiles.items()}
+    return {f"{figure}_{name}_ms": value * 1000 for figure, value in values.items()}
+
+
+def details_json(simulation: Simulation) -> Json:
+    """Every request, in order of arrival, and every executor; times in seconds."""
+    return {
+        "requests": [asdict(one) for one in simulation.requests],
+        "workers": [asdict(one) for one in simulation.workers],
+    }

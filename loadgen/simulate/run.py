@@ -1,0 +1,201 @@
+"""From the flags of `lengthwise simulate` to a table on the screen and a JSON file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from loadgen.bench import result
+from loadgen.bench.result import ResultError
+from loadgen.console import table_console
+from loadgen.simulate.figures import SimulatedFigures, figures
+from loadgen.simulate.load import FittedLoad, fitted, simulated_load
+from loadgen.simulate.prediction import Predict, Prediction
+from loadgen.simulate.presets import PRESETS
+from loadgen.simulate.report import details_json, figures_json, table
+from loadgen.simulate.simulation import Machine, Simulation, SimulationError, simulate
+from loadgen.workload.errors import WorkloadError
+from loadgen.workload.lengths import Lengths
+from scheduler.assembly import StrategyError, assemble
+from scheduler.batching.batcher import Limits
+from scheduler.length.oracle import true_length
+from scheduler.length.predictors import Length
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.profile_file import FOLDER, ProfileError, read_profile
+from scheduler.strategy import STRATEGIES, Strategy
+from scheduler.waiting.order import Aging
+from scheduler.waiting.patience import Promise
+
+GROUP_TOKENS = 8192
+"""Cells of a prefill group when nothing else is said."""
+
+MAX_NUM_SEQS = 32
+"""As `lengthwise serve` has it."""
+
+
+class SimulateError(Exception):
+    """The simulation cannot be run or kept; the message is for the user."""
+
+
+def run_simulate(args: argparse.Namespace) -> int:
+    """Simulate each strategy, print and save; returns the exit code: 1 when a request failed. Raises SimulateError."""
+    try:
+        if args.save_result is not None:
+            result.prepare(args.save_result.parent)
+        _refuse_unknown(args.strategies)
+        cost, machine = machine_of(args)
+        load = _load(args, machine)
+        done = _simulate_all(args, cost, machine, load.requests)
+        told = {name: figures(one) for name, one in done.items()}
+        console = table_console()
+        console.print(table(told))
+        if load.note is not None:
+            console.print(load.note, highlight=False)
+        if args.save_result is not None:
+            result.save(args.save_result, _document(args, machine, load, cost, told, done))
+    except (WorkloadError, ProfileError, StrategyError, SimulationError, ResultError) as error:
+        raise SimulateError(str(error)) from error
+    return 1 if any(one.failed for one in told.values()) else 0
+
+
+def _load(args: argparse.Namespace, machine: Machine) -> FittedLoad:
+    """The requests, cut to what the machine can hold unless flags clip them; raises WorkloadError."""
+    requests = simulated_load(args)
+    if args.max_input_len is not None or args.max_output_len is not None:
+        return FittedLoad(requests, machine.longest)
+    return fitted(requests, machine.longest)
+
+
+def machine_of(args: argparse.Namespace) -> tuple[Bilinear, Machine]:
+    """The machine that the flags describe, and its serving-time model; raises SimulateError and ProfileError."""
+    if args.cost in PRESETS:
+        preset = PRESETS[args.cost]
+        assert isinstance(preset.cost, Bilinear)
+        cost, machine = preset.cost, preset
+    else:
+        cost = read_profile(_profile_path(args)).model
+        if args.capacity_tokens is None:
+            raise SimulateError("a profile does not say how much memory there is: give --capacity-tokens")
+        machine = Machine(cost, args.capacity_tokens, MAX_NUM_SEQS, args.capacity_tokens)
+    given = {
+        "capacity_tokens": args.capacity_tokens,
+        "max_num_seqs": args.max_num_seqs,
+        "context_length": args.max_model_len,
+        "workers": args.workers,
+        "max_prefill_tokens": args.max_num_batched_tokens,
+    }
+    return cost, replace(machine, **{name: value for name, value in given.items() if value is not None})
+
+
+def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
+    """What batchers must respect, as the server would tell them."""
+    ahead = max(1, machine.max_num_seqs // 8) if args.prefill_ahead is None else args.prefill_ahead
+    limits = Limits(
+        group_tokens=args.max_num_batched_tokens or GROUP_TOKENS,
+        prefill_ahead=ahead,
+        max_batch_size=args.max_batch_size,
+        batch_wait_timeout=args.batch_wait_timeout,
+        aging=Aging(args.aging_factor),
+        patience=Promise(args.overtaking_factor, outlier_factor=args.outlier_factor),
+        slice_length=args.slice_length,
+        min_interval=args.min_interval,
+        recompute=args.recompute,
+    )
+    return limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+
+
+def _refuse_unknown(names: tuple[str, ...]) -> None:
+    unknown = [name for name in names if name not in STRATEGIES]
+    if unknown:
+        raise SimulateError(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
+    for name in names:
+        if (kept := STRATEGIES[name].quantization) is not None:
+            raise SimulateError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
+
+
+def _profile_path(args: argparse.Namespace) -> Path:
+    if args.cost != "profile":
+        path = Path(args.cost)
+        if not path.exists():
+            raise SimulateError(f"--cost {args.cost}: is no file, and none of profile, {', '.join(PRESETS)}")
+        return path
+    folder: Path = args.cache() / FOLDER
+    found = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise SimulateError("--cost profile: this machine has no profile yet; run `lengthwise profile` first")
+    Console(stderr=True).print(f"profile: {found[-1]}", highlight=False)
+    return found[-1]
+
+
+def _simulate_all(
+    args: argparse.Namespace, cost: Bilinear, machine: Machine, trace: list[Lengths]
+) -> dict[str, Simulation]:
+    """One strategy after another, each from the start."""
+    limits = limits_of(args, machine)
+    longest = args.max_output_len or max(one.output_length for one in trace)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    done: dict[str, Simulation] = {}
+    with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=2) as bar:
+        for name in args.strategies:
+            task = bar.add_task(name, total=len(trace))
+            strategy = STRATEGIES[name]
+            parts = assemble(strategy, limits, cost)
+            predict = _predict(strategy, args.prediction, args.seed)
+            done[name] = simulate(parts, machine, trace, longest, partial(_show, bar, task), predict)
+            bar.update(task, completed=len(trace))
+    return done
+
+
+def _predict(strategy: Strategy, prediction: Prediction, seed: int) -> Predict | None:
+    """Who tells a strategy how long answers become: nobody, when it does not ask."""
+    if strategy.length == Length.NONE:
+        return None
+    return true_length if strategy.length == Length.ORACLE else prediction.source(seed)
+
+
+def _show(bar: Progress, task: object, ended: int) -> None:
+    if ended % 100 == 0:  # each update takes a lock
+        bar.update(task, completed=ended)  # type: ignore[arg-type]
+
+
+def _document(
+    args: argparse.Namespace,
+    machine: Machine,
+    load: FittedLoad,
+    cost: Bilinear,
+    told: Mapping[str, SimulatedFigures],
+    done: Mapping[str, Simulation],
+) -> dict[str, object]:
+    return {
+        "cost": args.cost,
+        "cost_model": cost,
+        "machine": {
+            "workers": machine.workers,
+            "capacity_tokens": machine.capacity_tokens,
+            "max_num_seqs": machine.max_num_seqs,
+            "max_model_len": machine.context_length,
+            "max_num_batched_tokens": machine.max_prefill_tokens,
+        },
+        "dataset_name": " ".join(args.mix) if args.mix else args.dataset_name or "builtin",
+        "answers_cut": load.answers_cut,
+        "prompts_left_out": load.prompts_left_out,
+        "request_rate": args.rate,
+        "burstiness": args.burstiness,
+        "duration": args.duration,
+        "seed": args.seed,
+        "slice_length": args.slice_length,
+        "batch_wait_timeout": args.batch_wait_timeout,
+        "aging_factor": args.aging_factor,
+        "overtaking_factor": args.overtaking_factor,
+        "outlier_factor": args.outlier_factor,
+        "prediction": str(args.prediction),
+        "recompute": args.recompute,
+        "strategies": {name: figures_json(told[name]) | details_json(done[name]) for name in done},
+    }

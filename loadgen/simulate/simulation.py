@@ -1,0 +1,267 @@
+"""The real dispatcher over simulated executors on a virtual clock: what becomes of a trace under a strategy.
+
+Time goes from one event to the next: an arrival, the end of an executor's work, a moment at which the batcher wants to
+be asked. Without random numbers, so equal inputs give equal results. Knows no file, no table and no strategy by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from engine.messages import ExecutorInfo, Report, RowUpdate, SamplingParams, StepReport, Tally
+from engine.simulated.cost import Cost
+from engine.simulated.executor import SimulatedExecutor, Usage
+from engine.simulated.store import SimulatedStore
+from loadgen.simulate.prediction import Predict, told
+from loadgen.simulate.virtual_clock import VirtualClock
+from loadgen.workload.lengths import Lengths
+from scheduler.assembly import Parts
+from scheduler.dispatcher import Dispatcher
+from scheduler.request import Request, State
+from scheduler.stream import TokenStream
+
+
+class SimulationError(Exception):
+    """A trace cannot be simulated; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The executors to simulate, all alike."""
+
+    cost: Cost
+    capacity_tokens: int
+    """Tokens of K and V that each can hold."""
+    max_num_seqs: int
+    """Rows that each can run at once."""
+    context_length: int
+    """Longest prompt plus answer, in tokens."""
+    workers: int = 1
+    max_prefill_tokens: int | None = None
+    """Cells of a chunk of prefill; None reads every group at once."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request that an executor can hold, prompt and answer together."""
+        return min(self.context_length, self.capacity_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What became of one request; times in seconds after the start of its run."""
+
+    arrival: float
+    started: float
+    """Its prompt began to be read."""
+    first_token: float
+    end: float
+    input_length: int
+    output_length: int
+    """Tokens of its answer."""
+    runs: int
+    """How often it was given to an executor: its slices, where a strategy slices."""
+    predicted_length: float | None
+    completed: bool = True
+    """False when it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """What one executor did."""
+
+    completion: float
+    """When it finished its last work, in seconds after the start."""
+    prefill: float
+    """Seconds spent reading prompts."""
+    decode: float
+    """Seconds spent on decode iterations."""
+    row_decode: float
+    """The sum of its rows' seconds in decode; divided by `decode`, its mean batch size."""
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A trace served from its first request to its last."""
+
+    requests: tuple[Served, ...]
+    """In order of arrival."""
+    workers: tuple[WorkerRecord, ...]
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first arrival to the last answer."""
+        return max(one.end for one in self.requests) - self.requests[0].arrival
+
+    @property
+    def mean_jct(self) -> float:
+        """Seconds from arrival to last token, where all were answered."""
+        return fmean(one.end - one.arrival for one in self.requests)
+
+    @property
+    def throughput(self) -> float:
+        """Requests a second over the duration, where all were answered."""
+        return len(self.requests) / self.duration
+
+
+Watch = Callable[[int], None]
+"""Told how many requests have ended so far."""
+
+
+def simulate(
+    parts: Parts,
+    machine: Machine,
+    trace: Sequence[Lengths],
+    max_tokens: int,
+    watch: Watch | None = None,
+    predict: Predict | None = None,
+) -> Simulation:
+    """Serve the trace to its end; `max_tokens` is what every request asks for, whatever it will generate.
+
+    Raises SimulationError for a trace that is empty or has a request that no executor could hold.
+    """
+    if not trace:
+        raise SimulationError("there is nothing to simulate: the trace is empty")
+    _refuse_long(trace, machine, max_tokens)
+    return _Simulator(parts, machine, sorted(trace, key=lambda one: one.arrival), max_tokens, watch, predict).run()
+
+
+def _refuse_long(trace: Sequence[Lengths], machine: Machine, max_tokens: int) -> None:
+    longest = max(trace, key=lambda one: one.input_length + min(one.output_length, max_tokens))
+    if longest.input_length + min(longest.output_length, max_tokens) > machine.longest:
+        raise SimulationError(
+            f"a request of {longest.input_length} + {longest.output_length} tokens is longer than the "
+            f"{machine.longest} that an executor can hold: clip lengths with --max-input-len and --max-output-len, or "
+            "raise --max-model-len and --capacity-tokens"
+        )
+
+
+class _Sink(TokenStream):
+    """Nobody reads the answers of a simulation; it is only noticed when they end."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def put(self, update: RowUpdate) -> None:
+        if update.finish_reason is not None:
+            self._ended()
+
+
+class _Simulator:
+    """One run, used once."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        machine: Machine,
+        trace: Sequence[Lengths],
+        max_tokens: int,
+        watch: Watch | None,
+        predict: Predict | None,
+    ) -> None:
+        self._clock = VirtualClock()
+        self._batcher = parts.batcher
+        store = SimulatedStore()
+        self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
+        self._dispatcher = Dispatcher(parts, self._executors, self._clock)
+        self._trace = trace
+        self._max_tokens = max_tokens
+        self._watch = watch
+        self._predict = predict
+        self._prompts: dict[int, tuple[int, ...]] = {}  # one of each length
+        self._requests: list[Request] = []
+        self._ended = 0
+        self._tallies = [Tally()] * machine.workers
+        self._stirred = False  # whether anything happened since the last decisions
+        self._wake = math.inf
+
+    def run(self) -> Simulation:
+        while self._ended < len(self._trace):
+            self._move()
+            self._arrive()
+            for executor in self._executors:
+                if executor.due <= self._clock.now():
+                    executor.advance()
+            if self._stirred or self._wake <= self._clock.now():
+                self._decide()
+        workers = zip(self._executors, self._tallies, strict=True)
+        return Simulation(
+            tuple(served(request) for request in self._requests),
+            tuple(_worker_record(executor.usage, tally) for executor, tally in workers),
+        )
+
+    def _executor(self, index: int, machine: Machine, store: SimulatedStore) -> SimulatedExecutor:
+        info = ExecutorInfo(index, "simulated", machine.capacity_tokens, machine.max_num_seqs, machine.longest)
+        return SimulatedExecutor(
+            info,
+            machine.cost,
+            self._clock.now,
+            self._receive,
+            store=store,
+            max_prefill_tokens=machine.max_prefill_tokens,
+        )
+
+    @property
+    def _next_arrival(self) -> float:
+        come = len(self._requests)
+        return self._trace[come].arrival if come < len(self._trace) else math.inf
+
+    def _move(self) -> None:
+        """To the next event."""
+        time = min(self._next_arrival, self._wake, min(executor.due for executor in self._executors))
+        if time == math.inf:
+            left = len(self._trace) - self._ended
+            raise SimulationError(f"the strategy leaves {left} requests unserved though nothing else will happen")
+        self._clock.move_to(time)
+
+    def _arrive(self) -> None:
+        while self._next_arrival <= self._clock.now():
+            one = self._trace[len(self._requests)]
+            prompt = self._prompts.setdefault(one.input_length, (0,) * one.input_length)
+            sampling = SamplingParams(self._max_tokens, replay_tokens=one.output_length)
+            predicted, known = told(None if self._predict is None else self._predict(sampling))
+            request = self._dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known)
+            request.stream = _Sink(self._note_end)
+            self._requests.append(request)
+            self._stirred = True
+
+    def _receive(self, report: Report) -> None:
+        if isinstance(report, StepReport):
+            self._tallies[report.executor] += report.tally
+        self._dispatcher.receive(report)
+        self._stirred = True
+
+    def _note_end(self) -> None:
+        self._ended += 1
+        if self._watch is not None:
+            self._watch(self._ended)
+
+    def _decide(self) -> None:
+        self._stirred = False
+        self._dispatcher.dispatch()
+        wake, now = self._batcher.wake_at(self._clock.now()), self._clock.now()
+        self._wake = math.inf if wake is None or wake <= now else wake
+
+
+def served(request: Request, origin: float = 0.0) -> Served:
+    """The record of a request that has ended; `origin` is when its run began, in seconds of the dispatcher's clock."""
+    times = request.times
+    end = math.nan if times.end is None else times.end
+    return Served(
+        arrival=times.arrival - origin,
+        started=(end if times.started is None else times.started) - origin,
+        first_token=(end if times.first_token is None else times.first_token) - origin,
+        end=end - origin,
+        input_length=request.input_length,
+        output_length=request.generated,
+        runs=request.runs,
+        predicted_length=request.predicted_length,
+        completed=request.state is State.FINISHED,
+    )
+
+
+def _worker_record(usage: Usage, tally: Tally) -> WorkerRecord:
+    return WorkerRecord(usage.last, usage.prefill, usage.decode, usage.row_decode, tally)

@@ -1,0 +1,59 @@
+"""What a folder must hold to be served: config, tokenizer, and weights as whole safetensors files.
+
+It owns that check, which reads headers only. It does not know where the folder comes from.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from models.catalog.errors import CatalogError
+
+INDEX = "model.safetensors.index.json"
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+UNSAFE = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def require_checkpoint(folder: Path) -> None:
+    """Raise CatalogError unless the folder has all that serving needs."""
+    if not (folder / "config.json").is_file():
+        raise CatalogError(f"{folder} has no config.json: {_instead(folder)}")
+    weights = _weight_files(folder)
+    if not weights:
+        raise CatalogError(f"{folder} has no safetensors weights: {_instead(folder)}")
+    for path in weights:
+        _require_whole(path)
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise CatalogError(f"{folder} has no tokenizer: copy tokenizer.json of the original model there")
+
+
+def _instead(folder: Path) -> str:
+    found = sorted(folder.glob("*.gguf"))
+    if found:
+        return f"to serve a GGUF file, name the file itself: {found[0]}"
+    unsafe = next((path for pattern in UNSAFE for path in sorted(folder.glob(pattern))), None)
+    if unsafe is not None:
+        return f"{unsafe.name} may run code when it is opened and is refused; convert it to safetensors first"
+    return "name the folder that holds the model's config.json, tokenizer.json and *.safetensors"
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if not (folder / INDEX).is_file():
+        return sorted(folder.glob("*.safetensors"))
+    try:
+        names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        return sorted(folder / name for name in names)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CatalogError(f"{folder / INDEX} is damaged ({error!r}): download it again") from error
+
+
+def _require_whole(path: Path) -> None:
+    """The header of a safetensors file tells its length, so a file that was cut short shows without reading it."""
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise CatalogError(f"{path} is not a whole safetensors file ({error}): download it again") from error

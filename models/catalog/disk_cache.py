@@ -1,0 +1,158 @@
+"""The cache on disk: folders that are whole or absent, whoever else works there and whatever interrupts.
+
+It owns locking, publishing and the manifest by which a folder is known to be whole. It does not know what is in
+a folder or where that comes from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from models.catalog.errors import CatalogError
+from models.catalog.progress import Progress
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+"""Raise it when folders are made differently, so that those of earlier versions are made anew."""
+
+Build = Callable[[Path, Path], None]
+"""Fills the second folder with the files of an entry; what it puts into the first is thrown away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a folder is made from."""
+
+    source: str  # a requirement, or the path of a file
+    sha256: str  # of that source
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The record inside a folder; `files` maps relative paths to sizes in bytes."""
+
+    format: int
+    origin: Origin
+    files: dict[str, int]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files together."""
+        return sum(self.files.values())
+
+
+class Store:
+    """Entries below one root folder.
+
+    An entry is built in a hidden folder beside its place and moved there in one step, by one process at a time.
+    """
+
+    def __init__(self, root: Path, progress: Progress) -> None:
+        self.root = root
+        self._progress = progress
+
+    def folder(self, entry: str) -> Path:
+        """Where `entry` is, or would be."""
+        return self.root / entry
+
+    def entries(self, shelf: str) -> Iterator[tuple[str, Manifest]]:
+        """The folders below `shelf` that are whole, by name."""
+        for folder in sorted(self.root.glob(f"{shelf}/[!.]*")):
+            entry = folder.relative_to(self.root).as_posix()
+            if (manifest := self.manifest(entry)) is not None:
+                yield entry, manifest
+
+    def manifest(self, entry: str) -> Manifest | None:
+        """The manifest of a folder whose files are all there in full length, else None."""
+        folder = self.folder(entry)
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+            sizes = {name: (folder / name).stat().st_size for name in manifest.files}
+            if manifest.format == FORMAT and sizes == manifest.files:
+                return manifest
+        return None
+
+    def obtain(self, entry: str, origin: Origin, needed: int, build: Build) -> Path:
+        """The folder of `entry`, built first unless it is there, whole and of this origin.
+
+        needed   bytes that building takes on disk at most
+        Raises CatalogError when there is no space or the cache cannot be written, and whatever `build` raises.
+        """
+        if not self._has(entry, origin):
+            with self._storage_errors(), self._alone(entry):
+                # Another process may have built it while this one waited.
+                if not self._has(entry, origin):
+                    self._rebuild(entry, origin, needed, build)
+        return self.folder(entry)
+
+    def _has(self, entry: str, origin: Origin) -> bool:
+        manifest = self.manifest(entry)
+        return manifest is not None and manifest.origin.sha256 == origin.sha256
+
+    def _rebuild(self, entry: str, origin: Origin, needed: int, build: Build) -> None:
+        folder, work = self.folder(entry), self._beside(entry, "partial")
+        if folder.exists():
+            self._progress.say(f"{folder} is damaged or out of date: it is made anew")
+            shutil.rmtree(folder)
+        shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
+        self._require_space(entry, needed)
+        try:
+            (out := work / "out").mkdir(parents=True)
+            build(work, out)
+            _seal(out, origin)
+            out.rename(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _require_space(self, entry: str, needed: int) -> None:
+        free = shutil.disk_usage(self.root).free
+        if free < needed:
+            raise CatalogError(
+                f"not enough disk space: {entry} needs {needed / 1e6:.0f} MB and {self.root} has {free / 1e6:.0f} MB; "
+                "free some space, or set LENGTHWISE_CACHE to a folder on another disk"
+            )
+
+    @contextlib.contextmanager
+    def _alone(self, entry: str) -> Iterator[None]:
+        path = self._beside(entry, "lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            self._progress.say(f"waiting for another process that prepares {entry}")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CatalogError(
+                f"cannot write to {self.root}: {error.strerror or error}; "
+                "free some space there or check its permissions, or set LENGTHWISE_CACHE to another folder"
+            ) from error
+
+    def _beside(self, entry: str, purpose: str) -> Path:
+        folder = self.folder(entry)
+        return folder.with_name(f".{folder.name}.{purpose}")
+
+
+def _seal(folder: Path, origin: Origin) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        path.chmod(0o644)  # some libraries write for the owner only; a service may run as another user
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    manifest = msgspec.json.encode(Manifest(FORMAT, origin, sizes))
+    (folder / MANIFEST).write_bytes(msgspec.json.format(manifest))

@@ -1,0 +1,197 @@
+"""Linear layers for inference: a weight kept in the form that the CPU's matrix kernels read, and nothing to train.
+
+Each kind is one class. Which of them a network gets is `models.network.packing`'s business.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+GROUP = 32
+"""Weights of a row that share a scale and a zero in `Int4Linear`."""
+
+MANY = 32
+"""Rows from which on it pays to widen weights of eight bits first: the kernel goes through a weight row by row."""
+
+
+class InferenceLinear(nn.Module):
+    """What all kinds have in common. Copies share the weight, which nobody changes."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.bias: Tensor | None = linear.bias
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> InferenceLinear:
+        twin = type(self).__new__(type(self))
+        nn.Module.__init__(twin)
+        for name in ("in_features", "out_features", *self._weights()):
+            setattr(twin, name, getattr(self, name))
+        twin.bias = copy.deepcopy(self.bias, memo)
+        return twin
+
+    @property
+    def weight_bytes(self) -> int:
+        """What a product reads of the weight."""
+        raise NotImplementedError
+
+    def _weights(self) -> tuple[str, ...]:
+        """The attributes that copies take over: the weight and what tells how to read it."""
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features)."""
+        flat = inputs.reshape(-1, self.in_features)
+        return self._multiply(flat).reshape(*inputs.shape[:-1], self.out_features)
+
+    def _multiply(self, inputs: Tensor) -> Tensor:
+        """(rows, in_features) -> (rows, out_features), bias included."""
+        raise NotImplementedError
+
+
+class PackedLinear(InferenceLinear):
+    """The weight as it is, laid out by oneDNN. A plain layer's is re-ordered, or read badly, at every call."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
+        self._itemsize = linear.weight.itemsize
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.in_features * self.out_features * self._itemsize
+
+    def _weights(self) -> tuple[str, ...]:
+        return ("packed", "_itemsize")
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features)."""
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
+        return output
+
+
+class BeyondFloat16(ValueError):
+    """A weight has numbers that float16 cannot hold."""
+
+
+class HalfLinear(InferenceLinear):
+    """A float32 layer whose weight is kept in float16 (FBGEMM): half the bytes to read, products still in float32.
+
+    Nothing but what float16 cannot tell apart is lost. Raises BeyondFloat16 when it cannot hold the weight.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear)
+        weight = linear.weight.detach()
+        if weight.abs().max() > torch.finfo(torch.float16).max:
+            raise BeyondFloat16("the weight has numbers that float16 cannot hold")
+        self.packed = torch.ops.quantized.linear_prepack_fp16(weight, linear.bias)
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.in_features * self.out_features * 2
+
+    def _weights(self) -> tuple[str, ...]:
+        return ("packed",)
+
+    def _multiply(self, inputs: Tensor) -> Tensor:
+        output: Tensor = torch.ops.quantized.linear_dynamic_fp16(inputs, self.packed)
+        return output
+
+
+_Parts: TypeAlias = tuple[Tensor, Tensor]
+
+
+class _IntegerLinear(InferenceLinear):
+    """Weights in few bits, inputs in bfloat16: only what is kept in memory is rounded much.
+
+    Few rows go through torch's kernel for such weights. Many have the weight widened first, for a plain product.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear)
+        self.levels, self.scales = self._pack(linear.weight.detach().float())
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.levels.nbytes + self.scales.nbytes
+
+    def _weights(self) -> tuple[str, ...]:
+        return ("levels", "scales")
+
+    def _multiply(self, inputs: Tensor) -> Tensor:
+        rounded = inputs.bfloat16()  # also where it is widened again: an answer must not depend on its neighbours
+        if len(inputs) < self._many:
+            output = self._narrow(rounded)
+        else:
+            output = F.linear(rounded.to(inputs.dtype), self._widened(inputs.dtype)).bfloat16()
+        output = output.to(inputs.dtype)
+        return output if self.bias is None else output + self.bias
+
+    @property
+    def _many(self) -> int:
+        """Rows from which on it pays to widen the weight."""
+        raise NotImplementedError
+
+    def _pack(self, weight: Tensor) -> _Parts:
+        raise NotImplementedError
+
+    def _narrow(self, inputs: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _widened(self, dtype: torch.dtype) -> Tensor:
+        """The weight (out, in) as numbers."""
+        raise NotImplementedError
+
+
+class Int8Linear(_IntegerLinear):
+    """Eight bits a weight, and one scale for each output."""
+
+    @property
+    def _many(self) -> int:
+        return MANY
+
+    def _pack(self, weight: Tensor) -> _Parts:
+        scales = (weight.abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16()
+        return (weight / scales[:, None]).round_().clamp_(-127, 127).to(torch.int8), scales
+
+    def _narrow(self, inputs: Tensor) -> Tensor:
+        return torch._weight_int8pack_mm(inputs, self.levels, self.scales)
+
+    def _widened(self, dtype: torch.dtype) -> Tensor:
+        return self.levels.to(dtype) * self.scales[:, None].to(dtype)
+
+
+class Int4Linear(_IntegerLinear):
+    """Four bits a weight, and a scale and a zero for each 32 of an output's.
+
+    levels  packed, whole numbers n of 0-15
+    scales  (in / 32, out, 2): scale s and zero z, of n's weight s(n - 8) + z
+    """
+
+    @property
+    def _many(self) -> int:
+        return self.in_features  # as many rows as the widening itself sends through the kernel
+
+    def _pack(self, weight: Tensor) -> _Parts:
+        groups = weight.reshape(len(weight), -1, GROUP)
+        low, high = groups.amin(dim=-1), groups.amax(dim=-1)
+        scale = ((high - low) / 15).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16().float()
+        zero = (low + 8 * scale).bfloat16().float()
+        levels = ((groups - zero[..., None]) / scale[..., None] + 8).round_().clamp_(0, 15).to(torch.int32)
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.flatten(1), 1)
+        return packed, torch.stack([scale, zero], dim=-1).transpose(0, 1).contiguous().bfloat16()
+
+    def _narrow(self, inputs: Tensor) -> Tensor:
+        output: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(inputs, self.levels, GROUP, self.scales)
+        return output
+
+    def _widened(self, dtype: torch.dtype) -> Tensor:
+        """The kernel's own reading of it: the rows of the identity, multiplied."""
+        identity = torch.eye(self.in_features, dtype=torch.bfloat16)
+        return self._narrow(identity).T.to(dtype)

@@ -1,0 +1,265 @@
+"""A verified folder of weights -> a network on a device that the engine can drive.
+
+It owns every decision about dtype, device and what a checkpoint is allowed to contain. It knows no batch and no
+request; where the folder comes from is the catalog's business.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
+
+from models.network import attention
+from models.network.generation_config import SamplingDefaults, sampling_defaults
+from models.network.kv_adapter import KvShape, KvStore, StoreCache
+from models.network.linear import InferenceLinear
+from models.network.packing import UnsupportedQuantization, choose, computes_bfloat16, pack, packs
+from models.network.quantization import Quantization
+
+log = logging.getLogger(__name__)
+
+_Report: TypeAlias = Mapping[str, Collection[object]]
+"""What transformers says of a load: lists of keys by what is wrong with them."""
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class LoadError(Exception):
+    """A checkpoint cannot be served; the message says why and what to do."""
+
+
+@dataclass(slots=True)
+class _HeadInput:
+    """Which hidden states the head shall see in the next pass: (rows, positions), or None for all."""
+
+    select: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A network and what the engine must know of it. One thread may use it at a time; see `twin`."""
+
+    folder: Path
+    network: PreTrainedModel
+    kv: KvShape
+    vocab_size: int
+    context_length: int
+    end_token_ids: frozenset[int]
+    sampling_defaults: SamplingDefaults
+    """As its own generation_config.json recommends."""
+    quantization: Quantization = Quantization.NONE
+    """How the weights of its linear layers are kept."""
+    _head: _HeadInput = field(default_factory=_HeadInput)
+
+    @property
+    def device(self) -> torch.device:
+        return self.kv.device
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        store: KvStore,
+        select: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """One pass through the network; K and V of the tokens go to `store`.
+
+        tokens, positions  (rows, new)
+        mask               (rows or 1, 1, new, columns) boolean, True = may be read; None as in `masked_attention`
+        select             two index tensors (k,): of which rows and places the logits are wanted, None for all.
+                           The head is applied to nothing else, since new x vocabulary can be large.
+        returns            logits in float32: (k, vocab) with `select`, else (rows, new, vocab)
+        """
+        self._head.select = select
+        try:
+            output = self.network(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=mask,
+                past_key_values=StoreCache(store),
+                use_cache=True,
+            )
+        finally:
+            self._head.select = None  # the network may also be called directly
+        logits: Tensor = output.logits.float()
+        return logits[:, 0] if select is not None else logits
+
+    def twin(self) -> LoadedModel:
+        """The same weights, not copied, in a network of their own for another thread."""
+        weights = {id(tensor): tensor for tensor in (*self.network.parameters(), *self.network.buffers())}
+        return _gathering(replace(self, network=copy.deepcopy(self.network, weights), _head=_HeadInput()))
+
+
+def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization: str = "auto") -> LoadedModel:
+    """Read a checkpoint; raises LoadError with the remedy when it cannot or must not be served."""
+    where = torch.device(device)
+    chosen = _choose_dtype(dtype, where)
+    config = _read_config(folder)
+    kept = _choose_quantization(quantization, config, chosen, where, narrows=dtype == "auto")
+    defaults = _sampling_defaults(folder)
+    context = _context_length(config)
+    network = _read_network(folder, chosen, where, kept)
+    model = LoadedModel(
+        folder=folder,
+        network=network,
+        kv=_kv_shape(config, chosen, where),
+        vocab_size=_head(network).out_features,
+        context_length=context,
+        end_token_ids=_end_token_ids(network),
+        sampling_defaults=defaults,
+        quantization=kept,
+    )
+    return _gathering(model)
+
+
+def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" or computes_bfloat16() else torch.float32
+    if name not in DTYPES:
+        raise LoadError(f"unknown dtype '{name}': choose auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _choose_quantization(
+    name: str, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, *, narrows: bool
+) -> Quantization:
+    stored = str(getattr(config, "dtype", None)).removeprefix("torch.")
+    try:
+        return choose(name, stored, dtype, device, narrows=narrows)
+    except UnsupportedQuantization as error:
+        raise LoadError(str(error)) from error
+
+
+def _read_config(folder: Path) -> PreTrainedConfig:
+    try:
+        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if "auto_map" in raw:
+            raise LoadError(
+                f"{folder.name} asks to run Python code of its own ('auto_map' in config.json), which this server "
+                "never does. Choose a model whose architecture is part of the transformers library."
+            )
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except (ValueError, OSError, KeyError) as error:
+        raise LoadError(f"{folder.name}: config.json is not that of a known model: {error}") from error
+    return config.get_text_config(decoder=True)
+
+
+def _read_network(
+    folder: Path, dtype: torch.dtype, device: torch.device, quantization: Quantization
+) -> PreTrainedModel:
+    try:
+        loaded: tuple[PreTrainedModel, _Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
+            folder,
+            dtype=dtype,
+            attn_implementation=attention.register(),
+            trust_remote_code=False,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (ValueError, OSError, KeyError, RuntimeError) as error:
+        raise LoadError(f"{folder.name} cannot be loaded as a causal language model: {error}") from error
+    network, report = loaded
+    _require_all_weights(folder, report)
+    nn.Module.to(network, device)
+    nn.Module.eval(network).requires_grad_(False)
+    if quantization is not Quantization.NONE or packs(dtype, device):
+        pack(network, quantization)
+    return network
+
+
+def _require_all_weights(folder: Path, report: _Report) -> None:
+    """transformers makes up what a checkpoint lacks; nobody wants answers from random weights."""
+    lacking = [*report["missing_keys"], *report["mismatched_keys"]]
+    if lacking:
+        raise LoadError(
+            f"{folder.name} is not a complete causal language model: {len(lacking)} of its weights are missing or of "
+            f"another shape, {lacking[0]} among them. Fetch it again, or choose another."
+        )
+
+
+def _context_length(config: PreTrainedConfig) -> int:
+    """The model's context in tokens; within a sliding window, which is where sliding and full attention agree."""
+    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
+    foreign = layer_types - {"full_attention", "sliding_attention"}
+    if foreign:
+        raise LoadError(f"layers of type {', '.join(sorted(foreign))} keep a state that is not K and V: not supported")
+    context = int(getattr(config, "max_position_embeddings", None) or 2048)
+    window = getattr(config, "sliding_window", None)
+    if window and window < context and ("sliding_attention" in layer_types or not getattr(config, "layer_types", None)):
+        log.warning("context limited to the sliding window of %d tokens (the model has %d)", window, context)
+        context = int(window)
+    original = _longrope_switch(config)
+    if original is not None and original < context:
+        log.warning(
+            "context limited to %d tokens, where longrope changes its rotation (the model has %d)", original, context
+        )
+        context = original
+    return context
+
+
+def _longrope_switch(config: PreTrainedConfig) -> int | None:
+    """The length from which on longrope rotates a whole batch otherwise, so that rows would depend on neighbours."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else None
+
+
+def _kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> KvShape:
+    heads = config.num_attention_heads
+    return KvShape(
+        layers=config.num_hidden_layers,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        dtype=dtype,
+        device=device,
+    )
+
+
+def _end_token_ids(network: PreTrainedModel) -> frozenset[int]:
+    generation: GenerationConfig | None = network.generation_config
+    named: int | list[int] | None = generation.eos_token_id if generation is not None else None
+    named = network.config.eos_token_id if named is None else named
+    if named is None:
+        return frozenset()
+    return frozenset(named if isinstance(named, list) else [named])
+
+
+def _sampling_defaults(folder: Path) -> SamplingDefaults:
+    path = folder / "generation_config.json"
+    try:
+        return sampling_defaults(path.read_bytes()) if path.exists() else SamplingDefaults()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LoadError(f"{folder.name}: generation_config.json is not usable: {error}; mend or delete it") from error
+
+
+def _head(network: PreTrainedModel) -> nn.Linear | InferenceLinear:
+    head: object = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if not isinstance(head, nn.Linear | InferenceLinear):
+        raise LoadError("this network has no linear head over a vocabulary: it is not a causal language model")
+    return head
+
+
+def _gathering(model: LoadedModel) -> LoadedModel:
+    """Make the head gather its input first, by a hook, so that any network's own head and scaling stay in use."""
+
+    def gather(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if model._head.select is None:
+            return None
+        rows, places = model._head.select
+        return (inputs[0][rows, places].unsqueeze(1),)  # (k, 1, hidden)
+
+    head = _head(model.network)
+    head._forward_pre_hooks.clear()  # a twin's copy still carries the original's hook
+    head.register_forward_pre_hook(gather)
+    return model

@@ -1,0 +1,117 @@
+"""How weights are kept on this device, which kind of linear layer a network's plain ones become, and the replacing.
+
+It knows no network beyond its linear layers, and of the CPU only what decides about them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import torch
+from torch import nn
+
+from models.network.linear import (
+    GROUP,
+    BeyondFloat16,
+    HalfLinear,
+    InferenceLinear,
+    Int4Linear,
+    Int8Linear,
+    PackedLinear,
+)
+from models.network.quantization import QUANTIZATIONS, Quantization
+
+ALIGNMENT = 16
+"""Outputs of a layer that the kernels for integer weights go through at a time."""
+
+OPEN_ENDS = 4
+"""How many times as many outputs as inputs make a layer a head, which four bits would harm."""
+
+HALVES = ("bfloat16", "float16")
+"""Types of 16 bits that a checkpoint may be stored in."""
+
+
+class UnsupportedQuantization(ValueError):
+    """There is no such thing, or no kernels for it on this device; the message says what to do."""
+
+
+def computes_bfloat16() -> bool:
+    """Whether this CPU multiplies in bfloat16; others would convert back and forth."""
+    able = torch.cpu.get_capabilities()
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
+def packs(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether packed layers exist for this dtype on this device."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype is torch.float32 or (dtype is torch.bfloat16 and computes_bfloat16())
+
+
+def halves(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether float32 layers can keep their weights in float16 here."""
+    return dtype is torch.float32 and device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines
+
+
+def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, narrows: bool) -> Quantization:
+    """The quantization of a name. Raises UnsupportedQuantization.
+
+    `auto` keeps weights that are stored in 16 bits in 16 bits where the CPU would have them widened, if it `narrows`,
+    and rounds nothing else.
+    """
+    if name == "auto":
+        fits = narrows and stored in HALVES and halves(dtype, device)
+        return Quantization.FLOAT16 if fits else Quantization.NONE
+    if name not in QUANTIZATIONS:
+        raise UnsupportedQuantization(f"unknown quantization '{name}': choose auto, {', '.join(QUANTIZATIONS)}")
+    chosen = Quantization(name)
+    require(chosen, dtype, device)
+    return chosen
+
+
+def require(quantization: Quantization, dtype: torch.dtype, device: torch.device) -> None:
+    """Raises UnsupportedQuantization where there are no kernels for it."""
+    if quantization is Quantization.NONE:
+        return
+    if device.type != "cpu":
+        raise UnsupportedQuantization(f"--quantization {quantization} is for CPUs: leave it away on {device.type}")
+    if quantization is Quantization.FLOAT16 and not halves(dtype, device):
+        raise UnsupportedQuantization(
+            "--quantization float16 keeps the weights of float32 layers, on x86: give --dtype float32, or leave it away"
+        )
+
+
+def pack(network: nn.Module, quantization: Quantization = Quantization.NONE) -> None:
+    """Replace every plain linear layer of a network on a CPU; frees the weights that nothing else uses."""
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                setattr(module, name, _packed(child, quantization))
+
+
+def pack_encoder(network: nn.Module) -> None:
+    """The same for a network in float32 that reads one short text at a time, on the CPU.
+
+    Where it computes in 32 bits only, reading weights is half the time of a text of few tokens: they are kept in 16.
+    """
+    cpu = torch.device("cpu")
+    if halves(torch.float32, cpu) and not computes_bfloat16():
+        pack(network, Quantization.FLOAT16)
+    elif packs(torch.float32, cpu):
+        pack(network)
+
+
+def _packed(linear: nn.Linear, quantization: Quantization) -> nn.Module:
+    """The closest kind that this layer can have."""
+    even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
+    is_head = linear.out_features > OPEN_ENDS * linear.in_features
+    kind: type[InferenceLinear] | None = PackedLinear if packs(linear.weight.dtype, linear.weight.device) else None
+    match quantization:
+        case Quantization.FLOAT16:
+            with suppress(BeyondFloat16):
+                return HalfLinear(linear)
+        case Quantization.INT4 if even and not is_head:
+            kind = Int4Linear
+        case Quantization.INT4 | Quantization.INT8 if even:
+            kind = Int8Linear
+    return linear if kind is None else kind(linear)

@@ -1,0 +1,165 @@
+"""SSJF's proxy model: an encoder with a two-layer head on its first token, which predicts how long an answer becomes.
+
+It reads texts and says lengths. How it is taught is proxy_training's business, how it is kept proxy_store's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer
+from transformers.utils import logging as chatter
+
+from models.catalog.checkpoint import require_checkpoint
+from models.catalog.errors import CatalogError
+from models.network.packing import pack_encoder
+from models.proxy.task import Scale, Task, lengths_of
+
+MAX_TOKENS = 512
+"""Tokens of a conversation that are read, its last ones (SSJF, section 3.1)."""
+
+HEAD_WIDTH = 128
+"""Outputs of the head's first layer, as the authors' code has it; the paper does not say."""
+
+CELLS = 2048
+"""Most tokens of a forward pass, padding included: larger ones are no faster on a CPU."""
+
+TEXT_PER_TOKEN = 32
+"""Characters before the last this many times the tokens that are read are not looked at, since reading a long
+conversation to its beginning would take longer than predicting."""
+
+
+class ProxyNetwork(nn.Module):
+    """Encoder and head."""
+
+    def __init__(self, encoder: nn.Module, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Sequential(nn.Linear(hidden, HEAD_WIDTH), nn.ReLU(), nn.Linear(HEAD_WIDTH, outputs))
+
+    def first_token(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and their mask (n, tokens) -> the last hidden state of each row's first token, (n, hidden)."""
+        states: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0].float()
+        return states
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and their mask (n, tokens) -> outputs (n, outputs)."""
+        outputs: Tensor = self.head(self.first_token(ids, mask))
+        return outputs
+
+
+class Reader:
+    """Texts -> token ids, the last `max_tokens` of each, with the marks that the encoder wants around them."""
+
+    def __init__(self, tokenizer: Any, max_tokens: int) -> None:
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+        tokenizer.truncation_side = "left"
+        tokenizer.padding_side = "right"  # the first token is the first of the row
+
+    def read(self, texts: Sequence[str]) -> list[list[int]]:
+        """Raises nothing for any text; an empty one is its marks alone."""
+        ends = [text[-self.max_tokens * TEXT_PER_TOKEN :] for text in texts]
+        encoded = self.tokenizer(ends, truncation=True, max_length=self.max_tokens, padding=False)
+        return [list(ids) for ids in encoded["input_ids"]]
+
+    def pad(self, rows: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Rows -> ids and mask, each (n, longest)."""
+        longest = max(len(row) for row in rows)
+        fill = self.tokenizer.pad_token_id or 0
+        ids = torch.tensor([row + [fill] * (longest - len(row)) for row in rows], device=device)
+        lengths = torch.tensor([len(row) for row in rows], device=device)
+        return ids, (torch.arange(longest, device=device) < lengths[:, None]).long()
+
+
+class Proxy:
+    """A network, its reader, and what its outputs mean. One thread at a time."""
+
+    def __init__(self, network: ProxyNetwork, reader: Reader, task: Task, scale: Scale) -> None:
+        self.network = network
+        self.reader = reader
+        self.task = task
+        self.scale = scale
+
+    @classmethod
+    def fresh(cls, folder: Path, task: Task, scale: Scale, *, max_tokens: int = MAX_TOKENS, seed: int = 0) -> Proxy:
+        """An encoder from a folder with a head that has learnt nothing. Raises CatalogError."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            encoder, reader = load_encoder(folder, max_tokens)
+            outputs = task.classes if task.scores_classes else 1
+            network = ProxyNetwork(encoder, int(encoder.config.hidden_size), outputs)
+        return cls(network, reader, task, scale)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def packed(self) -> Proxy:
+        """Ready to serve on a CPU: its layers are laid out for inference, after which it cannot be taught any more."""
+        if self.device.type == "cpu":
+            pack_encoder(self.network)
+        return self
+
+    def predict(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Texts -> predicted lengths in tokens, (n,)."""
+        rows = self.reader.read(texts)
+        predicted = np.empty(len(rows), dtype=np.float32)
+        self.network.eval()
+        with torch.inference_mode():
+            for places in groups(rows, CELLS):
+                ids, mask = self.reader.pad([rows[place] for place in places], self.device)
+                predicted[places] = lengths_of(self.task, self.scale, self.network(ids, mask).cpu())
+        return predicted
+
+
+def groups(rows: Sequence[list[int]], cells: int) -> Iterator[list[int]]:
+    """Places of rows in groups of similar length, none with more than `cells` cells, padding included."""
+    group: list[int] = []
+    for place in sorted(range(len(rows)), key=lambda place: len(rows[place])):
+        if group and (len(group) + 1) * len(rows[place]) > cells:
+            yield group
+            group = []
+        group.append(place)
+    if group:
+        yield group
+
+
+def load_encoder(folder: Path, max_tokens: int) -> tuple[Any, Reader]:
+    """The encoder in a folder, and its reader. Raises CatalogError when there is none that can serve as a proxy."""
+    require_checkpoint(folder)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    chatter.disable_progress_bar()  # type: ignore[no-untyped-call]
+    before = chatter.get_verbosity()
+    chatter.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
+        encoder = AutoModel.from_pretrained(str(folder), use_safetensors=True, dtype=torch.float32, **options)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise CatalogError(f"the encoder in {folder} cannot be loaded: {error}") from error
+    finally:
+        chatter.set_verbosity(before)
+    most = getattr(encoder.config, "max_position_embeddings", None) or max_tokens
+    reader = Reader(tokenizer, min(max_tokens, most, tokenizer.model_max_length))
+    _require_overview(encoder, reader, folder)
+    return encoder, reader
+
+
+def _require_overview(encoder: Any, reader: Reader, folder: Path) -> None:
+    """The first token must have seen all others, which it has not in a network that reads forwards only."""
+    rows = reader.read(["first", "first second third"])
+    ids, mask = reader.pad(rows, torch.device("cpu"))
+    encoder.eval()
+    with torch.inference_mode():
+        states = encoder(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
+    if torch.allclose(states[0], states[1], atol=1e-5):
+        raise CatalogError(
+            f"the network in {folder} is no encoder, its first token sees nothing of what comes after it: "
+            "name one such as all-minilm-l6-v2"
+        )

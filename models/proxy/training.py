@@ -1,0 +1,212 @@
+"""Two-phase fine-tuning of a proxy (SSJF, section 3.1): encoder and head together, then the head alone.
+
+It knows neither files nor terminals: progress goes to a callback, and the result stays in memory.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.proxy.network import CELLS, Proxy, groups
+from models.proxy.task import loss, targets
+
+NEIGHBOURHOOD = 16
+"""Batches' worth of rows among which batches of similar length are made: less padding, and still at random."""
+
+
+@dataclass(frozen=True, slots=True)
+class Teaching:
+    """How a proxy is taught. The paper says two phases; the numbers suit encoders of some 20 million weights."""
+
+    epochs: int = 4
+    """Of phase 1 at most; 0 leaves the encoder as it is."""
+    head_epochs: int = 40
+    """Of phase 2 at most. They cost little: the frozen encoder reads every text once."""
+    batch: int = 16
+    encoder_rate: float = 5e-5
+    head_rate: float = 1e-3
+    patience: int = 1
+    """Epochs of phase 1 that may pass without a lower loss on what is held out; `head_patience` is phase 2's."""
+    head_patience: int = 5
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lesson:
+    """Texts, and the tokens of their answers (n,)."""
+
+    texts: Sequence[str]
+    lengths: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where teaching is: told after each batch of phase 1 and each epoch of phase 2."""
+
+    phase: int
+    done: int
+    """Batches of phase 1, or epochs of phase 2."""
+    total: int
+    held_out: float | None
+    """The latest loss on what is held out; None before the first epoch has ended."""
+
+
+Watch: TypeAlias = Callable[[Step], None]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Losses on the held-out part: before anything, after each epoch of phase 1, and of phase 2."""
+
+    start: float
+    both: tuple[float, ...]
+    head: tuple[float, ...]
+
+
+def teach(proxy: Proxy, lesson: Lesson, held_out: Lesson, teaching: Teaching, watch: Watch | None = None) -> History:
+    """Fine-tune in place; afterwards the proxy has the weights of the least loss on `held_out`.
+
+    Equal arguments and threads give equal weights. Raises ValueError when there is nothing to learn from, or to hold
+    against it.
+    """
+    if not lesson.texts or not held_out.texts:
+        raise ValueError("there are no rows to learn from, or none are held out")
+    with _seeded(teaching.seed), torch.enable_grad():
+        return _School(proxy, lesson, held_out, teaching, watch or (lambda _: None)).run()
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Own random numbers, which leave those of others as they were."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+class _School:
+    """One fine-tuning, used once."""
+
+    def __init__(self, proxy: Proxy, lesson: Lesson, held_out: Lesson, teaching: Teaching, watch: Watch) -> None:
+        self._proxy = proxy
+        self._network = proxy.network
+        self._teaching = teaching
+        self._watch = watch
+        self._rows = proxy.reader.read(lesson.texts)
+        self._held_rows = proxy.reader.read(held_out.texts)
+        self._targets = targets(proxy.task, proxy.scale, lesson.lengths).to(proxy.device)
+        self._held_targets = targets(proxy.task, proxy.scale, held_out.lengths).to(proxy.device)
+        self._rng = np.random.default_rng(teaching.seed)
+
+    def run(self) -> History:
+        start = self._held_loss(self._states(self._held_rows))
+        both = self._teach_both(start) if self._teaching.epochs else ()
+        head = self._teach_head() if self._teaching.head_epochs else ()
+        self._network.eval()
+        return History(start, tuple(both), tuple(head))
+
+    def _teach_both(self, start: float) -> list[float]:
+        teaching, network = self._teaching, self._network
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": list(network.encoder.parameters()), "lr": teaching.encoder_rate},
+                {"params": list(network.head.parameters()), "lr": teaching.head_rate},
+            ]
+        )
+        total = teaching.epochs * math.ceil(len(self._rows) / teaching.batch)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
+        best, losses, done = _Best(network, start), list[float](), 0
+        for _ in range(teaching.epochs):
+            network.train()
+            for places in self._batches():
+                self._descend(self._outputs(places), places, optimizer)
+                schedule.step()
+                done += 1
+                self._watch(Step(1, done, total, losses[-1] if losses else None))
+            losses.append(self._held_loss(self._states(self._held_rows)))
+            if best.waited(losses[-1]) > teaching.patience:
+                break
+        best.restore()
+        return losses
+
+    def _teach_head(self) -> list[float]:
+        """With the encoder frozen, what it says of each text stays the same, so it is asked once."""
+        teaching, head = self._teaching, self._network.head
+        states, held = self._states(self._rows), self._states(self._held_rows)
+        optimizer = torch.optim.AdamW(head.parameters(), lr=teaching.head_rate)
+        best, losses = _Best(head, self._held_loss(held)), list[float]()
+        for epoch in range(teaching.head_epochs):
+            for places in self._batches():
+                self._descend(head(states[places]), places, optimizer)
+            losses.append(self._held_loss(held))
+            self._watch(Step(2, epoch + 1, teaching.head_epochs, losses[-1]))
+            if best.waited(losses[-1]) > teaching.head_patience:
+                break
+        best.restore()
+        return losses
+
+    def _descend(self, outputs: Tensor, places: list[int], optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        loss(self._proxy.task, outputs, self._targets[places]).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
+        optimizer.step()
+
+    def _outputs(self, places: list[int]) -> Tensor:
+        outputs: Tensor = self._network(
+            *self._proxy.reader.pad([self._rows[one] for one in places], self._proxy.device)
+        )
+        return outputs
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Every row once: at random, but with rows of similar length together, and those batches at random again."""
+        order = self._rng.permutation(len(self._rows)).tolist()
+        size = self._teaching.batch
+        batches = []
+        for start in range(0, len(order), size * NEIGHBOURHOOD):
+            near = sorted(order[start : start + size * NEIGHBOURHOOD], key=lambda place: len(self._rows[place]))
+            batches += [near[begin : begin + size] for begin in range(0, len(near), size)]
+        return (batches[place] for place in self._rng.permutation(len(batches)).tolist())
+
+    def _states(self, rows: Sequence[list[int]]) -> Tensor:
+        """What the encoder makes of each row: (n, hidden)."""
+        self._network.eval()
+        found: dict[int, Tensor] = {}
+        with torch.no_grad():
+            for places in groups(rows, CELLS):
+                ids, mask = self._proxy.reader.pad([rows[place] for place in places], self._proxy.device)
+                found |= dict(zip(places, self._network.first_token(ids, mask), strict=True))
+        return torch.stack([found[place] for place in range(len(rows))])
+
+    def _held_loss(self, states: Tensor) -> float:
+        with torch.no_grad():
+            return float(loss(self._proxy.task, self._network.head(states), self._held_targets))
+
+
+class _Best:
+    """The weights with the least loss so far."""
+
+    def __init__(self, module: nn.Module, start: float) -> None:
+        self._module = module
+        self._least = start
+        self._waited = 0
+        self._state = copy.deepcopy(module.state_dict())
+
+    def waited(self, loss: float) -> int:
+        """Look at the present weights; returns how many looks ago the best ones were seen."""
+        if loss < self._least:
+            self._least, self._waited, self._state = loss, 0, copy.deepcopy(self._module.state_dict())
+        else:
+            self._waited += 1
+        return self._waited
+
+    def restore(self) -> None:
+        self._module.load_state_dict(self._state)

@@ -1,0 +1,126 @@
+"""Which waiting requests go to an executor together, and when. Pure decisions: time is passed in, nothing is sent.
+
+A batcher owns the arrangement of what waits, since the papers differ in when they arrange: on arrival (Magnus),
+at intervals (SCLS), or when a slot frees (Baton). This file says what all batchers do and what they are made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeAlias
+
+from engine.messages import Cause, Terms
+from scheduler.batching.memory import Memory
+from scheduler.plan import Plan, Returns
+from scheduler.request import Request
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.estimator import ServingTime
+from scheduler.waiting.batch_order import BatchOrder, fcfs
+from scheduler.waiting.order import Aging, Order
+from scheduler.waiting.patience import Promise
+from scheduler.waiting.work import Work, work_of
+from scheduler.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What batchers must respect."""
+
+    group_tokens: int
+    """Most prompt tokens, padding included, to prefill as one group; one longer prompt may go alone."""
+    prefill_ahead: int
+    """Rows an executor may hold beyond its slots, prefilled and waiting for one."""
+    max_padding: float = 0.25
+    """Most padding in a prefill group, as a fraction of its cells: what "similar length" means."""
+    max_batch_size: int | None = None
+    """Most rows of a batch that nobody joins; None: as many as the executor has slots."""
+    batch_wait_timeout: float = 0.0
+    """Seconds that the oldest request may wait for its batch to fill up."""
+    slice_length: int = 128
+    """S: decode iterations of a slice, for strategies that slice."""
+    min_interval: float | None = None
+    """Γ: least seconds between two arrangements; None: as long as slices take, by the median of recent estimates."""
+    interval_factor: float = 0.5
+    """λ: the part of the least loaded executor's work that may pass before the next arrangement."""
+    recompute: bool = False
+    """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory where the
+    device's profile says that copying takes less than reading again, and everywhere without one."""
+    aging: Aging = Aging()
+    """When requests that wait are promoted, for orders that promote, and when they are due by their deadline."""
+    patience: Promise = Promise()
+    """How far a request may be overtaken by cheaper ones, for lines that let them."""
+    preemption_factor: float = 2.0
+    """A running row makes way for a request only when it has this many times as much left to do, the swap included."""
+    wma_threshold: int = 50_000
+    """Φ: a request joins a waiting batch only when that one's wasted memory accesses stay below it."""
+    capacity_tokens: int | None = None
+    """Tokens of K and V that the smallest executor holds; None: unknown until an executor asks for work."""
+    context_length: int | None = None
+    """Least of the executors' longest rows, prompt and answer, in tokens; None as above."""
+    slots: int | None = None
+    """Least of the executors' rows; None as above."""
+
+    def within(self, capacity_tokens: int, context_length: int, slots: int) -> Limits:
+        """These limits for one more executor, which may be smaller than those before."""
+        return replace(
+            self,
+            capacity_tokens=min(capacity_tokens, self.capacity_tokens or capacity_tokens),
+            context_length=min(context_length, self.context_length or context_length),
+            slots=min(slots, self.slots or slots),
+        )
+
+
+class Batcher(Protocol):
+    """Holds what waits and hands it out as plans."""
+
+    @property
+    def waiting(self) -> Collection[Request]:
+        """What waits here, in no particular order."""
+        ...
+
+    def add(self, request: Request, now: float) -> None:
+        """Take in a request that arrived."""
+        ...
+
+    def revise(self, request: Request, now: float) -> None:
+        """What is predicted of a request has changed; it need not wait here."""
+        ...
+
+    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
+        """Take in requests that an executor let go before their end, all of one batch."""
+        ...
+
+    def discard(self, request: Request) -> bool:
+        """Forget a request; False when it does not wait here."""
+        ...
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        """What this executor shall be given now; the requests leave the queue. None when it must wait."""
+        ...
+
+    def wake_at(self, now: float) -> float | None:
+        """When `take` may decide otherwise though nothing has happened; None for never."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """What a batcher is made of: the other columns of its strategy's row."""
+
+    order: Order
+    memory: Memory
+    limits: Limits
+    terms: Terms
+    returns: Returns
+    serving_time: Bilinear | None = None
+    """What a batch takes on this machine, as far as it was profiled."""
+    estimator: ServingTime | None = None
+    """The same as the strategy wants it estimated; it may learn."""
+    work: Work = field(default_factory=work_of)
+    """What rows cost their device."""
+    batch_order: BatchOrder = fcfs
+    """Which waiting batch goes first, where batches are arranged before they are taken."""
+
+
+BatcherFactory: TypeAlias = Callable[[Kit], Batcher]

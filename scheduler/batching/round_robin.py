@@ -1,0 +1,90 @@
+"""Requests dealt to executors in turn as they come, each of which serves its own queue (SCLS, section 5.1: baselines).
+
+What a request turned out to be plays no part in where it goes, and none moves to an executor that has less to do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from engine.messages import Cause
+from scheduler.batching.batcher import Batcher, BatcherFactory, Kit
+from scheduler.plan import Plan
+from scheduler.request import Request
+from scheduler.worker import Worker
+
+
+class RoundRobinBatcher:
+    """A batcher of its own for each executor, fed by round-robin.
+
+    An executor is met when it is asked for the first time, and is then dealt a single request, so that at the start the
+    others get their turns although they are not known yet.
+    """
+
+    def __init__(self, kit: Kit, *, local: BatcherFactory) -> None:
+        self.waiting: dict[Request, None] = {}
+        self._kit = kit
+        self._local = local
+        self._undealt: deque[Request] = deque()
+        self._queues: dict[int, Batcher] = {}
+        self._workers: dict[int, Worker] = {}
+        self._last = -1  # index of the executor that was dealt the last request
+
+    def add(self, request: Request, now: float) -> None:
+        self.waiting[request] = None
+        self._undealt.append(request)
+
+    def revise(self, request: Request, now: float) -> None:
+        for queue in self._queues.values():
+            queue.revise(request, now)
+
+    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
+        for request in requests:
+            self.add(request, now)
+
+    def discard(self, request: Request) -> bool:
+        if request not in self.waiting:
+            return False
+        del self.waiting[request]
+        if request in self._undealt:
+            self._undealt.remove(request)
+        for queue in self._queues.values():
+            queue.discard(request)
+        return True
+
+    def wake_at(self, now: float) -> float | None:
+        moments = (queue.wake_at(now) for queue in self._queues.values())
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        self._reclaim()
+        self._deal(worker, now)
+        plan = self._queues[worker.info.index].take(worker, now)
+        for request in plan.requests if plan is not None else ():
+            del self.waiting[request]
+        return plan
+
+    def _deal(self, worker: Worker, now: float) -> None:
+        index = worker.info.index
+        if index in self._queues:
+            while self._undealt:
+                self._give(self._next(), now)
+            return
+        self._queues[index], self._workers[index] = self._local(self._kit), worker
+        if self._undealt:
+            self._give(index, now)
+
+    def _next(self) -> int:
+        """Whose turn it is."""
+        return min(self._queues, key=lambda index: (index <= self._last, index))
+
+    def _give(self, index: int, now: float) -> None:
+        self._queues[index].add(self._undealt.popleft(), now)
+        self._last = index
+
+    def _reclaim(self) -> None:
+        """Deal what waits for executors that are gone to the others."""
+        for index in [index for index, worker in self._workers.items() if worker.lost]:
+            self._undealt.extendleft(reversed(list(self._queues.pop(index).waiting)))
+            del self._workers[index]

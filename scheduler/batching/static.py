@@ -1,0 +1,70 @@
+"""Batches that nobody joins, each taken from the front of the queue when an executor is idle (vanilla scheduling)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from math import inf
+
+from engine.messages import Cause
+from scheduler.batching.batcher import Kit
+from scheduler.plan import Plan
+from scheduler.request import Request
+from scheduler.waiting.ranked import RankedQueue
+from scheduler.worker import Worker
+
+
+class StaticBatcher:
+    """At most `max_batch_size` of the best-ranked requests at a time, as many as fit in memory.
+
+    A batch that is not full waits for more until its oldest request has waited for `batch_wait_timeout`, which is
+    dynamic batching; with a timeout of 0 an idle executor takes what there is. `rows` overrides `max_batch_size`.
+    """
+
+    def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
+        self.waiting = RankedQueue(kit.order)
+        self._kit = kit
+        self._rows = rows or kit.limits.max_batch_size
+        self._asked = -inf  # when an executor was last asked
+        self._ripening: deque[float] = deque()  # when those that came will have waited long enough
+
+    def add(self, request: Request, now: float) -> None:
+        self.waiting.add(request)
+        self._ripening.append(self._ripe_at(request))
+
+    def revise(self, request: Request, now: float) -> None:
+        self.waiting.revise(request)
+
+    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
+        for request in requests:
+            self.add(request, now)
+
+    def discard(self, request: Request) -> bool:
+        return self.waiting.discard(request)
+
+    def wake_at(self, now: float) -> float | None:
+        while self._ripening and self._ripening[0] <= self._asked:  # what they changed has been seen
+            self._ripening.popleft()
+        return self._ripening[0] if self._ripening and self.waiting else None
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        self._asked = now
+        most = self._rows or worker.info.max_rows
+        full = len(self.waiting) >= most
+        if worker.busy or not (full or any(self._ripe_at(request) <= now for request in self.waiting)):
+            return None
+        self.waiting.rank(now)
+        batch: list[Request] = []
+        for request in islice(self.waiting, most):
+            longest = max(self._kit.memory.length(other) for other in (*batch, request))
+            if not self._kit.memory(worker, len(batch) + 1, longest):
+                break
+            batch.append(request)
+        for request in batch:
+            self.waiting.discard(request)
+        return Plan(tuple(batch), self._kit.terms, self._kit.returns) if batch else None
+
+    def _ripe_at(self, request: Request) -> float:
+        """When a request has waited long enough for others."""
+        return request.times.arrival + self._kit.limits.batch_wait_timeout

@@ -1,0 +1,277 @@
+"""The journal's file: what is in its tables, and reading, pruning and setting it aside. No threads."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from scheduler.journal.schema import ADDED, columns_of, prepare
+from scheduler.length.learning import ServedRow
+from scheduler.serving_time.closed_batch import ClosedBatch
+
+BUSY = 5.0
+"""Seconds to wait for another process that writes."""
+
+
+class JournalError(Exception):
+    """A journal cannot be read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEntry:
+    """One finished request. Times are seconds after its arrival, lengths tokens; None where it never came to that."""
+
+    finished_at: float
+    """Seconds since 1970."""
+    model: str
+    strategy: str
+    outcome: str
+    """How it ended: stop, length, repetition, error or cancelled."""
+    input_length: int
+    user_input_length: int
+    max_tokens: int
+    generated: int
+    predicted: float | None
+    source: str | None
+    """What the prediction came from."""
+    assigned: float | None
+    started: float | None
+    first_token: float | None
+    latency: float
+    """From arrival to the end."""
+    runs: int = 1
+    """How often it was given to an executor."""
+    replayed: bool = False
+    """Whether its length was prescribed (design 7.3)."""
+    features: tuple[float, ...] = ()
+    """What its length was predicted from."""
+    instruction: str | None = None
+    user_input: str | None = None
+    """Texts only where the operator allowed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEntry:
+    """One finished batch. Lengths are tokens, times seconds."""
+
+    finished_at: float
+    model: str
+    strategy: str
+    executor: int
+    rows: int
+    input_length: int
+    """L(B)."""
+    generation_length: int
+    """G(B)."""
+    predicted_length: float | None
+    predicted_seconds: float | None
+    seconds: float
+    iterations: int | None = None
+    """Decode iterations. This and what follows is known of closed batches alone (serving_time/closed_batch.py)."""
+    fresh_rows: int | None = None
+    """Rows that were prefilled."""
+    fresh_length: int | None = None
+    """Tokens of the longest of these."""
+    copied_tokens: int | None = None
+    """Tokens of the other rows, whose K and V were copied in."""
+    conditions: str | None = None
+    """Under which it ran, as `profile_store.digest` tells them."""
+
+
+CUT = frozenset({"length", "repetition"})
+"""Outcomes of answers that would have become longer."""
+
+ANSWERED = frozenset({"stop"}) | CUT
+"""Outcomes of requests that nobody broke off."""
+
+Entry: TypeAlias = RequestEntry | BatchEntry
+
+E = TypeVar("E", RequestEntry, BatchEntry)
+
+TABLES: dict[type[RequestEntry] | type[BatchEntry], str] = {RequestEntry: "requests", BatchEntry: "batches"}
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a journal to write, made first if need be. Raises sqlite3.DatabaseError when the file is none, OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=BUSY)
+    try:
+        prepare(connection)
+        # Each commit is in the file, whatever kills the process; only a power failure may take the last ones.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def append(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+    """Write entries in one transaction. Raises sqlite3.Error, and then nothing is written."""
+    with connection:
+        for kind, table in TABLES.items():
+            names = [field.name for field in dataclasses.fields(kind)]
+            places = ", ".join("?" * len(names))
+            rows = [[_stored(getattr(one, name)) for name in names] for one in entries if isinstance(one, kind)]
+            connection.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", rows)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a journal that cannot be used, and what SQLite keeps beside it; returns its new name. Raises OSError."""
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    path.rename(aside)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return aside
+
+
+def read(path: Path, kind: type[E], *, since: float = 0.0, last: int | None = None) -> Iterator[E]:
+    """The entries of one kind that ended since `since`, seconds since 1970, oldest first; only the `last` of them.
+
+    Raises JournalError.
+    """
+    for _, entry in _rows(path, kind, "finished_at >= ?", (since,), last):
+        yield entry
+
+
+def closed_batches(path: Path, conditions: str, *, since: float, last: int) -> list[ClosedBatch]:
+    """The `last` closed batches that ran under these conditions and ended since `since`, oldest first.
+
+    Empty where the journal has not begun; raises JournalError where it cannot be read.
+    """
+    if not _begun(path):
+        return []
+    where = "finished_at >= ? AND conditions = ? AND iterations IS NOT NULL"
+    return [
+        batch for _, entry in _rows(path, BatchEntry, where, (since, conditions), last) if (batch := _closed(entry))
+    ]
+
+
+def _closed(entry: BatchEntry) -> ClosedBatch | None:
+    known = (entry.iterations, entry.fresh_rows, entry.fresh_length, entry.copied_tokens)
+    if None in known:
+        return None
+    iterations, fresh_rows, fresh_length, copied_tokens = (value or 0 for value in known)
+    return ClosedBatch(
+        rows=entry.rows,
+        input_length=entry.input_length,
+        iterations=iterations,
+        fresh_rows=fresh_rows,
+        fresh_length=fresh_length,
+        copied_tokens=copied_tokens,
+        seconds=entry.seconds,
+    )
+
+
+class Reader:
+    """Finds what a running server has written since the last look."""
+
+    def __init__(self, path: Path, model: str | None = None) -> None:
+        """With a model, only its requests count: another's answers have other lengths."""
+        self._path = path
+        self._model = model
+        self._seen = 0
+
+    def skip(self) -> None:
+        """Pass over what is there already."""
+        self._seen = max(
+            (number for number, _ in _rows(self._path, RequestEntry, "id > ?", (self._seen,), 1)), default=0
+        )
+
+    def served(self) -> list[ServedRow]:
+        """What can be learned from: answers that were not broken off, and whose features are known."""
+        if not _begun(self._path):
+            return []
+        found = list(_rows(self._path, RequestEntry, "id > ?", (self._seen,), None))
+        self._seen = max((number for number, _ in found), default=self._seen)
+        own = (entry for _, entry in found if self._model in (None, entry.model))
+        return [row for entry in own if (row := served(entry)) is not None]
+
+
+def _begun(path: Path) -> bool:
+    """Whether a writer has made the tables, and the version last of all. A damaged file counts as begun."""
+    if not path.is_file():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY)) as connection:
+            return bool(connection.execute("PRAGMA user_version").fetchone()[0])
+    except sqlite3.Error:
+        return True
+
+
+def served(entry: RequestEntry) -> ServedRow | None:
+    """What there is to learn from a request. None where it was broken off, or nothing was predicted for it."""
+    if entry.outcome not in ANSWERED or not entry.features or entry.predicted is None or not entry.generated:
+        return None
+    return ServedRow(entry.features, entry.predicted, entry.generated, cut=entry.outcome in CUT)
+
+
+def prune(path: Path, *, before: float | None = None, keep: int | None = None) -> int:
+    """Delete entries that ended before a time, and all but the newest `keep` of each kind; returns how many.
+
+    Gives the space back to the file system. Raises JournalError.
+    """
+    _require(path)
+    try:
+        with closing(connect(path)) as connection:
+            with connection:
+                deleted = sum(_prune(connection, table, before, keep) for table in TABLES.values())
+            connection.execute("VACUUM")
+    except (sqlite3.Error, OSError) as error:
+        raise JournalError(f"{path} cannot be pruned: {error}") from error
+    return deleted
+
+
+def _prune(connection: sqlite3.Connection, table: str, before: float | None, keep: int | None) -> int:
+    deleted = 0
+    if before is not None:
+        deleted += connection.execute(f"DELETE FROM {table} WHERE finished_at < ?", (before,)).rowcount
+    if keep is not None:
+        newest = f"SELECT id FROM {table} ORDER BY id DESC LIMIT ?"
+        deleted += connection.execute(f"DELETE FROM {table} WHERE id NOT IN ({newest})", (keep,)).rowcount
+    return deleted
+
+
+def _rows(
+    path: Path, kind: type[E], where: str, bounds: tuple[float | str, ...], last: int | None
+) -> Iterator[tuple[int, E]]:
+    _require(path)
+    names = [field.name for field in dataclasses.fields(kind)]
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY)) as connection:
+            newest = f"SELECT * FROM ({_all(connection, TABLES[kind], names)}) WHERE {where} ORDER BY id DESC LIMIT ?"
+            query = f"SELECT * FROM ({newest}) ORDER BY id"
+            for number, *values in connection.execute(query, (*bounds, -1 if last is None else last)):
+                yield number, kind(*map(_restored, names, values))
+    except sqlite3.Error as error:
+        raise JournalError(f"{path} is no journal that can be read: {error}") from error
+
+
+def _all(connection: sqlite3.Connection, table: str, names: Sequence[str]) -> str:
+    """The query of a whole table; what a file of an earlier version has no column for is empty."""
+    lacking = ADDED.get(table, {}).keys() - columns_of(connection, table)
+    columns = (f"NULL AS {name}" if name in lacking else name for name in names)
+    return f"SELECT id, {', '.join(columns)} FROM {table}"
+
+
+def _require(path: Path) -> None:
+    if not path.is_file():
+        raise JournalError(f"there is no journal at {path}: `lengthwise serve` writes one; name another with --journal")
+
+
+def _stored(value: object) -> object:
+    return np.array(value, dtype="<f4").tobytes() if isinstance(value, tuple) else value
+
+
+def _restored(name: str, value: Any) -> Any:
+    if isinstance(value, bytes):
+        return tuple(np.frombuffer(value, dtype="<f4").tolist())
+    return bool(value) if name == "replayed" else value

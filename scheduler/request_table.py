@@ -1,0 +1,279 @@
+"""The books: which requests wait, which rows executors hold, and how each request comes to its end.
+
+What executors are told and what they report is entered here. It decides nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+
+from engine.messages import Admit, Cancel, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport
+from scheduler.assignment import Assignment, Observer
+from scheduler.batching.batcher import Batcher
+from scheduler.clock import Clock
+from scheduler.observers import Ledger
+from scheduler.plan import Plan
+from scheduler.request import Failure, Request, State
+from scheduler.wait_estimate.expected_wait import ExpectedWait
+from scheduler.wait_estimate.queued_work import QueuedTokens
+from scheduler.worker import Port, Worker
+
+log = logging.getLogger(__name__)
+
+
+class Books:
+    """All methods belong to the event loop's thread."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        ports: Sequence[Port],
+        clock: Clock,
+        *,
+        observer: Observer | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        """`observer` hears of plans that are over, `ledger` of requests that are, and of first tokens."""
+        self._batcher = batcher
+        self._clock = clock
+        self._observer = observer
+        self._ledger = ledger
+        self.workers = {port.info.index: Worker(port) for port in ports}
+        """By index; lost ones too."""
+        self.outlook = ExpectedWait(batcher, self.workers.values())
+        self.queued = QueuedTokens()
+
+    @property
+    def waiting(self) -> Collection[Request]:
+        """What no executor has, in no particular order."""
+        return self._batcher.waiting
+
+    @property
+    def held(self) -> int:
+        """Requests that an executor holds, in whatever stage."""
+        return sum(worker.rows for worker in self.workers.values())
+
+    @property
+    def not_begun(self) -> list[Request]:
+        """Requests that wait at an executor which has not begun them."""
+        return [
+            one for worker in self.workers.values() for one in worker.requests.values() if one.state is State.ASSIGNED
+        ]
+
+    def live(self) -> list[Worker]:
+        """Executors that can be given something."""
+        return [worker for worker in self.workers.values() if not worker.lost]
+
+    def queue(self, request: Request) -> None:
+        self.queued.enter(request)
+        self._batcher.add(request, self._clock.now())
+
+    def revise(self, request: Request) -> None:
+        """What is predicted of a request that waits has changed."""
+        self.queued.enter(request)
+        self._batcher.revise(request, self._clock.now())
+
+    def refuse(self, request: Request) -> None:
+        """A request that waits was not to be taken in after all."""
+        self._batcher.discard(request)
+        self.queued.leave(request)
+
+    def assign(self, plan: Plan, worker: Worker) -> None:
+        """An executor is given a plan."""
+        worker.plans += 1
+        assignment = Assignment(plan, worker.info.index, self._clock.now())
+        for request in plan.requests:
+            self._hand_over(request, worker, assignment)
+
+    def withdraw(self, request: Request) -> None:
+        """Take a request back from wherever it is; an executor frees its row, or what it kept of it, at once."""
+        self._batcher.discard(request)
+        if request.executor is not None:
+            worker = self.workers[request.executor]
+            assignment = worker.assignments[request.row_id]
+            assignment.intact &= request not in assignment.open
+            worker.port.post(Cancel((request.row_id,)))
+            self._leave(worker, request)
+            self._release(assignment)
+        elif request.runs:  # handed back before
+            self._drop_kept([request.row_id])
+
+    def book(self, report: StepReport) -> None:
+        """What a step brought to each row."""
+        worker = self.workers[report.executor]
+        worker.shape = report.shape
+        now = self._clock.now()
+        for row_id in report.begun:
+            if row_id in worker.requests:
+                self._begin(worker, worker.requests[row_id], now - report.seconds)
+        for update in report.updates:
+            request = worker.requests.get(update.row_id)
+            if request is not None:  # else it was cancelled while the step was under way
+                self._begin(worker, request, now - report.seconds)
+                self._absorb(worker, request, update, now)
+        for handed_back in report.handed_back:
+            self._take_back(worker, handed_back, now)
+        self.outlook.made(sum(len(update.token_ids) for update in report.updates), now)
+
+    def bury(self, executor: int, error: str, salvaged: Collection[RowId]) -> None:
+        """An executor is gone: requests that it salvaged or never took up go on elsewhere, those that have shown
+        nothing yet start again, the others fail."""
+        worker = self.workers[executor]
+        if worker.lost:  # the last word of one that was given up
+            return
+        log.error("executor %d is gone: %s", worker.info.index, error)
+        worker.lost = True
+        untaken = worker.port.withdraw()
+        safe = {*salvaged, *(spec.row_id for order in untaken if isinstance(order, Admit) for spec in order.rows)}
+        self._rescue_held(worker)
+        orphans = list(worker.requests.values())
+        lost = dict.fromkeys(worker.assignments.values())
+        worker.requests.clear()
+        worker.pausing.clear()
+        worker.assignments.clear()
+        stranded = [request for request in orphans if request.generated and request.row_id not in safe]
+        for request in orphans:
+            request.executor = None
+            if request not in stranded:
+                request.move(State.WAITING)
+                self.queue(request)
+        for assignment in lost:
+            assignment.intact = False
+            self._conclude(assignment)
+        cancelled = [row_id for order in untaken if isinstance(order, Cancel) for row_id in order.row_ids]
+        self._drop_kept([*cancelled, *(request.row_id for request in stranded)])
+        self._fail_all(stranded, "the executor of this request failed", Failure.EXECUTOR)
+        if not self.live():
+            self._fail_all(list(self.waiting), "no executor is alive", Failure.EXECUTOR)
+
+    def fail(self, request: Request, message: str, failure: Failure) -> None:
+        """A request that was withdrawn ends with an error."""
+        request.failure = failure
+        request.tell(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message), self._clock.now())
+        self.end(request, State.FAILED, FinishReason.ERROR)
+
+    def end(self, request: Request, state: State, reason: FinishReason | None) -> None:
+        """A request that was withdrawn, or has its last token, ends."""
+        request.move(state)
+        self.queued.leave(request)
+        request.executor = None
+        request.times.end = now = self._clock.now()
+        if state is State.FINISHED:
+            self.outlook.ended(request)
+        if self._ledger is not None:
+            self._ledger.ended(request, reason, now)
+
+    def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:
+        request.move(State.ASSIGNED)
+        self.queued.leave(request)
+        request.executor = worker.info.index
+        request.lacks_kv = False
+        request.runs += 1
+        if request.times.assigned is None:
+            request.times.assigned = assignment.sent
+        worker.requests[request.row_id] = request
+        worker.assignments[request.row_id] = assignment
+
+    def _leave(self, worker: Worker, request: Request) -> None:
+        """A request's row is no longer on its executor; the last row of a batch to go ends the batch."""
+        request.executor = None
+        worker.pausing.discard(request.row_id)
+        del worker.requests[request.row_id]
+        assignment = worker.assignments.pop(request.row_id)
+        assignment.open.discard(request)
+        assignment.held.pop(request, None)
+
+    def _begin(self, worker: Worker, request: Request, now: float) -> None:
+        if request.state is State.ASSIGNED:
+            request.move(State.RUNNING)
+        if request.times.started is None:
+            request.times.started = now
+        assignment = worker.assignments[request.row_id]
+        if assignment.began is None:
+            assignment.began = now
+
+    def _absorb(self, worker: Worker, request: Request, update: RowUpdate, now: float) -> None:
+        request.generated += len(update.token_ids)
+        assignment = worker.assignments[request.row_id]
+        assignment.intact &= update.finish_reason is not FinishReason.ERROR
+        if assignment.holds_answers:
+            self._hold(assignment, request, update)
+        elif update.finish_reason is not None:
+            self._deliver(worker, request, update)
+            self._release(assignment)
+        else:
+            self._tell(request, update, now)
+
+    def _tell(self, request: Request, update: RowUpdate, now: float) -> None:
+        if request.tell(update, now) and self._ledger is not None:
+            self._ledger.first_token(request, now)
+
+    def _hold(self, assignment: Assignment, request: Request, update: RowUpdate) -> None:
+        assignment.hold(request, update)
+        if update.finish_reason is not None:
+            assignment.open.discard(request)
+            self._release(assignment)
+
+    def _release(self, assignment: Assignment) -> None:
+        """Let the answers of a batch go out once its last row has ended."""
+        if assignment.open:
+            return
+        for request, update in list(assignment.held.items()):
+            self._deliver(self.workers[assignment.executor], request, update)
+        self._conclude(assignment)
+
+    def _conclude(self, assignment: Assignment) -> None:
+        """An assignment is over: say so once."""
+        if assignment.ended is None:
+            assignment.ended = self._clock.now()
+            if self._observer is not None:
+                self._observer.finished(assignment, assignment.ended)
+
+    def _deliver(self, worker: Worker, request: Request, update: RowUpdate) -> None:
+        """The last that a request's reader gets to see."""
+        self._tell(request, update, self._clock.now())
+        self._leave(worker, request)
+        self.end(request, _outcome(update), update.finish_reason)
+
+    def _take_back(self, worker: Worker, handed_back: HandedBack, now: float) -> None:
+        """Rows that an executor let go wait again; what they have generated stays theirs."""
+        requests = [worker.requests[row_id] for row_id in handed_back.row_ids if row_id in worker.requests]
+        dropped = set(handed_back.dropped)
+        for request in requests:
+            assignment = worker.assignments[request.row_id]
+            assignment.intact &= handed_back.cause is Cause.SLICE
+            partial = assignment.held.get(request)
+            self._leave(worker, request)
+            if partial is not None:
+                self._tell(request, partial, now)
+            request.lacks_kv = request.row_id in dropped
+            request.move(State.WAITING)
+            self.queued.enter(request)
+            self._release(assignment)
+        if requests:
+            self._batcher.hand_back(requests, handed_back.cause, now)
+
+    def _drop_kept(self, row_ids: Sequence[RowId]) -> None:
+        """Free what is kept of rows in host memory; executors share that, so any of them will do."""
+        for worker in self.live()[:1]:
+            if row_ids:
+                worker.port.post(Cancel(tuple(row_ids)))
+
+    def _rescue_held(self, worker: Worker) -> None:
+        """What waited for others of its batch is told; answers that are complete need no executor any more."""
+        for assignment in set(worker.assignments.values()):
+            for request, update in list(assignment.held.items()):
+                if update.finish_reason is not None:
+                    self._deliver(worker, request, update)
+                else:
+                    self._tell(request, update, self._clock.now())
+
+    def _fail_all(self, requests: Iterable[Request], message: str, failure: Failure) -> None:
+        for request in requests:
+            self._batcher.discard(request)
+            self.fail(request, message, failure)
+
+
+def _outcome(update: RowUpdate) -> State:
+    return State.FAILED if update.finish_reason is FinishReason.ERROR else State.FINISHED

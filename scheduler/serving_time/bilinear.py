@@ -1,0 +1,186 @@
+"""SCLS's serving-time model: two bilinear surfaces, fitted to what was measured on a device (SCLS, section 4.2).
+
+    T_prefill(N, L)   = p1·N·L + p2·N + p3·L + p4                          equation 3
+    τ_decode(l, N)    = d1·N·l + d2·N + d3·l + d4                          equation 4
+    T_serve(N, L, S)  = T_prefill(N, L) + Σ_{l=1..S} τ_decode(L + l, N)    equations 1 and 2
+
+and a line that the paper has not: what K and V of a row cost that go to host memory and come back, instead of being
+computed again (its authors are "trying" that, section 7).
+
+    T_copy(L)         = c1·L + c0
+
+It knows neither who measures nor where a fit is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from math import ceil, floor, inf, isfinite
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.measure.timing import Timing, Timings
+from engine.messages import EVERY_LENGTH, NO_LENGTH
+from scheduler.serving_time.least_squares import least_squares
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+Quantity = TypeVar("Quantity", float, FloatArray)
+
+
+@dataclass(frozen=True, slots=True)
+class Bilinear:
+    """Seconds as a function of rows N, input length L and decode iterations S: numbers, or arrays that broadcast.
+
+    No coefficient is negative: a row or a column more never costs less, and no estimate is below zero, inside the
+    measured range or outside. Raises ValueError for others. Copies cost nothing (c1 = c0 = 0) where they were never
+    measured, as on the papers' machines; then nothing is ever cheaper than keeping K and V.
+    """
+
+    p1: float
+    p2: float
+    p3: float
+    p4: float
+    d1: float
+    d2: float
+    d3: float
+    d4: float
+    c1: float = 0.0
+    c0: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not all(isfinite(value) and value >= 0 for value in astuple(self)):
+            raise ValueError(f"the coefficients of a serving-time model must be finite and not negative: {self}")
+
+    def slowed(self, factor: float) -> Bilinear:
+        """The same on a machine that takes `factor` times as long."""
+        return Bilinear(*(factor * value for value in astuple(self)))
+
+    def prefill(self, rows: Quantity, length: Quantity | float) -> Quantity:
+        """T_prefill: seconds to prefill `rows` prompts of `length` tokens, up to their first tokens."""
+        return (self.p1 * rows + self.p3) * length + self.p2 * rows + self.p4
+
+    def iteration(self, rows: Quantity, columns: Quantity | float) -> Quantity:
+        """τ_decode: seconds of one iteration that reads `columns` columns, the new one included."""
+        return (self.d1 * rows + self.d3) * columns + self.d2 * rows + self.d4
+
+    def decode(self, rows: Quantity, length: Quantity | float, iterations: Quantity | float) -> Quantity:
+        """Seconds of `iterations` decode iterations after `length` tokens, summed in closed form.
+
+        The surface is linear in the columns, so the sum is that many times the iteration in the middle.
+        """
+        return iterations * self.iteration(rows, middle(length, iterations))
+
+    def serve(self, rows: Quantity, length: Quantity | float, iterations: Quantity | float) -> Quantity:
+        """T_serve: seconds of a batch from its prefill to the end of its last iteration."""
+        return self.prefill(rows, length) + self.decode(rows, length, iterations)
+
+    @property
+    def knows_copies(self) -> bool:
+        """Whether anybody measured what copies take."""
+        return self.c1 > 0 or self.c0 > 0
+
+    def copy(self, length: Quantity) -> Quantity:
+        """T_copy: seconds to copy K and V of a row of `length` tokens out to host memory and in again."""
+        return self.c1 * length + self.c0
+
+    def kept_lengths(self) -> range:
+        """Tokens of rows whose K and V are worth keeping: all but those that are read again in less time than copied.
+
+        Reading a row again costs what it adds to a prefill of its length, p1·L + p2; what a prefill costs whoever is in
+        it, p3·L + p4, others pay too. So rows are kept with (p1 - c1)·L >= c0 - p2: from some length on, or up to one.
+        """
+        slope, head_start = self.p1 - self.c1, self.p2 - self.c0
+        if slope > 0:
+            least = max(0.0, -head_start / slope)
+            return range(ceil(least), sys.maxsize) if least < sys.maxsize else NO_LENGTH
+        if head_start < 0:
+            return NO_LENGTH
+        most = head_start / -slope if slope < 0 else inf
+        return range(floor(most) + 1) if most < sys.maxsize else EVERY_LENGTH
+
+    def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
+        """`serve`, as a ServingTime."""
+        return self.serve(rows, input_length, generation_length)
+
+    def estimate_all(self, batches: FloatArray) -> FloatArray:
+        """`serve` of many, as a ServingTime."""
+        seconds: FloatArray = self.serve(batches[:, 0], batches[:, 1], batches[:, 2])
+        return seconds
+
+
+def middle(length: Quantity | float, iterations: Quantity | float) -> Quantity | float:
+    """Columns that the iteration in the middle reads, of so many after `length` tokens."""
+    return length + (iterations + 1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class FitErrors:
+    """Root-mean-square errors of a model in seconds, as in SCLS, figure 10; None where nothing was measured."""
+
+    prefill: float
+    iteration: float
+    slices: float | None
+    copies: float | None = None
+    """Of one row's K and V, both ways."""
+
+
+def fit(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[Timing] | None = None) -> Bilinear:
+    """Least squares over what was measured, no coefficient below zero; None where nobody measured copies.
+
+    The bound is what keeps estimates from being negative: attention makes prefill grow faster than its length, and an
+    unbounded plane through that dips below zero at the short end. Raises ValueError when the timings are too few.
+    """
+    surfaces = (*_surface(prefill, "prefill"), *_surface(decode, "decode"))
+    return Bilinear(*surfaces, *(() if copies is None else _line(copies)))
+
+
+def fit_errors(model: Bilinear, timings: Timings) -> FitErrors:
+    """How far a model is from what was measured."""
+    copied = [(model.copy(one.length), one.seconds / one.rows) for one in timings.copies]
+    served = [(model.serve(one.rows, one.length, one.iterations), one.seconds) for one in timings.slices]
+    return FitErrors(
+        prefill=rmse([(model.prefill(one.rows, one.length), one.seconds) for one in timings.prefill]),
+        iteration=rmse([(model.iteration(one.rows, one.length), one.seconds) for one in timings.decode]),
+        slices=rmse(served) if served else None,
+        copies=rmse(copied) if copied else None,
+    )
+
+
+def rmse(pairs: Sequence[tuple[float, float]]) -> float:
+    """Root of the mean squared difference between the two of each pair (estimated, measured)."""
+    estimated, measured = np.asarray(pairs, dtype=np.float64).T
+    return float(np.sqrt(np.mean((estimated - measured) ** 2)))
+
+
+def _surface(timings: Sequence[Timing], what: str) -> tuple[float, ...]:
+    """The four coefficients of one surface."""
+    rows, length, seconds = _columns(timings)
+    if len(timings) < 4 or np.linalg.matrix_rank(terms(rows, length)) < 4:
+        raise ValueError(
+            f"{len(timings)} {what} timings do not determine a model: two batch sizes at two lengths each are needed"
+        )
+    return least_squares(terms(rows, length), seconds)
+
+
+def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
+    """c1 and c0: seconds of a row by its length."""
+    rows, length, seconds = _columns(timings)
+    if len(set(length.tolist())) < 2:
+        raise ValueError(f"{len(timings)} timings of copies do not determine a model: two lengths are needed")
+    return least_squares(np.stack([length, np.ones_like(length)], axis=1), seconds / rows)
+
+
+def _columns(timings: Sequence[Timing]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Rows, lengths and seconds."""
+    columns = np.array([astuple(one) for one in timings], dtype=np.float64).reshape(-1, 3)
+    return columns[:, 0], columns[:, 1], columns[:, 2]
+
+
+def terms(rows: FloatArray, length: FloatArray) -> FloatArray:
+    """The terms that the coefficients of a surface multiply: (cells, 4)."""
+    return np.stack([rows * length, rows, length, np.ones_like(rows)], axis=1)

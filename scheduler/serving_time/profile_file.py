@@ -1,0 +1,133 @@
+"""Profiles on disk: what was measured on a device and the model fitted to it, one JSON file for each set of conditions.
+
+It owns the file format and the files' names. It knows neither how timings are measured nor where the cache folder is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from engine.measure.timing import Timings
+from scheduler.serving_time.bilinear import Bilinear, FitErrors
+
+VERSION = 2
+"""Raise it when the format, or the meaning of what is in it, changes."""
+
+FOLDER = "profiles"
+"""The folder of the profiles in the cache."""
+
+
+class ProfileError(Exception):
+    """A profile cannot be used or kept; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What timings depend on: a profile speaks for these alone."""
+
+    model: str
+    """A name of the catalog, or the full path of a folder or file."""
+    dtype: str
+    quantization: str
+    """`none` for weights as they are."""
+    device: str
+    """What the processor calls itself."""
+    threads: int
+    """CPU threads of one executor; 0 where another device computes."""
+    max_num_batched_tokens: int
+    """Prompt tokens that are prefilled at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One measurement of one device, and what was made of it."""
+
+    conditions: Conditions
+    measured_at: str
+    """Date and time, ISO 8601."""
+    program: str
+    """The version of Lengthwise that was measured."""
+    model: Bilinear
+    errors: FitErrors
+    timings: Timings
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class _Versioned:
+    """As much of a profile as can be read whatever its version."""
+
+    version: int
+
+
+def digest(conditions: Conditions) -> str:
+    """A short name for conditions, the same for the same ones."""
+    return hashlib.sha256(msgspec.json.encode(conditions)).hexdigest()[:16]
+
+
+def profile_path(cache: Path, conditions: Conditions) -> Path:
+    """Where the profile of these conditions is, or would be."""
+    name = re.sub(r"[^\w.-]", "_", Path(conditions.model).name)
+    return cache / FOLDER / f"{name}-{conditions.dtype}-{digest(conditions)}.json"
+
+
+def write_profile(cache: Path, profile: Profile) -> Path:
+    """Keep a profile, in place of an earlier one of the same conditions; whoever reads meanwhile sees either, whole.
+
+    Returns the file; raises ProfileError when it cannot be written.
+    """
+    path = profile_path(cache, profile.conditions)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, msgspec.json.format(msgspec.json.encode(profile)))
+    except OSError as error:
+        raise ProfileError(
+            f"cannot write {path}: {error.strerror or error}; free some space there or check its permissions, "
+            "or set LENGTHWISE_CACHE to another folder"
+        ) from error
+    return path
+
+
+def _replace(path: Path, content: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, 0o644)  # a service may run as another user
+            file.write(content)
+            file.flush()
+            os.fsync(handle)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a file; raises ProfileError when there is none that this version can use."""
+    remedy = "measure it again with `lengthwise profile`"
+    try:
+        content = path.read_bytes()
+        version = msgspec.json.decode(content, type=_Versioned).version
+        if version != VERSION:
+            raise ProfileError(f"{path} has version {version} and this program reads version {VERSION}: {remedy}")
+        return msgspec.json.decode(content, type=Profile)
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be read: {error.strerror or error}; {remedy}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path} is not a profile: {error}; {remedy}") from error
+
+
+def load_profile(cache: Path, conditions: Conditions) -> Profile | None:
+    """What was measured under these conditions; None when nothing was yet.
+
+    Raises ProfileError for a file that is there and cannot be used.
+    """
+    path = profile_path(cache, conditions)
+    return read_profile(path) if path.exists() else None

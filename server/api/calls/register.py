@@ -1,0 +1,179 @@
+"""Which calls are under way, by their ids, and how the latest ones ended; and the way to break one off.
+
+It knows no format of answers. Event loop only. Calls under way are as many as there are connections; of those that
+have ended it keeps a bounded number, without their prompts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from aiohttp import web
+
+from engine.messages import FinishReason, RowUpdate
+from scheduler.request import Request
+from server.api.calls.request_status import CallState, Line, RequestStatus, call_state, choices_of, standing
+from server.api.errors import ApiError
+from server.api.output.measures import measured
+from server.api.output.reply import Metrics
+
+HISTORY = 1000
+"""Calls that are remembered after their end."""
+
+CANCELLED = "the request was cancelled by its id"
+
+
+class Scheduler(Line, Protocol):
+    """What the register needs of scheduler.dispatcher.Dispatcher."""
+
+    def cancel(self, request: Request) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: `holder` names the API key, None where there are none; `request_id` is the client's own name for it."""
+
+    holder: str | None
+    request_id: str
+
+
+@dataclass(eq=False, slots=True)
+class Record:
+    """A call under way. Only the register changes it, but for `requests`: the handler says what it has submitted."""
+
+    id: str
+    caller: Caller
+    endpoint: str
+    model: str
+    created: int
+    stream: bool
+    arrival: float
+    requests: tuple[Request, ...] = ()
+    cancelled: bool = False
+
+    @property
+    def state(self) -> CallState:
+        return CallState.CANCELLED if self.cancelled else call_state(self.requests)
+
+    def check(self) -> None:
+        """Raise ApiError 499 when somebody has broken the call off."""
+        if self.cancelled:
+            raise ApiError(499, CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    caller: Caller
+    status: RequestStatus
+
+
+class Register:
+    """Every method that takes an id takes a call's own, or the request id that its client gave it: then the latest
+    call of that name is meant. Nobody sees the calls of another holder.
+    """
+
+    def __init__(self, scheduler: Scheduler, history: int = HISTORY) -> None:
+        self._scheduler = scheduler
+        self._history = history
+        self._open: dict[str, Record] = {}
+        self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._names: dict[Caller, str] = {}  # of open and of remembered calls
+
+    def __len__(self) -> int:
+        """Calls under way."""
+        return len(self._open)
+
+    @contextmanager
+    def entered(self, record: Record) -> Iterator[Record]:
+        """Keep a call for as long as it is under way, and a while longer what became of it."""
+        self._open[record.id] = record
+        self._names[record.caller] = record.id
+        try:
+            yield record
+        finally:
+            del self._open[record.id]
+            self._remember(record)
+
+    def status(self, name: str, holder: str | None) -> RequestStatus | None:
+        """How a call stands; None for one that is unknown, forgotten or another's."""
+        record = self._record(name, holder)
+        if record is not None:
+            return self._status(record)
+        ended = self._ended.get(self._id(name, holder))
+        return None if ended is None or ended.caller.holder != holder else ended.status
+
+    def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
+        """Break a call off, and tell how it stands then; what has ended stays as it is. None as above."""
+        record = self._record(name, holder)
+        if record is not None:
+            self._break_off(record)
+        return self.status(name, holder)
+
+    def listed(self, holder: str | None, limit: int) -> list[RequestStatus]:
+        """A holder's calls, the latest first: those under way, then those that have ended."""
+        own = [record for record in reversed(self._open.values()) if record.caller.holder == holder][:limit]
+        past = (ended.status for ended in reversed(self._ended.values()) if ended.caller.holder == holder)
+        return [*(self._status(record) for record in own), *islice(past, limit - len(own))]
+
+    def _id(self, name: str, holder: str | None) -> str:
+        return name if name in self._open or name in self._ended else self._names.get(Caller(holder, name), "")
+
+    def _record(self, name: str, holder: str | None) -> Record | None:
+        record = self._open.get(self._id(name, holder))
+        return record if record is not None and record.caller.holder == holder else None
+
+    def _break_off(self, record: Record) -> None:
+        open_requests = [request for request in record.requests if not request.state.is_final]
+        if record.requests and not open_requests:
+            return  # every answer is complete, and on its way
+        record.cancelled = True
+        for request in open_requests:
+            self._scheduler.cancel(request)
+            # The scheduler thinks that nobody listens any more; but the client does.
+            request.stream.put(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=CANCELLED))
+
+    def _remember(self, record: Record) -> None:
+        """Calls that were refused before they were in line are not worth it."""
+        if record.requests or record.cancelled:
+            self._ended[record.id] = _Ended(record.caller, self._status(record))
+        elif self._names.get(record.caller) == record.id:
+            del self._names[record.caller]
+        while len(self._ended) > self._history:
+            oldest, ended = self._ended.popitem(last=False)
+            if self._names.get(ended.caller) == oldest:
+                del self._names[ended.caller]
+
+    def _status(self, record: Record) -> RequestStatus:
+        requests, state = record.requests, record.state
+        place = standing(requests if state is CallState.WAITING else (), self._scheduler)
+        ends = [request.times.end for request in requests if request.times.end is not None]
+        end = max(ends) if requests and len(ends) == len(requests) else self._scheduler.now()
+        return RequestStatus(
+            id=record.id,
+            request_id=record.caller.request_id,
+            endpoint=record.endpoint,
+            model=record.model,
+            created=record.created,
+            stream=record.stream,
+            state=state,
+            place=place.place,
+            expected_wait_s=place.expected_wait_s,
+            age_s=round(end - record.arrival, 3),
+            prompt_tokens=sum(len(prompt) for prompt in {id(each.prompt): each.prompt for each in requests}.values()),
+            max_tokens=sum(request.sampling.max_tokens for request in requests),
+            generated_tokens=sum(request.generated for request in requests),
+            metrics=measured(requests) if requests else Metrics(None, None, None),
+            choices=choices_of(requests, self._scheduler),
+        )
+
+
+REGISTER = web.AppKey("register", Register)
+"""Where an application keeps its register."""
+
+CALL = web.RequestKey("call", str)
+"""Where a request keeps its call's own id, once it has a call. Others may have the same X-Request-Id."""

@@ -1,0 +1,133 @@
+"""How a call stands, as GET /v1/requests tells it: state, place in line, expected wait, tokens, times.
+
+No prompt and no answer is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from scheduler.request import Request, State
+from server.api.output.reply import Metrics
+
+
+class CallState(StrEnum):
+    """Where a call, or one of its answers, is in its life."""
+
+    ARRIVED = "arrived"
+    """Its prompt is read and its length predicted; it is not in line yet."""
+    WAITING = "waiting"
+    """In line, or with an executor that has not begun it."""
+    RUNNING = "running"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    """By its id, or because its client left."""
+    FAILED = "failed"
+
+
+class ChoiceStatus(msgspec.Struct, frozen=True):
+    """One of the answers of a call; `place` and `expected_wait_s` as there."""
+
+    index: int
+    state: CallState
+    place: int | None
+    expected_wait_s: float | None
+    predicted_tokens: float | None
+    generated_tokens: int
+
+
+class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One call.
+
+    `id` is its answer's, `request_id` that of its X-Request-Id header. `place` is 1 for the next to start, and null
+    for what is not in line; `expected_wait_s` is null too where nothing has been measured yet. `age_s` is from its
+    arrival to its end, or till now; `created` is in seconds since 1970. Token counts are of all choices together.
+    """
+
+    id: str
+    object: str = "request"
+    request_id: str
+    endpoint: str
+    model: str
+    created: int
+    stream: bool
+    state: CallState
+    place: int | None
+    expected_wait_s: float | None
+    age_s: float
+    prompt_tokens: int
+    max_tokens: int
+    generated_tokens: int
+    metrics: Metrics
+    choices: list[ChoiceStatus]
+
+
+class RequestList(msgspec.Struct, frozen=True):
+    """Calls, the latest first."""
+
+    data: list[RequestStatus]
+    object: str = "list"
+
+
+class Line(Protocol):
+    """What of scheduler.dispatcher.Dispatcher tells how long things take."""
+
+    def now(self) -> float: ...
+    def place(self, request: Request) -> int | None: ...
+    def expected_wait(self, request: Request) -> float | None: ...
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where something stands in line; nulls when it does not."""
+
+    place: int | None
+    expected_wait_s: float | None
+
+
+def standing(requests: Iterable[Request], line: Line) -> Standing:
+    """Of several requests, that of the one that is to start first; nobody waits for one that has started."""
+    found = [(line.place(request), request) for request in requests]
+    places = [(place, request) for place, request in found if place is not None]
+    if not places:
+        return Standing(None, None)
+    place, first = min(places, key=lambda pair: pair[0])
+    wait = line.expected_wait(first)
+    return Standing(place + 1, None if wait is None else round(wait, 3))
+
+
+def choices_of(requests: Sequence[Request], line: Line) -> list[ChoiceStatus]:
+    """Each answer of a call, in the order of their index."""
+    return [_choice(index, request, line) for index, request in enumerate(requests)]
+
+
+def _choice(index: int, request: Request, line: Line) -> ChoiceStatus:
+    place = standing((request,), line)
+    return ChoiceStatus(
+        index,
+        choice_state(request),
+        place.place,
+        place.expected_wait_s,
+        request.predicted_length,
+        request.generated,
+    )
+
+
+def choice_state(request: Request) -> CallState:
+    """Of one answer; one that was handed back between two slices waits again."""
+    return CallState.WAITING if request.state is State.ASSIGNED else CallState(request.state)
+
+
+def call_state(requests: Sequence[Request]) -> CallState:
+    """Of a call: it runs from the start of its first answer to the end of its last."""
+    if not requests:
+        return CallState.ARRIVED
+    states = {request.state for request in requests}
+    if all(state.is_final for state in states):
+        worst = (State.FAILED, State.CANCELLED, State.FINISHED)
+        return CallState(next(state for state in worst if state in states))
+    begun = any(request.times.started is not None for request in requests)
+    return CallState.RUNNING if begun else CallState.WAITING

@@ -1,0 +1,101 @@
+"""POST /v1/completions: prompts in, their continuations out."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from engine.messages import RowUpdate, TokenLogprob
+from server.api.input.body import read_body
+from server.api.input.prompts import completion_prompts
+from server.api.input.refusals import refuse_unsupported
+from server.api.input.schema import CompletionBody
+from server.api.models import model_name
+from server.api.output.answer import respond
+from server.api.output.call import Answer
+from server.api.output.logprobs import characters, completion_logprobs, prompt_logprobs
+from server.api.output.reply import (
+    FINGERPRINT,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionReply,
+    Head,
+    Metrics,
+    Usage,
+)
+from server.api.service import SERVICE, Codec
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    """Handle one completion."""
+    service = request.app[SERVICE]
+    body = await read_body(request, CompletionBody)
+    arrival = service.dispatcher.now()
+    head = Head(f"cmpl-{secrets.token_hex(16)}", model_name(body.model, service))
+    refuse_unsupported(body)
+    prompts = await completion_prompts(body, service)
+    return await respond(request, body, prompts, CompletionForm(head, service.text, body), arrival)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionForm:
+    """Words answers as OpenAI's completions; with `echo`, the prompt comes before the first token."""
+
+    head: Head
+    text: Codec
+    body: CompletionBody
+
+    def events(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> Iterator[CompletionReply]:
+        choice = self._choice(answer, update)
+        if choice.text or choice.logprobs or choice.finish_reason:
+            yield self._reply([choice], usage)
+
+    def closing(self, usage: Usage, metrics: Metrics) -> CompletionReply:
+        return self._reply([], usage, metrics)
+
+    def whole(self, results: Sequence[tuple[Answer, RowUpdate]], usage: Usage, metrics: Metrics) -> CompletionReply:
+        return self._reply([self._choice(answer, update) for answer, update in results], usage, metrics)
+
+    def _reply(
+        self, choices: list[CompletionChoice], usage: Usage | None, metrics: Metrics | None = None
+    ) -> CompletionReply:
+        return CompletionReply(
+            id=self.head.id,
+            object="text_completion",
+            created=self.head.created,
+            model=self.head.model,
+            choices=choices,
+            system_fingerprint=FINGERPRINT,
+            usage=usage,
+            metrics=metrics,
+        )
+
+    def _choice(self, answer: Answer, update: RowUpdate) -> CompletionChoice:
+        echoed = bool(self.body.echo) and not answer.begun
+        answer.begun = True
+        return CompletionChoice(
+            index=answer.index,
+            text=answer.prompt.text + update.text if echoed else update.text,
+            logprobs=self._logprobs(answer, update, echoed),
+            finish_reason=update.finish_reason,
+            stop_reason=update.stop_reason,
+            prompt_logprobs=prompt_logprobs(update.prompt_logprobs, self.text, self.body.prompt_logprobs),
+        )
+
+    def _logprobs(self, answer: Answer, update: RowUpdate, echoed: bool) -> CompletionLogprobs | None:
+        ids, tokens = _told(answer, update, echoed)
+        if self.body.logprobs is None or not ids:
+            return None
+        offset = answer.characters
+        answer.characters += sum(characters(token_id, self.text) for token_id in ids)
+        return completion_logprobs(ids, tokens, self.text, alternatives=self.body.logprobs, offset=offset)
+
+
+def _told(answer: Answer, update: RowUpdate, echoed: bool) -> tuple[tuple[int, ...], tuple[TokenLogprob | None, ...]]:
+    """The tokens that an update tells of, with their log-probabilities."""
+    if not echoed:
+        return update.token_ids, update.logprobs
+    return answer.prompt.ids + update.token_ids, (update.prompt_logprobs or ()) + update.logprobs

@@ -1,0 +1,57 @@
+"""JSON inside a request that is data to this server, not structure: schemas, and the arguments of calls.
+
+It bounds size and depth, since what is made of it (grammars, prompts) is walked more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from server.api.errors import bad_request
+
+MAX_BYTES = 64 * 1024
+MAX_DEPTH = 48
+
+
+def given_json(raw: bytes, path: str, param: str) -> Any:
+    """The value at `path` of a body; raises ApiError 400 where it is not JSON, too large or too deep."""
+    if len(raw) > MAX_BYTES:
+        raise bad_request(f"{path}: has {len(raw)} bytes, which is more than {MAX_BYTES}; shorten it", param)
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"{path}: is not valid JSON: {error}", param) from None
+    if _depth_exceeds(value, MAX_DEPTH):
+        raise bad_request(f"{path}: is nested more than {MAX_DEPTH} deep; flatten it", param)
+    return value
+
+
+def given_object(raw: bytes, path: str, param: str) -> dict[str, Any]:
+    """The same, of what must be an object."""
+    value = given_json(raw, path, param)
+    if not isinstance(value, dict):
+        raise bad_request(f"{path}: must be a JSON object", param)
+    return value
+
+
+def _depth_exceeds(value: Any, most: int) -> bool:
+    """Level by level, so that depth costs no recursion."""
+    level: list[Any] = [value]
+    for _ in range(most + 1):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+        case _:
+            return ()

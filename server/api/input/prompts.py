@@ -1,0 +1,215 @@
+"""Messages or prompts of a request -> token ids that fit the model, and what lengths are predicted from, made off the
+event loop.
+
+It refuses what cannot be read (other media, unknown tokens, text that the tokenizer cannot encode) and what cannot fit,
+before any memory is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import orjson
+
+from engine.sampling.grammar import Compiled
+from models.text import TextError
+from server.api.errors import ApiError, bad_request
+from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
+from server.api.input.structured import constraint
+from server.api.service import Codec, Service
+from server.api.tools.tools import NO_TOOLS, Toolbox, toolbox
+from server.api.tools.turns import Turn, plain_turns, tool_fields
+from server.lengths.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
+
+WrittenPrompt: TypeAlias = str | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model is to continue: token ids, and the same as text where the client may want it back."""
+
+    ids: tuple[int, ...]
+    text: str = ""
+    split: SplitPrompt = SplitPrompt("", "")
+    """What of it is the application's instruction, and what the user's own input."""
+    user_input_length: int = 0
+    """UIL: tokens of the user input."""
+    grammar: Compiled | None = None
+    """What the answer must match; None where it may be anything."""
+    tools: Toolbox = NO_TOOLS
+    """What the answer may call."""
+
+
+async def chat_prompt(body: ChatBody, service: Service) -> Prompt:
+    """The conversation through the model's chat template; raises ApiError 400."""
+    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, _converse, body, service)
+
+
+def _converse(body: ChatBody, service: Service) -> Prompt:
+    tools = toolbox(body)
+    grammar = constraint(body, service, tools)
+    turns, ids = rendered(body.messages, body.chat_template_kwargs, service, tools=tools)
+    split = _split_turns(turns, body, service)
+    with encodable("messages"):
+        user_input_length = len(service.text.encode(split.user_input))
+    return _fitting(Prompt(tuple(ids), "", split, user_input_length, grammar, tools), "messages", service)
+
+
+def rendered(
+    messages: Sequence[Message],
+    variables: Mapping[str, object] | None,
+    service: Service,
+    *,
+    add_generation_prompt: bool = True,
+    tools: Toolbox = NO_TOOLS,
+) -> tuple[list[Turn], list[int]]:
+    """The turns as chat templates know them, and their token ids; raises ApiError 400. Heavy."""
+    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+    offered = [tool.definition for tool in tools.offered]
+    check_characters(len(orjson.dumps(offered)), "tools", service)
+    if not service.text.takes_tools:
+        turns, offered = plain_turns(turns, tools), []
+    check_characters(sum(len(turn["content"]) for turn in turns), "messages", service)
+    with encodable("messages"):
+        ids = service.text.encode_chat(
+            turns, tools=offered, add_generation_prompt=add_generation_prompt, variables=variables or {}
+        )
+    return turns, ids
+
+
+@contextmanager
+def encodable(param: str) -> Iterator[None]:
+    """Word what the model's tokenizer or chat template refuses as the client's error: ApiError 400 about `param`."""
+    try:
+        yield
+    except TextError as error:
+        raise bad_request(f"{param}: {error}", param) from None
+
+
+def _split_turns(turns: Sequence[Turn], body: GenerationBody, service: Service) -> SplitPrompt:
+    if body.instruction is not None:
+        return split_by(body.instruction, [turn["content"] for turn in turns])
+    return split_messages(turns, _how(body, service))
+
+
+def _how(body: GenerationBody, service: Service) -> InstructionSplit:
+    return InstructionSplit(body.instruction_split or service.instruction_split)
+
+
+def _turn(message: Message, path: str) -> Turn:
+    """A message as chat templates know it: they have no developer, which is OpenAI's newer word for system."""
+    role = "system" if message.role == "developer" else message.role
+    return {"role": role, "content": _content(message, path), **tool_fields(message, path)}
+
+
+def _content(message: Message, path: str) -> str:
+    if message.content is None:
+        if message.role == "assistant":
+            return ""
+        raise bad_request(f"{path}.content: must be a string or a list of text parts", "messages")
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(_part(part, f"{path}.content[{place}]") for place, part in enumerate(message.content))
+
+
+def _part(part: ContentPart, path: str) -> str:
+    if part.type != "text":
+        raise bad_request(f"{path}: only parts of type 'text' are supported", "messages", "unsupported")
+    if part.text is None:
+        raise bad_request(f"{path}.text: is missing", "messages")
+    return part.text
+
+
+async def completion_prompts(body: CompletionBody, service: Service) -> list[Prompt]:
+    """The prompts of a completion, each by itself; raises ApiError 400."""
+    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, _complete, body, service)
+
+
+def _complete(body: CompletionBody, service: Service) -> list[Prompt]:
+    written = _separate(body.prompt)
+    # All are checked before the first is encoded: the last may be the one that is refused.
+    for place, one in enumerate(written):
+        _check_written(one, "prompt" if len(written) == 1 else f"prompt[{place}]", service)
+    grammar = constraint(body, service)
+    with encodable("prompt"):
+        prompts = [_fitting(_split(_encode(one, service.text), body, service), "prompt", service) for one in written]
+    return [replace(prompt, grammar=grammar) for prompt in prompts]
+
+
+def _split(prompt: Prompt, body: CompletionBody, service: Service) -> Prompt:
+    if body.instruction is not None:
+        split = split_by(body.instruction, [prompt.text])
+    else:
+        split = split_text(prompt.text, _how(body, service))
+    length = len(service.text.encode(split.user_input)) if split.instruction else len(prompt.ids)
+    return replace(prompt, split=split, user_input_length=length)
+
+
+def _separate(prompt: str | list[str | int | list[int]]) -> Sequence[WrittenPrompt]:
+    """A string and a list of token ids are one prompt; lists of either are several."""
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [item for item in prompt if isinstance(item, int)]
+    if ids and len(ids) == len(prompt):
+        return [ids]
+    prompts = [item for item in prompt if not isinstance(item, int)]
+    if len({type(item) for item in prompt}) != 1:
+        message = "prompt: must be a string, token ids, or a list of one of these kinds; it may not be empty"
+        raise bad_request(message, "prompt")
+    if len(prompts) > MAX_CHOICES:
+        raise bad_request(f"prompt: at most {MAX_CHOICES} prompts fit one request", "prompt")
+    return prompts
+
+
+def _check_written(prompt: WrittenPrompt, path: str, service: Service) -> None:
+    if not prompt:
+        raise bad_request(f"{path}: must not be empty", "prompt")
+    if isinstance(prompt, str):
+        check_characters(len(prompt), path, service)
+    else:
+        _check_fits(prompt, path, service)
+
+
+def _check_fits(ids: list[int], path: str, service: Service) -> None:
+    if len(ids) >= service.context_length:
+        raise too_long(path, f"{len(ids)} tokens", service)
+    check_ids(ids, path, service)
+
+
+def check_ids(ids: Sequence[int], path: str, service: Service) -> None:
+    """Refuse what is no token, in a list that may be empty."""
+    if ids and not 0 <= min(ids) <= max(ids) < service.vocab_size:
+        raise bad_request(f"{path}: token ids go from 0 to {service.vocab_size - 1}", path.split("[")[0])
+
+
+def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:
+    if isinstance(prompt, str):
+        return Prompt(tuple(text.encode(prompt)), prompt)
+    return Prompt(tuple(prompt), text.decode(prompt))
+
+
+def check_characters(count: int, path: str, service: Service) -> None:
+    """Refuse what cannot fit however it is split into tokens: splitting it would cost time for nothing."""
+    if count > service.context_length * service.text.longest_token:
+        raise too_long(path, f"{count} characters", service)
+
+
+def _fitting(prompt: Prompt, path: str, service: Service) -> Prompt:
+    if not prompt.ids:
+        raise bad_request(f"{path}: must not be empty", path)
+    if len(prompt.ids) >= service.context_length:
+        raise too_long(path, f"{len(prompt.ids)} tokens", service)
+    return prompt
+
+
+def too_long(path: str, length: str, service: Service) -> ApiError:
+    """The prompt leaves no room for an answer."""
+    message = (
+        f"{path}: has {length}, but the context holds {service.context_length} tokens, "
+        "one of them for the answer at least; shorten it"
+    )
+    return bad_request(message, path.split("[")[0], "context_length_exceeded")

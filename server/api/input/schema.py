@@ -1,0 +1,185 @@
+"""The bodies of generation requests: their fields, types and bounds, so that decoding is validating.
+
+Unknown fields are ignored, null means the default, and every number, list and string has a bound. What depends on
+the model or on two fields at once is checked in sampling.py and prompts.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from models.network.generation_config import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
+from server.api.input.foreign import ABSENT, Foreign
+
+MAX_CHOICES = 256
+"""Answers that one call may ask for: n times its prompts."""
+
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
+TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
+StopString: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+FunctionName: TypeAlias = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+ModelName: TypeAlias = Annotated[str, Meta(max_length=1024)]
+GrammarText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=65536)]
+ChoiceText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
+TemplateVariables: TypeAlias = Annotated[dict[str, str | int | float | bool | None], Meta(max_length=64)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """Whether a stream tells token counts: in one chunk before its end, or in every chunk. And whether comments tell
+    its place in line while it waits.
+    """
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_progress: bool | None = None
+
+
+class JsonSchema(msgspec.Struct, frozen=True):
+    """What a JSON answer must match."""
+
+    schema: msgspec.Raw = ABSENT
+    name: Annotated[str, Meta(max_length=256)] | None = None
+    description: str | None = None
+    strict: bool | None = None
+    """False: what of the schema cannot be enforced is passed over, else it is an error."""
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """What the text of an answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True):
+    """The same in vLLM's words: one of these."""
+
+    json: msgspec.Raw = ABSENT
+    regex: GrammarText | None = None
+    choice: Annotated[list[ChoiceText], Meta(min_length=1, max_length=1024)] | None = None
+    grammar: GrammarText | None = None
+    """In Lark, with a rule named start."""
+    json_object: bool | None = None
+
+
+class GenerationBody(Foreign, frozen=True, kw_only=True):
+    """What all endpoints that generate take."""
+
+    model: ModelName | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=64)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=256)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    prompt_logprobs: Alternatives | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    deadline_ms: Annotated[float, Meta(gt=0, le=86_400_000)] | None = None
+    """When the answer is wanted, in milliseconds after the request came; a day at most."""
+    replay_tokens: TokenCount | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    instruction: Annotated[str, Meta(max_length=65536)] | None = None
+    instruction_split: Literal["system", "first-line", "blank-line"] | None = None
+
+
+class ContentPart(msgspec.Struct, frozen=True):
+    """A piece of a message; only text can be read."""
+
+    type: str
+    text: str | None = None
+
+
+class PastFunction(msgspec.Struct, frozen=True):
+    """A function that was called; its arguments are an object, written as JSON."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    arguments: str
+
+
+class PastCall(msgspec.Struct, frozen=True):
+    """A call in an earlier turn of the assistant."""
+
+    function: PastFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[ContentPart], Meta(max_length=2048)] | None = None
+    tool_calls: Annotated[list[PastCall], Meta(max_length=128)] | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionTool(msgspec.Struct, frozen=True):
+    """A function that may be called."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: msgspec.Raw = ABSENT
+    """The JSON schema of its arguments; without one, it has none."""
+    strict: bool | None = None
+
+
+class ChatTool(msgspec.Struct, frozen=True):
+    """A tool; they are all functions."""
+
+    type: Literal["function"]
+    function: FunctionTool
+
+
+class NamedFunction(msgspec.Struct, frozen=True):
+    """The function that must be called."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    """The tool that must be called."""
+
+    function: NamedFunction
+    type: Literal["function"] = "function"
+
+
+class ChatBody(GenerationBody, frozen=True, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=2048)]
+    max_completion_tokens: TokenCount | None = None
+    logprobs: bool | None = None
+    top_logprobs: Alternatives | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    tools: Annotated[list[ChatTool], Meta(max_length=128)] | None = None
+    functions: list[msgspec.Raw] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class CompletionBody(GenerationBody, frozen=True, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[str | int | list[int]]
+    echo: bool | None = None
+    logprobs: Alternatives | None = None
+    best_of: Annotated[int, Meta(ge=1, le=64)] | None = None
+    suffix: str | None = None

@@ -1,0 +1,65 @@
+"""GET /v1/models and /v1/models/{id}: the model that is served, under each of its names."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from aiohttp import web
+
+from server.api.errors import ApiError
+from server.api.output.wire import json_response
+from server.api.service import SERVICE, Service
+
+CREATED = web.AppKey("created", int)
+"""When the model came up, in seconds since 1970."""
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One name of the model."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "lengthwise"
+    root: str
+    parent: str | None = None
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """All names of the model."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """Name every model."""
+    return json_response(ModelList([_card(name, request.app) for name in request.app[SERVICE].model_names]))
+
+
+async def show_model(request: web.Request) -> web.Response:
+    """Describe one model; raises ApiError 404 when it is another's name."""
+    return json_response(_card(model_name(request.match_info["model"], request.app[SERVICE]), request.app))
+
+
+def model_name(asked: str | None, service: Service) -> str:
+    """The model's name as the client knows it, its id when none was given; raises ApiError 404 for another's."""
+    if asked is None:
+        return service.model_id
+    if asked not in service.model_names:
+        known = ", ".join(service.model_names)
+        message = f"model: {asked[:200]!r} is not served here; use {known}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+    return asked
+
+
+def _card(name: str, app: web.Application) -> ModelCard:
+    service = app[SERVICE]
+    return ModelCard(id=name, created=app[CREATED], root=service.model_root, max_model_len=service.context_length)
+
+
+async def remember_start(app: web.Application) -> None:
+    """Note the time at start-up."""
+    app[CREATED] = int(time.time())

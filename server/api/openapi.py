@@ -1,0 +1,166 @@
+"""The API as an OpenAPI 3.1 document, made of the types that bodies are checked with; and GET /openapi.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from server.api.errors import ErrorBody
+from server.api.input.foreign import Foreign
+from server.api.operations import ASKED, OPERATIONS, READ, Operation, Parameter
+from server.http.request_id import HEADER
+from server.version import VERSION
+
+REF = "#/components/schemas/{name}"
+
+ERRORS: Mapping[int, str] = MappingProxyType(
+    {
+        400: "The request has to change; `param` names the field",
+        401: "The API key is missing or wrong",
+        403: "A page of another origin may not do this",
+        404: "The model, or what the path names, is not here",
+        408: "The body did not arrive in time",
+        413: "The body is too large",
+        417: "The Expect header asks for what is not there",
+        421: "A server without keys on a loopback address does not answer as this host",
+        429: "Too much is under way, or too much of this key's, or the deadline cannot be met; try again later",
+        499: "The request was cancelled by its id",
+        500: "The server failed",
+        503: "The server is shutting down, or no executor works",
+        504: "The deadline passed before the answer began",
+    }
+)
+RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 1}}}
+_HEADERS = {HEADER: {"$ref": "#/components/headers/RequestId"}}
+_ANSWERED_ID = {"description": "The request's own id, or one that was made for it", "schema": {"type": "string"}}
+_REQUEST_ID = {
+    "name": HEADER,
+    "in": "header",
+    "description": "The client's own name for the request",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
+}
+
+
+def document() -> dict[str, Any]:
+    """The whole document, as JSON has it."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Lengthwise",
+            "version": VERSION,
+            "description": "An LLM inference server that schedules by length, with OpenAI's API. Fields that are not "
+            "named here are passed over; null means the default.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{}, {"key": []}],
+        "paths": _paths(),
+        "components": {
+            "schemas": _schemas(),
+            "parameters": {"RequestId": _REQUEST_ID},
+            "headers": {"RequestId": _ANSWERED_ID},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "A key of --api-key, where there are any"}
+            },
+        },
+    }
+
+
+def encoded() -> bytes:
+    """The document as it is served and kept in docs/."""
+    return orjson.dumps(document(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+DOCUMENT = web.AppKey("openapi", bytes)
+
+
+async def openapi(request: web.Request) -> web.Response:
+    """The document."""
+    return web.Response(body=request.app[DOCUMENT], content_type="application/json")
+
+
+def _schemas() -> dict[str, Any]:
+    """Of every body, reply and event; what is only there to be refused is left out."""
+    types = {one for operation in OPERATIONS for one in (operation.body, operation.reply, *operation.events) if one}
+    _, schemas = msgspec.json.schema_components([*types, ErrorBody], ref_template=REF)
+    for schema in schemas.values():
+        for name in Foreign.__struct_fields__:
+            schema.get("properties", {}).pop(name, None)
+    return dict(sorted(schemas.items()))
+
+
+def _paths() -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    return paths
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    parameters = [_parameter(one) for one in operation.parameters]
+    described: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.what,
+        "parameters": [*parameters, {"$ref": "#/components/parameters/RequestId"}],
+    }
+    if operation.open:
+        described["security"] = []
+    if operation.body is not None:
+        content = {"application/json": {"schema": _ref(operation.body)}}
+        described["requestBody"] = {"required": True, "content": content}
+    described["responses"] = {"200": _success(operation)} | dict(_errors(operation))
+    return described
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": parameter.where,
+        "required": parameter.where == "path",
+        "description": parameter.what,
+        "schema": parameter.schema,
+    }
+
+
+_EVENT: Mapping[str, Any] = MappingProxyType(
+    {
+        "type": "object",
+        "description": "With `stream`: server-sent events. This is one; its `data` is `[DONE]`, or a JSON object of "
+        "those in `x-events`.",
+        "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+        "required": ["data"],
+    }
+)
+
+
+def _success(operation: Operation) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if operation.reply is not None:
+        content["application/json"] = {"schema": _ref(operation.reply)}
+    if operation.events:
+        events = [_ref(one) for one in operation.events]
+        content["text/event-stream"] = {"schema": dict(_EVENT), "x-events": events}
+    for media in operation.other:
+        content[media] = {}
+    return {"description": "Success", "headers": _HEADERS, "content": content}
+
+
+def _errors(operation: Operation) -> Iterator[tuple[str, Any]]:
+    usual = () if operation.open else READ if operation.body is not None else ASKED
+    for status in sorted({*usual, *operation.errors}):
+        yield str(status), _error(status)
+
+
+def _error(status: int) -> dict[str, Any]:
+    headers = _HEADERS | (RETRY_AFTER if status == 429 else {})
+    content = {"application/json": {"schema": _ref(ErrorBody)}}
+    return {"description": ERRORS[status], "headers": headers, "content": content}
+
+
+def _ref(one: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": REF.format(name=one.__name__)}

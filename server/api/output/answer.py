@@ -1,0 +1,169 @@
+"""Prompts -> the HTTP response with their answers, whole or streamed.
+
+It knows no endpoint's format; a Form makes the bodies, a Teller the stream.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from engine.messages import RowUpdate
+from server.api.calls.register import CALL, REGISTER, Caller, Record
+from server.api.errors import ApiError, bad_request, error_body, internal_error
+from server.api.input.admission import queued
+from server.api.input.prompts import Prompt
+from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
+from server.api.output.call import Answer, Call, opened
+from server.api.output.place_notes import places_told
+from server.api.output.progress import HEADER
+from server.api.output.reply import Head, Metrics, Usage
+from server.api.output.sse import EventStream
+from server.api.output.updates import Arrivals, Updates
+from server.api.output.wire import json_response
+from server.api.service import SERVICE
+from server.http.holder import holder_of
+from server.http.request_id import request_id
+
+log = logging.getLogger(__name__)
+
+
+class Form(Protocol):
+    """How one endpoint words its answers."""
+
+    @property
+    def head(self) -> Head: ...
+
+    def events(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> Iterable[msgspec.Struct]:
+        """What an update tells the client; none while it tells nothing."""
+        ...
+
+    def closing(self, usage: Usage, metrics: Metrics) -> msgspec.Struct:
+        """The event with the token counts of the whole call."""
+
+    def whole(self, results: Sequence[tuple[Answer, RowUpdate]], usage: Usage, metrics: Metrics) -> msgspec.Struct:
+        """All answers at once, each as a single update."""
+
+
+async def respond(
+    request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], form: Form, arrival: float
+) -> web.StreamResponse:
+    """Generate what the body asks for and answer the client; raises ApiError until the answer begins.
+
+    `arrival` is when the body was there, in seconds of the dispatcher's clock.
+    """
+    async with under_way(request, body, prompts, form.head, arrival) as call:
+        if body.stream:
+            options = body.stream_options or StreamOptions()
+            return await streamed(request, call, FormWriter(call, form, options), options)
+        return json_response(form.whole(await gathered(call), call.usage(), call.metrics()))
+
+
+@asynccontextmanager
+async def under_way(
+    request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], head: Head, arrival: float
+) -> AsyncIterator[Call]:
+    """A call that is in line, and in the register for as long as this lasts. Raises ApiError."""
+    caller = Caller(holder_of(request), request_id(request))
+    record = Record(head.id, caller, request.path, head.model, head.created, bool(body.stream), arrival)
+    request[CALL] = record.id
+    with request.app[REGISTER].entered(record):
+        async with opened(body, prompts, request.app[SERVICE], arrival, record) as call:
+            queued(request)
+            yield call
+
+
+async def gathered(call: Call) -> list[tuple[Answer, RowUpdate]]:
+    """Wait for all answers of a call, each as a single update; raises ApiError when one fails."""
+    parts: list[list[RowUpdate]] = [[] for _ in call.answers]
+    async with Updates(call.requests) as updates:
+        async for arrivals in updates:
+            for place, update in arrivals.items():
+                parts[place].append(call.receive(place, update))
+    return [(answer, joined(updates)) for answer, updates in zip(call.answers, parts, strict=True)]
+
+
+def joined(updates: Sequence[RowUpdate]) -> RowUpdate:
+    """Updates of one row, in order, as one; at least one, the last with the finish reason."""
+    return replace(
+        updates[-1],
+        token_ids=tuple(chain.from_iterable(update.token_ids for update in updates)),
+        text="".join(update.text for update in updates),
+        logprobs=tuple(chain.from_iterable(update.logprobs for update in updates)),
+        prompt_logprobs=next((u.prompt_logprobs for u in updates if u.prompt_logprobs is not None), None),
+    )
+
+
+class ReplyWriter(Protocol):
+    """How one endpoint words a stream."""
+
+    async def tell(self, stream: EventStream) -> None:
+        """Send everything from the first event to the last; raises ApiError when an answer fails."""
+
+    async def fail(self, stream: EventStream, error: ApiError) -> None:
+        """Send an end for a stream that failed, as the status is sent by now."""
+
+
+async def streamed(request: web.Request, call: Call, teller: ReplyWriter, options: StreamOptions) -> web.StreamResponse:
+    """Tell a call's answers as they come, and its place in line before if the client asks for that; raises ApiError."""
+    service, progress = request.app[SERVICE], _wants_progress(request, options)
+    async with EventStream(request, service.limits) as stream:
+        # When the client is gone nobody is left to tell; leaving cancels what runs.
+        with suppress(ConnectionError):
+            places = places_told(stream, call.requests, service.dispatcher, service.limits.place_interval)
+            async with places if progress else nullcontext():
+                await _tell(stream, request, teller)
+        return stream.response
+
+
+def _wants_progress(request: web.Request, options: StreamOptions) -> bool:
+    asked = request.headers.get(HEADER, "0")
+    if asked not in ("0", "1"):
+        raise bad_request(f"{HEADER}: must be 0 or 1, not {asked[:200]!r}", HEADER)
+    return asked == "1" or bool(options.include_progress)
+
+
+async def _tell(stream: EventStream, request: web.Request, teller: ReplyWriter) -> None:
+    try:
+        await teller.tell(stream)
+    except ApiError as error:
+        await teller.fail(stream, error)
+    except ConnectionError:
+        raise
+    except Exception:
+        log.exception("request %s failed in its stream", request_id(request))
+        await teller.fail(stream, internal_error(request))
+
+
+@dataclass(frozen=True, slots=True)
+class FormWriter:
+    """A stream of what a form makes of each update, then the token counts if they are wanted, then the end marker."""
+
+    call: Call
+    form: Form
+    options: StreamOptions
+
+    async def tell(self, stream: EventStream) -> None:
+        async with Updates(self.call.requests) as updates:
+            async for arrivals in updates:
+                await stream.send(self._events(arrivals))
+        if self.options.include_usage:
+            await stream.send([self.form.closing(self.call.usage(), self.call.metrics())])
+        await stream.done()
+
+    async def fail(self, stream: EventStream, error: ApiError) -> None:
+        await stream.send([error_body(error)])
+        await stream.done()
+
+    def _events(self, arrivals: Arrivals) -> list[msgspec.Struct]:
+        call = self.call
+        received = [(call.answers[place], call.receive(place, update)) for place, update in arrivals.items()]
+        usage = call.usage() if self.options.continuous_usage_stats else None
+        return [event for answer, update in received for event in self.form.events(answer, update, usage)]

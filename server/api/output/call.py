@@ -1,0 +1,215 @@
+"""One client's call: its answers, each a request to the scheduler, that begin and end together.
+
+It knows no format. However a call ends, by its last token, a failure or a client that left, none of its requests
+stays behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from engine.messages import FinishReason, RowUpdate, SamplingParams
+from scheduler.length.features import LengthQuery
+from scheduler.length.oracle import NoReplay
+from scheduler.length.prediction import Prediction
+from scheduler.refusal import Refused, TooLate
+from scheduler.request import Request
+from server.api.calls.failures import failed
+from server.api.calls.register import Record
+from server.api.errors import bad_request, busy
+from server.api.input.admission import check_tokens
+from server.api.input.prompts import Prompt
+from server.api.input.sampling import is_scoring, sampling_params, seeded
+from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
+from server.api.output.measures import measured
+from server.api.output.reply import Metrics, Usage
+from server.api.service import Service
+
+Predictions: TypeAlias = Mapping[int, Prediction | None]
+"""One for each distinct prompt of a call, by the prompt's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One answer that is wanted."""
+
+    prompt: Prompt
+    sampling: SamplingParams
+
+    @property
+    def query(self) -> LengthQuery:
+        """What the length of the answer is predicted from."""
+        split = self.prompt.split
+        length, most = self.prompt.user_input_length, self.sampling.max_tokens
+        return LengthQuery(split.instruction, split.user_input, length, most)
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer under way, and how much of it the client has been told."""
+
+    index: int
+    prompt: Prompt
+    request: Request
+    begun: bool = False
+    tokens: int = 0
+    characters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Answers to the same client, in the order of their index."""
+
+    answers: tuple[Answer, ...]
+    record: Record
+    scoring: bool
+    """Whether only the prompt is wanted back: what had to be generated is then left out."""
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        return tuple(answer.request for answer in self.answers)
+
+    def receive(self, place: int, update: RowUpdate) -> RowUpdate:
+        """Book an update as told and return it as the client shall see it; raises ApiError when its row failed."""
+        if update.finish_reason is FinishReason.ERROR:
+            self.record.check()
+            raise failed(self.answers[place].request.failure, update.error or "the answer could not be generated")
+        if self.scoring:
+            return replace(update, token_ids=(), text="", logprobs=(), finish_reason=_scored(update), stop_reason=None)
+        self.answers[place].tokens += len(update.token_ids)
+        return update
+
+    def usage(self) -> Usage:
+        """Tokens so far; a prompt counts once, however many answers it has."""
+        prompts = {id(answer.prompt): len(answer.prompt.ids) for answer in self.answers}
+        prompt_tokens, completion_tokens = sum(prompts.values()), sum(answer.tokens for answer in self.answers)
+        return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
+
+    def metrics(self) -> Metrics:
+        """Where the time of the call went."""
+        return measured(self.requests)
+
+
+def _scored(update: RowUpdate) -> FinishReason | None:
+    """No token was asked for, so the answer ends because its length, zero, is reached."""
+    return None if update.finish_reason is None else FinishReason.LENGTH
+
+
+def orders(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: Service) -> list[Order]:
+    """What a body asks for: n answers to each prompt; raises ApiError 400."""
+    choices = body.n or 1
+    if choices * len(prompts) > MAX_CHOICES:
+        message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
+        raise bad_request(message, "n")
+    wanted = [(prompt, _sampling(body, prompt, service)) for prompt in prompts]
+    return [
+        Order(prompt, seeded(sampling, service.next_seed() if body.seed is None else body.seed, choice))
+        for prompt, sampling in wanted
+        for choice in range(choices)
+    ]
+
+
+def _sampling(body: ChatBody | CompletionBody, prompt: Prompt, service: Service) -> SamplingParams:
+    """The prompt holds on to its compiled grammar for as long as the call lasts."""
+    grammar = None if prompt.grammar is None else prompt.grammar.grammar
+    return replace(sampling_params(body, service, len(prompt.ids)), grammar=grammar)
+
+
+@asynccontextmanager
+async def opened(
+    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: Service, arrival: float, record: Record
+) -> AsyncIterator[Call]:
+    """Submit every answer of a call, and note them in its record; on leaving, cancel what has not ended.
+
+    Raises ApiError 400, 429, 499 or 503.
+    """
+    wanted = orders(body, prompts, service)
+    async with _predicted(wanted, service) as predictions:  # a client that leaves meanwhile has cost nothing
+        record.check()
+        check_tokens(sum(_tokens(order, predictions[id(order.prompt)]) for order in wanted), service)
+        async with _submitted(wanted, predictions, body, service, arrival) as answers:
+            call = Call(answers, record, is_scoring(body))
+            record.requests = call.requests
+            yield call
+
+
+@asynccontextmanager
+async def _submitted(
+    wanted: Sequence[Order],
+    predictions: Predictions,
+    body: ChatBody | CompletionBody,
+    service: Service,
+    arrival: float,
+) -> AsyncIterator[tuple[Answer, ...]]:
+    """On leaving, what has not ended is cancelled."""
+    answers: list[Answer] = []
+    try:
+        for order in wanted:
+            request = _submit(order, predictions[id(order.prompt)], body, arrival, service)
+            answers.append(Answer(len(answers), order.prompt, request))
+        yield tuple(answers)
+    except TooLate as error:
+        message = f"{error}; try again later, or give it more time"
+        raise busy(message, "deadline_unreachable", service.dispatcher.retry_after()) from None
+    except Refused as error:
+        raise failed(error.failure, str(error)) from None
+    finally:
+        for answer in answers:
+            service.dispatcher.cancel(answer.request)
+
+
+def _tokens(order: Order, prediction: Prediction | None) -> int:
+    """What an answer and its prompt come to, as far as anybody can say."""
+    most = order.sampling.max_tokens
+    return len(order.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
+
+
+@asynccontextmanager
+async def _predicted(wanted: Sequence[Order], service: Service) -> AsyncIterator[Predictions]:
+    """On leaving, those that have not come in time are forgotten."""
+    distinct = {id(order.prompt): order for order in wanted}
+    queues = service.dispatcher.free_slots < service.dispatcher.requests_queued + len(wanted)
+    asked = [
+        asyncio.ensure_future(service.foresight.predict(order.query, order.sampling, queues=queues))
+        for order in distinct.values()
+    ]
+    try:
+        yield dict(zip(distinct, await _all_of(asked), strict=True))
+    finally:
+        for one in asked:
+            _forget(one)
+
+
+async def _all_of(asked: Sequence[asyncio.Future[Prediction | None]]) -> Sequence[Prediction | None]:
+    try:
+        return await asyncio.gather(*asked)
+    except NoReplay as error:
+        raise bad_request(f"replay_tokens: {error}", "replay_tokens") from None
+
+
+def _forget(asked: asyncio.Future[Prediction | None]) -> None:
+    """Those that are still asked for were cancelled with whom they are for."""
+    if asked.done() and not asked.cancelled() and asked.exception() is None:
+        prediction = asked.result()
+        if prediction is not None:
+            prediction.forget()
+
+
+def _submit(
+    order: Order, prediction: Prediction | None, body: ChatBody | CompletionBody, arrival: float, service: Service
+) -> Request:
+    request = service.dispatcher.submit(
+        order.prompt.ids,
+        order.sampling,
+        priority=body.priority or 0,
+        deadline=None if body.deadline_ms is None else arrival + body.deadline_ms / 1000,
+        arrival=arrival,
+        predicted_length=None if prediction is None else prediction.length,
+        distribution=None if prediction is None else prediction.distribution,
+    )
+    service.foresight.note(request, order.query, prediction, service.dispatcher.revise)
+    return request

@@ -1,0 +1,45 @@
+"""GET /v1/requests, GET /v1/requests/{id}, POST /v1/requests/{id}/cancel: what is under way, and breaking it off."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from server.api.calls.register import HISTORY, REGISTER
+from server.api.calls.request_status import RequestList, RequestStatus
+from server.api.errors import ApiError, bad_request
+from server.api.output.wire import json_response
+from server.http.holder import holder_of
+
+LISTED = 100
+"""Calls in a list, when nobody says how many."""
+
+
+async def list_requests(request: web.Request) -> web.Response:
+    """The client's calls, the latest first; raises ApiError 400."""
+    return json_response(RequestList(request.app[REGISTER].listed(holder_of(request), _limit(request))))
+
+
+async def show_request(request: web.Request) -> web.Response:
+    """One call; raises ApiError 404."""
+    name = request.match_info["id"]
+    return _told(name, request.app[REGISTER].status(name, holder_of(request)))
+
+
+async def cancel_request(request: web.Request) -> web.Response:
+    """Break one call off and free its rows; what has ended stays as it is. Raises ApiError 404."""
+    name = request.match_info["id"]
+    return _told(name, request.app[REGISTER].cancel(name, holder_of(request)))
+
+
+def _told(name: str, status: RequestStatus | None) -> web.Response:
+    if status is None:
+        message = f"id: no request {name[:200]!r} is under way or has ended lately"
+        raise ApiError(404, message, param="id", code="request_not_found")
+    return json_response(status)
+
+
+def _limit(request: web.Request) -> int:
+    text = request.query.get("limit", str(LISTED))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= HISTORY):
+        raise bad_request(f"limit: must be a whole number from 1 to {HISTORY}", "limit", "invalid_value")
+    return int(text)

@@ -1,0 +1,158 @@
+"""The bodies of answers to POST /v1/responses, whole and as the typed events of a stream."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from server.api.output.reply import ChatLogprob, Metrics
+from server.api.output.sse import NamedEvent
+
+Status = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+class OutputText(msgspec.Struct, frozen=True):
+    """What was said; `annotations` are never there."""
+
+    text: str
+    logprobs: list[ChatLogprob]
+    annotations: list[str] = []
+    type: str = "output_text"
+
+
+class OutputMessage(msgspec.Struct, frozen=True):
+    """The assistant's turn; no content before its first token."""
+
+    id: str
+    status: Literal["in_progress", "completed", "incomplete"]
+    content: list[OutputText]
+    role: str = "assistant"
+    type: str = "message"
+
+
+class InputDetails(msgspec.Struct, frozen=True):
+    """No tokens of a prompt are kept from one request to the next."""
+
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class OutputDetails(msgspec.Struct, frozen=True):
+    """No tokens are told apart as reasoning."""
+
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(msgspec.Struct, frozen=True):
+    """Tokens read and made."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: InputDetails = InputDetails()
+    output_tokens_details: OutputDetails = OutputDetails()
+
+
+class ResponseFailure(msgspec.Struct, frozen=True):
+    """Why there is no whole answer."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(msgspec.Struct, frozen=True):
+    """Why the answer ends before its end."""
+
+    reason: str
+
+
+class FormatReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the text had to be."""
+
+    type: str
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextReply(msgspec.Struct, frozen=True):
+    """How the text had to look."""
+
+    format: FormatReply
+
+
+class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A response: OpenAI's object, what is not supported at its default, and where the time went."""
+
+    id: str
+    object: str = "response"
+    created_at: int
+    status: Status
+    background: bool = False
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputMessage]
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    store: bool = False
+    temperature: float
+    text: TextReply
+    tool_choice: str = "none"
+    tools: list[str] = []
+    top_logprobs: int
+    top_p: float
+    truncation: str = "disabled"
+    usage: ResponseUsage | None
+    metrics: Metrics | None
+
+
+class ResponseEvent(NamedEvent, frozen=True, kw_only=True):
+    """response.created, .in_progress, .completed, .incomplete and .failed."""
+
+    sequence_number: int
+    response: ResponseObject
+
+
+class ItemEvent(NamedEvent, frozen=True, kw_only=True):
+    """response.output_item.added and .done."""
+
+    sequence_number: int
+    output_index: int = 0
+    item: OutputMessage
+
+
+class PartEvent(NamedEvent, frozen=True, kw_only=True):
+    """response.content_part.added and .done."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int = 0
+    content_index: int = 0
+    part: OutputText
+
+
+class TextDelta(NamedEvent, frozen=True, kw_only=True):
+    """response.output_text.delta."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int = 0
+    content_index: int = 0
+    delta: str
+    logprobs: list[ChatLogprob]
+
+
+class TextDone(NamedEvent, frozen=True, kw_only=True):
+    """response.output_text.done."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int = 0
+    content_index: int = 0
+    text: str
+    logprobs: list[ChatLogprob]

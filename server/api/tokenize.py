@@ -1,0 +1,104 @@
+"""POST /tokenize and /detokenize: a prompt or messages to token ids and back, in vLLM's shapes.
+
+Both run off the event loop; nothing gets in line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from server.api.errors import bad_request
+from server.api.input.body import read_body
+from server.api.input.prompts import check_characters, check_ids, encodable, rendered
+from server.api.input.schema import Message, ModelName, TemplateVariables, TokenId
+from server.api.models import model_name
+from server.api.output.wire import json_response
+from server.api.service import SERVICE, Service
+
+
+class TokenizeBody(msgspec.Struct, frozen=True):
+    """POST /tokenize: either a prompt or messages, split as a request with them would be."""
+
+    model: ModelName | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=2048)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+
+
+class DetokenizeBody(msgspec.Struct, frozen=True):
+    """POST /detokenize."""
+
+    tokens: list[TokenId]
+    model: ModelName | None = None
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """The tokens of a text: `count` of them, where the context holds `max_model_len`; each as the vocabulary spells it,
+    or null where nobody asked."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    """The text of tokens, control tokens written out."""
+
+    prompt: str
+
+
+async def tokenize(request: web.Request) -> web.Response:
+    """Split a text; raises ApiError 400."""
+    service = request.app[SERVICE]
+    body = await read_body(request, TokenizeBody)
+    model_name(body.model, service)
+    loop = asyncio.get_running_loop()
+    return json_response(await loop.run_in_executor(service.tokenizer_pool, _tokenize, body, service))
+
+
+async def detokenize(request: web.Request) -> web.Response:
+    """Join tokens; raises ApiError 400."""
+    service = request.app[SERVICE]
+    body = await read_body(request, DetokenizeBody)
+    model_name(body.model, service)
+    check_ids(body.tokens, "tokens", service)
+    loop = asyncio.get_running_loop()
+    return json_response(await loop.run_in_executor(service.tokenizer_pool, _detokenize, body, service))
+
+
+def _tokenize(body: TokenizeBody, service: Service) -> Tokens:
+    ids = _conversation_ids(body, service) if body.messages is not None else _prompt_ids(body, service)
+    names = [service.text.token_string(token_id) for token_id in ids] if body.return_token_strs else None
+    return Tokens(len(ids), service.context_length, ids, names)
+
+
+def _conversation_ids(body: TokenizeBody, service: Service) -> list[int]:
+    if body.prompt is not None:
+        raise bad_request("prompt: give either prompt or messages, not both", "prompt")
+    if body.add_special_tokens:
+        message = "add_special_tokens: with messages the chat template decides which there are; leave it out"
+        raise bad_request(message, "add_special_tokens", "unsupported")
+    speaks = body.add_generation_prompt is not False
+    _, ids = rendered(body.messages or [], body.chat_template_kwargs, service, add_generation_prompt=speaks)
+    return ids
+
+
+def _prompt_ids(body: TokenizeBody, service: Service) -> list[int]:
+    if body.prompt is None:
+        raise bad_request("prompt: is missing; give either prompt or messages", "prompt")
+    check_characters(len(body.prompt), "prompt", service)
+    with encodable("prompt"):
+        return service.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+
+
+def _detokenize(body: DetokenizeBody, service: Service) -> Detokenized:
+    return Detokenized(service.text.decode(body.tokens, skip_special_tokens=False))

@@ -1,0 +1,205 @@
+"""The text of an answer -> what it says and the tools that it calls, piece by piece as it comes.
+
+A text that a grammar made is read by GuaranteedCalls, which passes arguments on as they come. In any other text markup
+may be wrong or never end, so FoundCalls tells a call when it is whole; what turns out to be none is text after all.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import orjson
+
+from models.text import overlap
+from server.api.tools.words import BETWEEN, CALL_TAIL, CLOSE, OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Text that is no call."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call begins, with as much of its arguments as is there."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Argued:
+    """More of the arguments of the call that has begun."""
+
+    index: int
+    arguments: str
+
+
+Piece: TypeAlias = Said | Called | Argued
+
+
+class Reader(Protocol):
+    """Reads one answer."""
+
+    calls: int
+    """How many have begun so far."""
+
+    def push(self, text: str, *, last: bool) -> list[Piece]:
+        """What the next part of the text brings; `last` also brings what was held back."""
+
+
+class GuaranteedCalls:
+    """For a text that is calls from its first character on, each exactly as tool_words has it, or else none at all."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._held = ""
+        self._plain = False  # an answer without calls
+        self._inside = False  # in the arguments of a call
+        self._arguments = ""  # of that call, as far as they were told
+
+    def push(self, text: str, *, last: bool) -> list[Piece]:
+        self._held += text
+        self._plain = self._plain or (self.calls == 0 and not OPEN.startswith(self._held[: len(OPEN)]))
+        if self._plain:
+            said, self._held = self._held, ""
+            return [Said(said)] if said else []
+        return [*self._advance(), *(self._rest() if last else ())]
+
+    def _advance(self) -> Iterator[Piece]:
+        while True:
+            if not self._inside:
+                head = _HEAD.match(self._held)
+                if head is None:
+                    return
+                yield self._begin(head)
+            part, ended, self._held = split(self._held, CALL_TAIL)
+            self._arguments += part
+            if part:
+                yield Argued(self.calls - 1, part)
+            if not ended:
+                return
+            self._inside = False
+
+    def _begin(self, head: re.Match[str]) -> Called:
+        self._held = self._held[head.end() :]
+        self._inside, self._arguments = True, ""
+        self.calls += 1
+        return Called(self.calls - 1, new_id(), head["name"], "")
+
+    def _rest(self) -> Iterator[Piece]:
+        """The answer was cut short; a brace may be the last of the arguments, or the one behind them."""
+        if self._inside and self._held == CALL_TAIL[0] and not _is_json(self._arguments):
+            yield Argued(self.calls - 1, self._held)
+
+
+_HEAD = re.compile(rf'(?:{BETWEEN})?{OPEN}\n\{{"name": "(?P<name>[^"]*)", "arguments": ')
+"""A call of tool_words up to its arguments; names hold nothing that JSON would have to escape."""
+
+
+class FoundCalls:
+    """For a text that may hold calls anywhere, of these names, right or wrong."""
+
+    def __init__(self, names: Collection[str], *, parallel: bool = True) -> None:
+        self.calls = 0
+        self._names = names
+        self._most = None if parallel else 1
+        self._held = ""
+        self._body: str | None = None  # what has come of a call; None outside
+        self._space = ""  # white space that counts only if more text follows
+
+    def push(self, text: str, *, last: bool) -> list[Piece]:
+        self._held += text
+        pieces = [*self._advance(), *(self._rest() if last else ())]
+        return [piece for piece in pieces if not isinstance(piece, Said) or piece.text]
+
+    def _advance(self) -> Iterator[Piece]:
+        found = True
+        while found:
+            if self._body is None:
+                text, found, self._held = split(self._held, OPEN)
+                yield self._say(text)
+                self._body = "" if found else None
+            else:
+                text, found, self._held = split(self._held, CLOSE)
+                self._body += text
+                if found:
+                    yield from self._call(self._body, CLOSE)
+                    self._body = None
+
+    def _rest(self) -> Iterator[Piece]:
+        """The text has ended: some models leave out the last mark."""
+        held, self._held = self._held, ""
+        if self._body is not None:
+            yield from self._call(self._body + held, "")
+        else:
+            yield self._say(held)
+        if not self.calls:
+            yield Said(self._space)
+
+    def _say(self, text: str) -> Said:
+        """White space at the end is held back: around calls it means nothing."""
+        text = self._space + text
+        said = text.rstrip()
+        self._space = text[len(said) :]
+        return Said(said)
+
+    def _call(self, body: str, close: str) -> Iterator[Piece]:
+        calls = _parsed(body, self._names)
+        if calls is None:
+            yield self._say(f"{OPEN}{body}{close}")
+            return
+        self._space = ""
+        for name, arguments in calls if self._most is None else calls[: self._most - self.calls]:
+            yield Called(self.calls, new_id(), name, arguments)
+            self.calls += 1
+
+
+def split(text: str, mark: str) -> tuple[str, bool, str]:
+    """The text before a mark, whether the mark is there, and what is left: what follows it, or may become it."""
+    before, found, after = text.partition(mark)
+    if found:
+        return before, True, after
+    keep = overlap(text, mark)
+    return text[: len(text) - keep], False, text[len(text) - keep :]
+
+
+def new_id() -> str:
+    """A name for a call, which its result will bear."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _parsed(body: str, names: Collection[str]) -> list[tuple[str, str]] | None:
+    """Names and arguments of a call, or of a list of calls, which some models write; None when it is neither."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    calls = [_one(one, names) for one in (value if isinstance(value, list) else [value])]
+    whole = [call for call in calls if call is not None]
+    return whole if whole and len(whole) == len(calls) else None
+
+
+def _one(value: Any, names: Collection[str]) -> tuple[str, str] | None:
+    if not isinstance(value, dict):
+        return None
+    name, arguments = value.get("name"), value.get("arguments", {})
+    if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
+        return None
+    return name, orjson.dumps(arguments).decode()

@@ -1,0 +1,103 @@
+"""The tools of a chat request: which the model is told of, which it may call, and whether it must.
+
+It knows no prompt and no answer: how calls are worded is the business of tool_turns, tool_grammar and tool_reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from server.api.errors import bad_request
+from server.api.input.given_json import given_object
+from server.api.input.schema import ChatBody, FunctionTool, NamedTool
+
+NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({"type": "object", "properties": {}, "additionalProperties": False})
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the client would run for the model."""
+
+    name: str
+    description: str | None
+    parameters: Mapping[str, Any]
+    """The JSON schema of its arguments."""
+    lenient: bool
+    """Whether what of the schema cannot be enforced is passed over."""
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """As OpenAI's API and chat templates word it."""
+        told = {} if self.description is None else {"description": self.description}
+        return {"type": "function", "function": {"name": self.name, **told, "parameters": dict(self.parameters)}}
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """What a call says about tools."""
+
+    offered: tuple[Tool, ...] = ()
+    """Those the model is told of."""
+    wanted: str | None = None
+    """The only one that may be called; None for any."""
+    must_call: bool = False
+    parallel: bool = True
+    """Whether one answer may have several calls."""
+
+    def __bool__(self) -> bool:
+        return bool(self.offered)
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        return tuple(tool for tool in self.offered if self.wanted in (None, tool.name))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of those that may be called."""
+        return frozenset(tool.name for tool in self.callable)
+
+
+NO_TOOLS = Toolbox()
+
+
+def toolbox(body: ChatBody) -> Toolbox:
+    """The tools of a request; without any, where it may not call them. Raises ApiError 400."""
+    tools = tuple(_tool(one.function, f"tools[{place}].function") for place, one in enumerate(body.tools or []))
+    _refuse_duplicates(tools)
+    match body.tool_choice:
+        case "none":
+            return NO_TOOLS
+        case None | "auto":
+            wanted, must = None, False
+        case "required":
+            wanted, must = None, True
+        case NamedTool(function=function):
+            wanted, must = function.name, True
+    if must and not tools:
+        raise bad_request("tool_choice: asks for a call, but there are no tools; give some in tools", "tool_choice")
+    if wanted is not None and wanted not in {tool.name for tool in tools}:
+        raise bad_request(f"tool_choice: {wanted!r} is none of the tools", "tool_choice")
+    parallel = body.parallel_tool_calls is not False and wanted is None
+    return Toolbox(tools, wanted, must, parallel)
+
+
+def _tool(function: FunctionTool, path: str) -> Tool:
+    if function.name.endswith("\n"):  # which the schema's pattern lets pass
+        raise bad_request(f"{path}.name: must not end with a line break", "tools")
+    parameters: Mapping[str, Any] = NO_PARAMETERS
+    if bytes(function.parameters) not in (b"", b"null"):
+        parameters = given_object(bytes(function.parameters), f"{path}.parameters", "tools")
+    if parameters.get("type", "object") != "object":
+        raise bad_request(f"{path}.parameters.type: must be 'object', as a call's arguments are one", "tools")
+    return Tool(function.name, function.description, parameters, function.strict is False)
+
+
+def _refuse_duplicates(tools: tuple[Tool, ...]) -> None:
+    seen: set[str] = set()
+    for place, tool in enumerate(tools):
+        if tool.name in seen:
+            raise bad_request(f"tools[{place}].function.name: {tool.name!r} is the name of two tools", "tools")
+        seen.add(tool.name)

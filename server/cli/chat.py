@@ -1,0 +1,143 @@
+"""`lengthwise chat`: a conversation in the terminal with a running server.
+
+It owns the arguments, the prompt and what Ctrl-C and Ctrl-D mean. Without a terminal it reads one turn per line and
+prints answers only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.api.output.progress import Progress
+    from server.cli.conversation import Conversation
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+KEYS = "LENGTHWISE_API_KEY"
+"""The variable that the server on this machine may have its keys from."""
+
+ERASE = "\r\x1b[K"
+"""What a terminal takes for: this line anew."""
+
+HELP = """\
+/reset   forget the conversation
+/help    show this
+Ctrl-C   stop the answer; at the prompt: leave
+Ctrl-D   leave"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command and its flags to the program's own."""
+    parser = subparsers.add_parser(
+        "chat", help="talk to a running server", description="Talk to a running server from the terminal."
+    )
+    parser.add_argument(
+        "--url", default="http://127.0.0.1:8000", help="where the server listens (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help=f"where the server wants one (default: the first of ${KEYS}, or $OPENAI_API_KEY)",
+    )
+    parser.add_argument("--model", metavar="NAME", help="model to talk to (default: the server's)")
+    parser.add_argument("--system", metavar="TEXT", help="system message: what the assistant shall be")
+    parser.add_argument("--temperature", type=float, metavar="N", help="0 always says the likeliest; at most 2")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer, in tokens")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Talk until the user leaves; returns the exit code: 1 when a turn failed and nobody sat at the terminal."""
+    from server.cli.conversation import ChatError, Conversation  # aiohttp, which --help can do without
+
+    given = {"temperature": args.temperature, "max_tokens": args.max_tokens}
+    options = {name: value for name, value in given.items() if value is not None}
+    conversation = Conversation(args.url, args.model, args.system, options, key=_key(args.api_key, os.environ))
+    terminal = Terminal(conversation, sys.stdin.isatty())
+    try:
+        return terminal.run()
+    except ChatError as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _key(given: str | None, environ: Mapping[str, str]) -> str | None:
+    return given or environ.get(KEYS, "").partition(",")[0].strip() or environ.get("OPENAI_API_KEY")
+
+
+class Terminal:
+    """Reads turns and prints answers, with prompts and hints only when somebody sits there."""
+
+    def __init__(self, conversation: Conversation, interactive: bool) -> None:
+        self._conversation = conversation
+        self._interactive = interactive
+        self._failed = False
+        self._noted = False  # the line that the cursor is in tells a place in the queue
+
+    def run(self) -> int:
+        """Talk until the input ends; returns the exit code. Raises ChatError when there is no server."""
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # JSON carries text, not any bytes
+        with asyncio.Runner() as runner:
+            model = runner.run(self._conversation.connect())
+            if self._interactive:
+                import readline  # noqa: F401  # gives input() its history and editing
+
+                print(f"Talking to {model}. /help shows what else there is.")
+            while (line := self._read()) is not None:
+                self._handle(line.strip(), runner)
+        return int(self._failed and not self._interactive)
+
+    def _read(self) -> str | None:
+        """The next line, None at the end."""
+        try:
+            return input("> " if self._interactive else "")
+        except (EOFError, KeyboardInterrupt):
+            if self._interactive:
+                print()
+            return None
+
+    def _handle(self, line: str, runner: asyncio.Runner) -> None:
+        match line:
+            case "":
+                return
+            case "/reset":
+                self._conversation.reset()
+            case "/help":
+                print(HELP)
+            case _ if line.startswith("/") and self._interactive:
+                print(f"unknown command {line.split()[0]}; /help shows what there is")
+            case _:
+                self._answer(line, runner)
+
+    def _answer(self, line: str, runner: asyncio.Runner) -> None:
+        from server.cli.conversation import ChatError
+
+        try:
+            runner.run(self._conversation.say(line, self._show, self._queued))
+            print()
+        except KeyboardInterrupt:
+            print("\n[stopped]")
+        except ChatError as error:
+            self._failed = True
+            print(f"\nlengthwise: error: {error}", file=sys.stderr)
+
+    def _queued(self, progress: Progress) -> None:
+        """Tell the place in one line, which the next place or the answer takes over."""
+        if not (self._interactive and sys.stdout.isatty()):
+            return
+        wait = "" if progress.expected_wait_s is None else f", about {progress.expected_wait_s:.1f} s"
+        print(f"{ERASE}Place {progress.place} in the queue{wait}.", end="", flush=True)
+        self._noted = True
+
+    def _show(self, piece: str) -> None:
+        if self._noted:
+            piece, self._noted = ERASE + piece, False
+        print(piece, end="", flush=True)

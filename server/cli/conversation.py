@@ -1,0 +1,152 @@
+"""A conversation with a running server, as its client: history, one streamed answer at a time, clear failures.
+
+It knows no terminal; what to do with each piece of text is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from server.api.output.progress import HEADER, Progress, progress_in
+
+TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10)
+"""An answer may take as long as it likes, a connection may not."""
+
+
+class ChatError(Exception):
+    """The server cannot be reached or refuses; the message is for the user."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The turns so far and how to ask for the next."""
+
+    url: str
+    model: str | None = None
+    system: str | None = None
+    options: dict[str, float | int] = field(default_factory=dict)
+    """Further fields of the request, such as temperature."""
+    key: str | None = field(default=None, repr=False)
+    """What the server wants callers to bring."""
+    turns: list[dict[str, str]] = field(default_factory=list)
+
+    def reset(self) -> None:
+        """Forget every turn."""
+        self.turns.clear()
+
+    async def connect(self) -> str:
+        """Ask the server for its model unless one was named; returns the name. Raises ChatError."""
+        if self.model is None:
+            async with self._session() as session:
+                listed = await _fetch(session, self._endpoint("models"))
+            try:
+                self.model = str(listed["data"][0]["id"])
+            except (LookupError, TypeError) as error:
+                raise ChatError(f"{self.url} is no Lengthwise server; name one with --url") from error
+        return self.model
+
+    async def say(
+        self, text: str, show: Callable[[str], object], queued: Callable[[Progress], object] = lambda progress: None
+    ) -> None:
+        """Take a turn, pass its progress in line to `queued` and each piece of the answer to `show`; raises ChatError.
+
+        When it is cancelled, what was said so far stays in the conversation; when it fails, the turn is undone.
+        """
+        self.turns.append({"role": "user", "content": text})
+        pieces: list[str] = []
+        try:
+            async with aclosing(self._answer(queued)) as answer:
+                async for piece in answer:
+                    pieces.append(piece)
+                    show(piece)
+        except ChatError:
+            self.turns.pop()
+            raise
+        except BaseException:
+            self._remember(pieces)
+            raise
+        self._remember(pieces)
+
+    def _remember(self, pieces: list[str]) -> None:
+        self.turns.append({"role": "assistant", "content": "".join(pieces)})
+
+    def _session(self) -> aiohttp.ClientSession:
+        headers = {"Content-Type": "application/json", HEADER: "1"} | (
+            {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        )
+        return aiohttp.ClientSession(timeout=TIMEOUT, headers=headers)
+
+    def _endpoint(self, path: str) -> str:
+        return f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
+
+    async def _answer(self, queued: Callable[[Progress], object]) -> AsyncGenerator[str, None]:
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        body = {"model": self.model, "messages": [*system, *self.turns], "stream": True, **self.options}
+        async with self._session() as session:
+            try:
+                async with session.post(self._endpoint("chat/completions"), data=orjson.dumps(body)) as response:
+                    await _require_success(response)
+                    async for event in events(response.content):
+                        if isinstance(event, Progress):
+                            queued(event)
+                        else:
+                            yield _content(event)
+            except aiohttp.ClientError as error:
+                raise _unreachable(self.url, error) from error
+
+
+async def events(content: aiohttp.StreamReader) -> AsyncIterator[Any]:
+    """The JSON of each server-sent event, and the progress in line that comments tell, until the end marker; raises
+    ChatError when the stream ends without one.
+    """
+    pending = b""
+    async for chunk in content.iter_any():
+        *frames, pending = (pending + chunk).split(b"\n\n")
+        for frame in frames:
+            data = frame.removeprefix(b"data: ")
+            if data == b"[DONE]":
+                return
+            if data != frame:
+                yield orjson.loads(data)
+            elif (progress := progress_in(frame.removeprefix(b": ").decode())) is not None:
+                yield progress
+    raise ChatError("the answer was cut off: the server closed the connection")
+
+
+def _content(event: Any) -> str:
+    if "error" in event:
+        raise ChatError(str(event["error"]["message"]))
+    return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+
+
+async def _fetch(session: aiohttp.ClientSession, url: str) -> Any:
+    try:
+        async with session.get(url) as response:
+            await _require_success(response)
+            return orjson.loads(await response.read())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise _unreachable(url, error) from error
+
+
+async def _require_success(response: aiohttp.ClientResponse) -> None:
+    if response.status == 200:
+        return
+    try:
+        message = str(orjson.loads(await response.read())["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"{response.url} answers with status {response.status}: is this a Lengthwise server?"
+    raise ChatError(message)
+
+
+def _unreachable(url: str, error: Exception) -> ChatError:
+    if isinstance(error, aiohttp.InvalidURL | ValueError):
+        return ChatError(f"{url} is no Lengthwise server; name one with --url")
+    if isinstance(error, aiohttp.ClientConnectorError | TimeoutError):
+        return ChatError(f"no server answers at {url}: start one with `lengthwise serve`, or name another with --url")
+    return ChatError(f"the connection to {url} broke: {error}")

@@ -1,0 +1,138 @@
+"""The program `lengthwise`: its commands, their flags and their exit codes.
+
+A command's own work is in its own module; what is heavy is imported only when a command needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from loadgen.bench import command as bench_command
+from loadgen.compare import command as compare_command
+from loadgen.experiments.baton import command as baton_command
+from loadgen.experiments.engine import command as engine_command
+from loadgen.experiments.engine import quality_command
+from loadgen.experiments.paper import command as paper_command
+from loadgen.simulate import command as simulate_command
+from models.catalog.catalog import default_cache
+from server.cli import chat as chat_command
+from server.cli import journal as journal_command
+from server.cli import models as models_command
+from server.cli import openapi as openapi_command
+from server.cli import profile as profile_command
+from server.cli import systemd as systemd_command
+from server.cli import train as train_command
+from server.cli.command_line import CommandLine
+from server.cli.config import ServeConfig, load_config
+from server.cli.flags import add_settings, config_file, given
+from server.cli.settings import PREFIX, ConfigError, settings, strangers
+from server.process.cache_paths import require_writable
+from server.process.openmp import spin_briefly
+from server.process.port import PortError, taken
+from server.version import VERSION
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+BAD_CONFIG = 78
+"""EX_CONFIG: a service manager should not try again."""
+
+
+ELSEWHERE = ("CONFIG", "CACHE")
+"""Variables that are read though they are no settings: the file with settings, and the cache folder."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. Wrong usage exits with 2 at once."""
+    parser = build_parser()
+    given_words = sys.argv[1:] if argv is None else argv
+    if not given_words:
+        parser.print_help()
+        return 0
+    args = parser.parse_args(given_words)
+    if getattr(args, "computes", False):  # with torch in this process, for commands that may not import the server
+        spin_briefly(os.environ)
+    try:
+        code: int = args.run(args)
+    except ConfigError as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return BAD_CONFIG
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; what is still buffered has nowhere to go either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Every command and flag."""
+    parser: argparse.ArgumentParser = CommandLine(
+        prog="lengthwise", description="An LLM inference server that schedules by length."
+    )
+    parser.add_argument("--version", action="version", version=f"lengthwise {VERSION}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_serve(subparsers)
+    models_command.add_parser(subparsers)
+    chat_command.add_parser(subparsers)
+    profile_command.add_parser(subparsers)
+    train_command.add_parser(subparsers)
+    journal_command.add_parser(subparsers)
+    systemd_command.add_parser(subparsers)
+    openapi_command.add_parser(subparsers)
+    bench_command.add_parser(
+        subparsers, (engine_command.add_parser, quality_command.add_parser, baton_command.add_parser)
+    )
+    compare_command.add_parser(subparsers)
+    simulate_command.add_parser(subparsers, default_cache, _validate)
+    paper_command.add_parser(subparsers, _real_paper)
+    return parser
+
+
+def _add_serve(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve a model over HTTP",
+        description="Serve a model over HTTP, as OpenAI's API does. Every flag is also a variable "
+        f"({PREFIX}MAX_NUM_SEQS) and a key of the --config file (max_num_seqs); the command line wins.",
+    )
+    add_settings(parser, settings(ServeConfig))
+    parser.set_defaults(run=_serve)
+
+
+def _validate(args: argparse.Namespace) -> int:
+    spin_briefly(os.environ)
+    from loadgen.experiments.validation.validate import validate  # torch, as above
+
+    return validate(args)
+
+
+def _real_paper(args: argparse.Namespace) -> int:
+    spin_briefly(os.environ)
+    from loadgen.experiments.paper.real.command import run_real_paper  # torch, as above
+
+    return run_real_paper(args)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    config = load_config(given(args), os.environ, config_file(args, os.environ))
+    for stranger in strangers(settings(ServeConfig), os.environ, ELSEWHERE):
+        print(f"lengthwise: warning: {stranger}", file=sys.stderr)
+    require_writable(None if config.no_journal else config.journal)
+    try:
+        with taken(config.host, config.port, config.uds):
+            pass  # what is in use is told at once; it is taken for good when torch is there, seconds later
+    except PortError as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1
+    spin_briefly(os.environ)
+    # These import torch, which other commands and --help can do without.
+    from server.process.app import fetch, open_service
+    from server.process.life import serve
+
+    return serve(config, fetch, open_service)

@@ -1,0 +1,25 @@
+"""`lengthwise openapi`: the API as an OpenAPI document, on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the program's."""
+    what = "write the API as an OpenAPI document"
+    parser = subparsers.add_parser("openapi", help=what, description=f"{what[0].upper()}{what[1:]} to standard output.")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the document."""
+    from server.api.openapi import encoded  # what it describes needs torch
+
+    sys.stdout.write(encoded().decode())
+    return 0

@@ -1,0 +1,122 @@
+"""`lengthwise profile`: measure this machine, fit the serving-time model to it, and keep both in the cache.
+
+It owns the arguments, the bars and the errors. profiling.py measures, profile_report.py writes the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from server.cli.config import ServeConfig, load_config
+from server.cli.flags import add_settings, config_file, given
+from server.cli.settings import settings
+from server.process.openmp import spin_briefly
+
+if TYPE_CHECKING:
+    from server.process.profiling import Watch
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+BEARING = frozenset(
+    {
+        "model",
+        "dtype",
+        "quantization",
+        "device",
+        "executors",
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "kv_cache_memory",
+        "gpu_memory_utilization",
+    }
+)
+"""The settings of `serve` that bear on what is measured."""
+
+TIME_LIMIT = 180.0
+QUICK_TIME_LIMIT = 60.0
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command and its flags to the program's own."""
+    parser = subparsers.add_parser(
+        "profile",
+        help="measure this machine, so that serving times can be estimated",
+        description="Measure prefill and decoding over a grid of batch sizes and lengths, fit the serving-time model "
+        "to it, and keep both for `lengthwise serve` with the same settings, which may come from the environment and "
+        "a --config file as for `serve`. Nothing else should run on the machine meanwhile.",
+    )
+    add_settings(parser, (setting for setting in settings(ServeConfig) if setting.name in BEARING))
+    parser.add_argument("--quick", action="store_true", help="a coarse grid, for a first estimate")
+    parser.add_argument(
+        "--time-limit",
+        type=_seconds,
+        metavar="N",
+        help="seconds to measure for; cells that would take too long are left out "
+        f"(default: {TIME_LIMIT:g}, with --quick {QUICK_TIME_LIMIT:g})",
+    )
+    parser.set_defaults(run=run)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print and keep a profile; returns the exit code."""
+    config = load_config(given(args), os.environ, config_file(args, os.environ))
+    spin_briefly(os.environ)
+    # These import torch, which other commands and --help can do without.
+    from engine.measure.profiler import ProfileFailed
+    from models.catalog.catalog import CatalogError, default_cache
+    from models.network.loader import LoadError
+    from models.text import TextError
+    from scheduler.serving_time.profile_file import ProfileError, write_profile
+    from server.cli.profile_report import print_report
+    from server.process.profiling import FULL, QUICK, make_profile
+
+    limit = args.time_limit or (QUICK_TIME_LIMIT if args.quick else TIME_LIMIT)
+    try:
+        with _bars() as watch:
+            profile = make_profile(config, QUICK if args.quick else FULL, limit, watch)
+        path = write_profile(default_cache(), profile)
+    except (CatalogError, LoadError, TextError, ProfileFailed, ProfileError) as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1
+    print_report(profile)
+    print(f"kept in {path}")
+    return 0
+
+
+@contextmanager
+def _bars() -> Iterator[Watch]:
+    """Progress on standard error: a bar a phase on a terminal, elsewhere a line as each begins."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    tasks: dict[str, TaskID] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Drawn when a cell is done, not by a thread: that would compute beside what is timed.
+    with Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal) as progress:
+
+        def watch(phase: str, done: int, total: int) -> None:
+            if phase not in tasks:
+                tasks[phase] = progress.add_task(phase, total=total)
+                if not console.is_terminal:
+                    console.print(phase, markup=False, highlight=False)
+            progress.update(tasks[phase], completed=done, total=total, refresh=True)
+
+        yield watch

@@ -1,0 +1,169 @@
+"""GET /dashboard/events: the scene, a few times a second, the same bytes for all who look.
+
+While nobody looks it costs nothing. Nothing is kept for a slow reader: it misses snapshots, and the next one tells
+everything anew; one that stands still is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+import msgspec
+from aiohttp import web
+
+from engine.messages import FinishReason, Report
+from scheduler.request import Request
+from server.api.errors import ApiError
+from server.api.output.sse import EventStream
+from server.api.output.wire import encode
+from server.api.service import SERVICE
+from server.dashboard.scene import Scene
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 0.125
+"""Seconds between two snapshots: often enough to see rows join, seldom enough to cost nothing."""
+
+QUIET_TICKS = 8
+"""Ticks of which only the last is told while nothing happens."""
+
+MOST_VIEWERS = 32
+
+
+class TooManyViewers(Exception):
+    """Nobody else may look for now."""
+
+
+class Feed:
+    """A Ledger, a reader of reports, and the source of `frames`. Event loop only."""
+
+    def __init__(self, interval: float = INTERVAL) -> None:
+        self._interval = interval
+        self._scene: Scene | None = None  # until there is something to see
+        self._viewers = 0
+        self._closed = False
+        self._frame = b""
+        self._ticked = asyncio.Event()
+        self._ticking: asyncio.Task[None] | None = None
+
+    @property
+    def viewers(self) -> int:
+        return self._viewers
+
+    def show(self, scene: Scene) -> None:
+        """From now on there is something to see."""
+        self._scene = scene
+
+    def reported(self, report: Report) -> None:
+        """An executor has reported; to be called before the dispatcher books it. Never raises."""
+        if self._ticking is None or self._scene is None:
+            return
+        try:
+            self._scene.reported(report)
+        except Exception:  # a fault of who looks on must not reach those who work
+            log.exception("the dashboard lost track")
+            self._end()
+
+    def first_token(self, request: Request, now: float) -> None:
+        """An answer has begun."""
+        if self._scene is not None:
+            self._scene.first_token(request, now)
+
+    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+        """A request has ended."""
+        if self._scene is not None:
+            self._scene.ended(request, reason, now)
+
+    async def frames(self) -> AsyncGenerator[bytes]:
+        """Events to be sent as they are: an introduction, then snapshots, until the feed ends.
+
+        Raises TooManyViewers. To be closed when it is not read to its end.
+        """
+        scene = self._scene
+        if self._closed or scene is None:
+            return
+        if self._viewers >= MOST_VIEWERS:
+            raise TooManyViewers
+        self._viewers += 1
+        try:
+            if self._ticking is None:
+                scene.begin()
+                self._ticking = asyncio.create_task(self._tick_on(scene), name="dashboard")
+            ticking = self._ticking
+            yield _event("hello", scene.hello())
+            while self._ticking is ticking:
+                await self._ticked.wait()
+                if self._ticking is ticking:
+                    yield self._frame
+        finally:
+            self._viewers -= 1
+            if not self._viewers:
+                self._end()
+
+    def close(self) -> None:
+        """End all frames for good: the server is going."""
+        self._closed = True
+        self._end()
+
+    async def _tick_on(self, scene: Scene) -> None:
+        quiet = 0
+        while True:
+            await asyncio.sleep(self._interval)
+            quiet += 1
+            if scene.stirred or quiet >= QUIET_TICKS:
+                quiet = 0
+                try:
+                    self._frame = _event("tick", scene.tick())
+                except Exception:
+                    log.exception("the dashboard lost track")
+                    self._end()
+                    return
+                self._wake()
+
+    def _end(self) -> None:
+        """Let whoever looks go; one who comes back begins anew."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+            if self._scene is not None:
+                self._scene.stop()
+            self._wake()
+
+    def _wake(self) -> None:
+        self._ticked.set()  # wakes all who wait,
+        self._ticked.clear()  # and nobody who comes later
+
+
+def _event(name: str, body: msgspec.Struct) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode(body))
+
+
+async def events(request: web.Request) -> web.StreamResponse:
+    """The feed as server-sent events; 404 where there is none, 503 where too many look already."""
+    service = request.app[SERVICE]
+    if service.feed is None:
+        raise web.HTTPNotFound
+    async with aclosing(service.feed.frames()) as frames:
+        try:
+            first = await anext(frames)
+        except TooManyViewers:
+            message = f"{MOST_VIEWERS} dashboards are open already; close one"
+            raise ApiError(503, message, code="too_many_viewers") from None
+        except StopAsyncIteration:
+            raise ApiError(503, "there is nothing to see", code="no_feed") from None
+        async with EventStream(request, service.limits) as stream:
+            with suppress(ConnectionError):
+                await stream.forward(first)
+                async for frame in frames:
+                    await stream.forward(frame)
+            return stream.response
+
+
+async def close_feed(app: web.Application) -> None:
+    """Let dashboards go when the server does, so that it need not wait for them."""
+    feed = app[SERVICE].feed
+    if feed is not None:
+        feed.close()

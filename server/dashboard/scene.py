@@ -1,0 +1,238 @@
+"""The server as a dashboard shows it: put together from the dispatcher's books, executors' reports and ended requests.
+
+It knows no viewer and sends nothing. Between `begin` and `stop` it follows the rows; otherwise it only remembers the
+latest answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Protocol, TypeAlias
+
+from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
+from scheduler.request import Request
+from scheduler.worker import Worker
+from server.dashboard import snapshot
+from server.dashboard.lanes import Lanes, Occupant
+from server.version import VERSION
+
+MOST_WAITERS = 40
+"""Of the queue; the rest is a number."""
+
+MOST_CHANGES = 4000
+"""Between two snapshots. What is more is left out, and the lanes are right again with the next."""
+
+REMEMBERED = 200
+"""Answers, and first tokens, that a new dashboard is told of."""
+
+Wait: TypeAlias = Callable[[Request], float | None]
+"""Seconds that a request will still wait, None where nobody knows."""
+
+
+class Book(Protocol):
+    """What is read of scheduler.dispatcher.Dispatcher."""
+
+    @property
+    def waiting(self) -> Collection[Request]: ...
+    @property
+    def workers(self) -> Collection[Worker]: ...
+    @property
+    def not_begun(self) -> Collection[Request]: ...
+    @property
+    def requests_waiting(self) -> int: ...
+    @property
+    def requests_running(self) -> int: ...
+    def now(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What the dashboard says of the server."""
+
+    model: str
+    strategy: str
+    context_length: int
+
+
+class Scene:
+    """Event loop only."""
+
+    def __init__(self, book: Book, introduction: Introduction, expected_wait: Wait) -> None:
+        self._book = book
+        self._introduction = introduction
+        self._expected_wait = expected_wait
+        self._epoch = book.now()
+        self._latest: deque[snapshot.Ended] = deque(maxlen=REMEMBERED)
+        self._latest_firsts: deque[snapshot.FirstToken] = deque(maxlen=REMEMBERED)
+        self._tokens = Tally()
+        self._ended = 0
+        self._failed = 0
+        self._lanes: dict[int, Lanes] = {}
+        self._seconds: dict[int, float] = {}
+        self._changes: list[snapshot.Change] = []
+        self._fresh: list[snapshot.Ended] = []
+        self._firsts: list[snapshot.FirstToken] = []
+        self._stirred = True
+
+    def begin(self) -> None:
+        """Follow the rows from now on."""
+        self._lanes = {worker.info.index: Lanes(worker.requests.values()) for worker in self._book.workers}
+
+    def stop(self) -> None:
+        """Follow them no more."""
+        self._lanes = {}
+        self._changes, self._fresh, self._firsts = [], [], []
+        self._stirred = True
+
+    @property
+    def stirred(self) -> bool:
+        """Whether there is something new to tell."""
+        return self._stirred or bool(self._book.waiting)
+
+    def reported(self, report: Report) -> None:
+        """An executor has reported, and the dispatcher has not booked it yet."""
+        self._stirred = True
+        now, lanes = self._book.now(), self._lanes[report.executor]
+        match report:
+            case StepReport():
+                self._count(report)
+                worker = next(one for one in self._book.workers if one.info.index == report.executor)
+                lanes.report(report, worker.requests, now)
+            case ExecutorDied():
+                lanes.clear(now)
+        self._gather(report.executor)
+
+    def first_token(self, request: Request, now: float) -> None:
+        """An answer has begun."""
+        self._stirred = True
+        self._latest_firsts.append(snapshot.FirstToken(self._since(now), round(now - request.times.arrival, 3)))
+        if self._lanes:
+            self._firsts.append(self._latest_firsts[-1])
+
+    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+        """A request has ended."""
+        self._stirred = True
+        if reason is FinishReason.ERROR:
+            self._failed += 1
+        elif reason is not None:
+            self._ended += 1
+            self._latest.append(self._entry(request, now))
+            if self._lanes:
+                self._fresh.append(self._latest[-1])
+
+    def hello(self) -> snapshot.Hello:
+        """What a dashboard is told first."""
+        infos = [worker.info for worker in self._book.workers]
+        devices = [snapshot.Device(one.index, one.device, one.max_rows, one.capacity_tokens) for one in infos]
+        said, latest, firsts = self._introduction, list(self._latest), list(self._latest_firsts)
+        return snapshot.Hello(
+            "Lengthwise", VERSION, said.model, said.strategy, said.context_length, devices, latest, firsts
+        )
+
+    def tick(self) -> snapshot.Tick:
+        """Everything as it is now, and what happened since the last call; between `begin` and `stop` only."""
+        now = self._book.now()
+        for worker in self._book.workers:
+            self._lanes[worker.info.index].prune(worker.requests.keys(), now)
+            self._gather(worker.info.index)
+        (changes, self._changes), (fresh, self._fresh) = (self._changes, []), (self._fresh, [])
+        firsts, self._firsts = self._firsts, []
+        self._stirred = False
+        return snapshot.Tick(
+            self._since(now),
+            [self._executor(worker) for worker in self._book.workers],
+            changes,
+            self._queue(now),
+            self._book.requests_waiting,
+            self._book.requests_running,
+            self._totals(),
+            fresh,
+            firsts,
+        )
+
+    def _count(self, report: StepReport) -> None:
+        self._tokens += report.tally
+        self._seconds[report.executor] = report.seconds
+
+    def _totals(self) -> snapshot.Totals:
+        tokens = self._tokens
+        return snapshot.Totals(
+            tokens.prompt,
+            tokens.generated,
+            tokens.pad,
+            tokens.reads,
+            tokens.pad_reads,
+            tokens.invalid_reads,
+            self._ended,
+            self._failed,
+        )
+
+    def _gather(self, executor: int) -> None:
+        for one in self._lanes[executor].take_changes():
+            if len(self._changes) < MOST_CHANGES:
+                at = self._since(one.at)
+                self._changes.append(snapshot.Change(at, executor, one.lane, one.row_id, int(one.stage)))
+
+    def _executor(self, worker: Worker) -> snapshot.ExecutorNow:
+        shape, index = worker.batch, worker.info.index
+        return snapshot.ExecutorNow(
+            index=index,
+            alive=worker.port.alive and not worker.lost,
+            rows=[_row(one) for one in self._lanes[index].occupants],
+            batch=shape.rows,
+            staged=shape.staged,
+            window=shape.end - shape.start,
+            columns=shape.columns,
+            capacity=worker.capacity_tokens,
+            step_ms=round(self._seconds.get(index, 0.0) * 1000, 2),
+        )
+
+    def _queue(self, now: float) -> list[snapshot.Waiter]:
+        """What executors have and have not begun, then the first in line, as far as there is room."""
+        waiting = islice(chain(self._book.not_begun, self._book.waiting), MOST_WAITERS)
+        return [self._waiter(request, now) for request in waiting]
+
+    def _waiter(self, request: Request, now: float) -> snapshot.Waiter:
+        expected = None if request.executor is not None else self._expected_wait(request)
+        return snapshot.Waiter(
+            row=request.row_id,
+            input=request.input_length,
+            generated=request.generated,
+            predicted=_rounded(request.predicted_length),
+            waited=round(now - request.times.arrival, 2),
+            expected=None if expected is None else round(expected, 2),
+            priority=request.priority,
+            executor=request.executor,
+        )
+
+    def _entry(self, request: Request, now: float) -> snapshot.Ended:
+        times = request.times
+
+        def after(moment: float | None) -> float | None:
+            return None if moment is None else round(moment - times.arrival, 3)
+
+        return snapshot.Ended(
+            at=self._since(now),
+            input=request.input_length,
+            generated=request.generated,
+            predicted=_rounded(request.predicted_length),
+            queued=after(times.started),
+            first=after(times.first_token),
+            latency=round(now - times.arrival, 3),
+        )
+
+    def _since(self, moment: float) -> float:
+        return round(moment - self._epoch, 3)
+
+
+def _row(one: Occupant) -> snapshot.Row:
+    request = one.request
+    predicted = _rounded(request.predicted_length)
+    return snapshot.Row(one.lane, request.row_id, int(one.stage), request.input_length, request.generated, predicted)
+
+
+def _rounded(length: float | None) -> int | None:
+    return None if length is None else round(length)

@@ -1,0 +1,97 @@
+"""Who may call: a key on every route but liveness, where keys are set, and what each key may ask for.
+
+A route is recognised by what the router matched, never by a URL put together from what the client says.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from server.api.errors import ApiError, busy
+from server.api.health import live
+from server.api.input.admission import generates
+from server.api.service import SERVICE
+from server.http.holder import HOLDER
+from server.http.keys import Keyring
+from server.http.quota import Quota, QuotaExceeded
+
+EVERYBODY = "everybody"
+"""Holder of all requests where no keys are set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The keys, and what is left to each."""
+
+    keys: Keyring = field(default_factory=Keyring)
+    quota: Quota = field(default_factory=Quota)
+
+
+ACCESS = web.AppKey("access", Access)
+
+
+@web.middleware
+async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer 401 to whoever brings no key of ours."""
+    keys = request.app[ACCESS].keys
+    if not len(keys):
+        request[HOLDER] = EVERYBODY
+    elif request.match_info.handler is not live:
+        holder = keys.holder(_presented(request))
+        if holder is None:
+            raise _unauthorized(request)
+        request[HOLDER] = holder
+    return await handler(request)
+
+
+@web.middleware
+async def ration(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Keep each holder of a key to what it may ask for."""
+    if not generates(request):
+        return await handler(request)
+    quota, holder = request.app[ACCESS].quota, request[HOLDER]
+    try:
+        quota.enter(holder, request.app[SERVICE].dispatcher.now())
+    except QuotaExceeded as error:
+        raise busy(f"{error}; try again later", "rate_limit_exceeded", error.retry_after) from None
+    try:
+        return await handler(request)
+    finally:
+        quota.leave(holder)
+
+
+def _presented(request: web.Request) -> str:
+    """The key that a request brings; empty for none.
+
+    As a bearer token, or as the password of the basic scheme, which is what browsers ask their users for.
+    """
+    scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return rest.strip()
+        case "basic":
+            return _password(rest.strip())
+    return ""
+
+
+def _password(encoded: str) -> str:
+    try:
+        return base64.b64decode(encoded, validate=True).decode("utf-8").partition(":")[2]
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _unauthorized(request: web.Request) -> ApiError:
+    """Browsers that ask for a page are told that they may ask their user; programs get no such question."""
+    message = "this server wants a key of its own: send it as `Authorization: Bearer KEY`"
+    if "Authorization" in request.headers:
+        message = "the API key is not one of this server's"
+    challenge = 'Bearer realm="Lengthwise"'
+    if "text/html" in request.headers.get("Accept", ""):
+        challenge = 'Basic realm="Lengthwise: the API key as password", charset="UTF-8"'
+    return ApiError(401, message, headers={"WWW-Authenticate": challenge})

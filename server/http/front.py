@@ -1,0 +1,60 @@
+"""What stands between the world and the endpoints, from the configuration: keys, origins, certificate, connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ssl import SSLContext
+
+from server.cli.config import ServeConfig
+from server.http.access import Access
+from server.http.cors import Origins
+from server.http.hosts import Hosts, local_hosts
+from server.http.keys import load_keys
+from server.http.listener import ConnectionLimits
+from server.http.quota import Quota
+from server.http.tls import tls_context
+from server.observe.tracing import Tracing, tracing_to
+from server.process.port import is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """By default open to whoever can connect, but to no page of another origin."""
+
+    access: Access = field(default_factory=Access)
+    origins: Origins = field(default_factory=Origins)
+    hosts: Hosts | None = None
+    """Names under which it answers; None for any."""
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    tls: SSLContext | None = None
+    tracing: Tracing | None = None
+    """Where spans of calls go; None for nowhere."""
+
+
+OPEN = Front()
+
+
+def front_of(config: ServeConfig, environ: Mapping[str, str]) -> Front:
+    """Raises ConfigError."""
+    keys = load_keys(config.api_key, config.api_key_file, environ)
+    return Front(
+        access=Access(keys, Quota(config.requests_per_minute, config.max_concurrent_requests)),
+        origins=Origins(
+            frozenset(config.allowed_origins),
+            config.allowed_methods,
+            config.allowed_headers,
+            config.allow_credentials,
+        ),
+        hosts=_hosts(config) if not len(keys) else None,
+        connections=ConnectionLimits(config.max_connections, config.send_timeout),
+        tls=tls_context(config.ssl_certfile, config.ssl_keyfile),
+        tracing=None if config.otlp_traces_endpoint is None else tracing_to(config.otlp_traces_endpoint),
+    )
+
+
+def _hosts(config: ServeConfig) -> Hosts | None:
+    """Where other machines can reach a server, or no browser can, its names are not for it to know."""
+    if config.uds is not None or not is_loopback(config.host):
+        return None
+    return local_hosts(config.host, config.allowed_hosts)

@@ -1,0 +1,83 @@
+"""API keys: where they come from, and whose a presented one is. Only digests are kept, and no message shows a key."""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+
+from server.cli.settings import ConfigError
+
+log = logging.getLogger(__name__)
+
+CREDENTIAL = "api-keys"
+"""Name of the systemd credential (LoadCredential=api-keys:FILE) that holds keys like --api-key-file."""
+
+SHORT = 16
+"""Characters below which a key can be guessed."""
+
+
+class Keyring:
+    """Keys that open the API; none: it is open to all."""
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._digests = tuple(dict.fromkeys(_digest(key) for key in keys))
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def holder(self, presented: str) -> str | None:
+        """A name for whoever holds this key, None for no key of ours. Takes as long for any guess."""
+        digest = _digest(presented)
+        found = [known for known in self._digests if compare_digest(digest, known)]
+        return found[0].hex()[:8] if found else None
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def load_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> Keyring:
+    """The keys of all sources together. Raises ConfigError, also where a source holds none: nobody meant that."""
+    keys = [_checked(key, "--api-key") for key in given]
+    if file is not None:
+        keys += _from_file(file, f"--api-key-file {file}")
+        _warn_if_open(file)
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    if folder and (credential := Path(folder) / CREDENTIAL).exists():
+        keys += _from_file(credential, f"the credential {CREDENTIAL}")
+    if any(len(key) < SHORT for key in keys):
+        log.warning("an API key has fewer than %d characters: make keys with `openssl rand -hex 32`", SHORT)
+    return Keyring(keys)
+
+
+def _from_file(file: Path, source: str) -> list[str]:
+    """A key a line; blank lines and those that begin with # are none."""
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source} cannot be read: {_reason(error)}") from None
+    stripped = [(number, line.strip()) for number, line in enumerate(lines, 1)]
+    keys = [_checked(line, f"{source}, line {number}") for number, line in stripped if line and line[0] != "#"]
+    if not keys:
+        raise ConfigError(f"{source} holds no key: write one a line")
+    return keys
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    """Never what was read."""
+    return str(error.strerror) if isinstance(error, OSError) else "it is not UTF-8"
+
+
+def _checked(key: str, source: str) -> str:
+    if not key or not all("!" <= character <= "~" for character in key):
+        raise ConfigError(f"{source}: a key consists of printable ASCII characters, without spaces")
+    return key
+
+
+def _warn_if_open(file: Path) -> None:
+    if file.stat().st_mode & stat.S_IROTH:
+        log.warning("%s can be read by everybody on this machine: chmod 600 it", file)

@@ -1,0 +1,171 @@
+"""Connections: how many there may be, how long one may idle or leave what it is sent unread, and errors as the API has
+them where aiohttp would speak plain text.
+
+What aiohttp leaves open by default is closed here: an idle connection lives for an hour, half a header or an unread
+answer for ever, and connections are not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import cast
+
+from aiohttp import web
+
+from server.api.errors import ApiError, error_body, error_response
+from server.api.output.wire import encode
+from server.http.request_id import HEADER, request_id
+
+log = logging.getLogger(__name__)
+
+IDLE_TIMEOUT = 30.0
+"""Seconds from one request to the whole header of the next; for the first, from the connection's beginning."""
+LINGER = 2.0
+"""Seconds for which the rest of a refused request is read, so that its sender gets to see the refusal."""
+HANDSHAKE_TIMEOUT = 10.0
+BACKLOG = 1024
+"""Connections that the system keeps until they are accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What connections may cost."""
+
+    most: int = 8192
+    """Connections at a time; one more is told so, and closed."""
+    send_timeout: float = 30.0
+    """Seconds for which a client may leave unread what it is sent."""
+
+
+class OpenConnections:
+    """How many connections are open."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+
+class Connection(web.RequestHandler):
+    """One connection."""
+
+    __slots__ = ("_crew", "_send_timeout", "_stalled")
+
+    def __init__(self, server: web.Server, crew: OpenConnections, send_timeout: float) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=IDLE_TIMEOUT,
+            lingering_time=LINGER,
+            access_log=None,  # type: ignore[arg-type]  # which is how to have none
+        )
+        self._crew = crew
+        self._send_timeout = send_timeout
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._crew.open += 1
+        _bound_silence(transport, self._send_timeout)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._crew.open -= 1
+        self._let_go()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """What the client leaves unread has filled the system's buffers and ours."""
+        if self.transport is not None:
+            self._stalled = asyncio.get_running_loop().call_later(self._send_timeout, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._let_go()
+        super().resume_writing()
+
+    def _let_go(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what no handler got to see: above all bytes that are no HTTP."""
+        super().handle_error(request, status, exc, message)  # logs it; raises where an answer has begun
+        text = "this is no valid HTTP request" if status == 400 else "the request could not be served"
+        return error_response(ApiError(status, text, close=True), {"Server": "Lengthwise", HEADER: request_id(request)})
+
+
+def _bound_silence(transport: asyncio.BaseTransport, seconds: float) -> None:
+    """Let the system close a connection whose peer takes nothing, also when everything has been handed to it."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+
+
+class Overflow(asyncio.Protocol):
+    """A connection too many: told so, and closed."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        connection = cast(asyncio.Transport, transport)
+        connection.write(_too_many())
+        # Not closed at once: what it has sent would make the system take back what it was told.
+        asyncio.get_running_loop().call_later(LINGER, connection.abort)
+
+
+def _too_many() -> bytes:
+    body = encode(error_body(ApiError(503, "too many connections (--max-connections)", code="too_many_connections")))
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\nServer: Lengthwise\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Listener(web.BaseSite):
+    """A socket that is bound, and from `start` on listens."""
+
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        sock: socket.socket,
+        limits: ConnectionLimits,
+        ssl_context: SSLContext | None = None,
+    ) -> None:
+        super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
+        self._socket = sock
+        self._limits = limits
+        self._crew = OpenConnections()
+
+    @property
+    def name(self) -> str:
+        return str(self._socket.getsockname())
+
+    async def start(self) -> None:
+        await super().start()
+        self._server = await self._listen(asyncio.get_running_loop())
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractServer:
+        tls, backlog = self._ssl_context, self._backlog
+        timeout = None if tls is None else HANDSHAKE_TIMEOUT
+        if self._socket.family == socket.AF_UNIX:
+            return await loop.create_unix_server(
+                self._connect, sock=self._socket, ssl=tls, backlog=backlog, ssl_handshake_timeout=timeout
+            )
+        return await loop.create_server(
+            self._connect, sock=self._socket, ssl=tls, backlog=backlog, ssl_handshake_timeout=timeout
+        )
+
+    def _connect(self) -> asyncio.Protocol:
+        server = self._runner.server
+        assert server is not None, "it listens only while its runner is set up"
+        if self._crew.open >= self._limits.most:
+            return Overflow()
+        return Connection(server, self._crew, self._limits.send_timeout)

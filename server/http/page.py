@@ -1,0 +1,78 @@
+"""The page at /: the dashboard for browsers, the list of endpoints for everybody else; and the page's parts.
+
+The files are read once, at the start. They load nothing from elsewhere, and their policy forbids it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+
+from aiohttp import web
+
+FOLDER = Path(__file__).parents[1] / "dashboard" / "static"
+TYPES: Mapping[str, str] = MappingProxyType(
+    {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+)
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "Content-Security-Policy": POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",  # asked for again each time, answered by 304 as long as nothing has changed
+    }
+)
+
+
+class Page:
+    """The files, by name."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in TYPES}
+
+    def front(self, request: web.Request) -> web.Response:
+        """What browsers get where others get JSON."""
+        response = self.response(request, "index.html")
+        response.headers["Vary"] = "Accept"
+        return response
+
+    def response(self, request: web.Request, name: str) -> web.Response:
+        """One file; raises HTTPNotFound."""
+        content = self._files.get(name)
+        if content is None:
+            raise web.HTTPNotFound
+        tag = sha256(content).hexdigest()[:32]
+        if any(known.value == tag for known in request.if_none_match or ()):
+            response = web.Response(status=304, headers=HEADERS)
+        else:
+            kind = TYPES[Path(name).suffix]
+            response = web.Response(body=content, content_type=kind, charset="utf-8", headers=HEADERS)
+        response.etag = tag
+        return response
+
+
+PAGE = web.AppKey("page", Page)
+
+
+def wants_page(request: web.Request) -> bool:
+    """Whether the client is a browser that shows pages; `curl` and libraries accept anything, or JSON."""
+    return "text/html" in request.headers.get("Accept", "")
+
+
+async def part(request: web.Request) -> web.Response:
+    """A file that the page asks for."""
+    return request.app[PAGE].response(request, request.match_info["name"])

@@ -1,0 +1,92 @@
+"""What the server foresees of answers, and what it makes of how they ended: one object for handlers and dispatcher.
+
+It knows neither how lengths are predicted nor who learns from them; predictors.py puts that together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from engine.messages import FinishReason, SamplingParams
+from scheduler.assignment import Assignment
+from scheduler.length.cache import CacheCounts, LengthCache
+from scheduler.length.features import LengthQuery
+from scheduler.length.late import LateEstimates
+from scheduler.length.learning import Learning, Lesson
+from scheduler.length.microbatch import Front
+from scheduler.length.oracle import oracle
+from scheduler.length.prediction import Estimate, Prediction, foreseen
+from scheduler.request import Request
+from server.api.service import Revise
+from server.lengths.records import Records
+
+Predict: TypeAlias = Callable[[LengthQuery, SamplingParams, bool], Awaitable[Prediction | None]]
+"""Of an answer, and whether its request will have to queue."""
+
+
+async def nobody(query: LengthQuery, sampling: SamplingParams, queues: bool) -> None:
+    """The Predict of strategies that do not ask."""
+
+
+async def true_length(query: LengthQuery, sampling: SamplingParams, queues: bool) -> Prediction:
+    """The Predict of oracle strategies. Raises NoReplay."""
+    return oracle(sampling)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Who predicts and learns, for whoever publishes how well; None for what is not there."""
+
+    front: Front | None = None
+    learning: Learning | None = None
+    cache: LengthCache | None = None
+    late: LateEstimates = field(default_factory=LateEstimates)
+
+    @property
+    def lessons(self) -> Sequence[Lesson]:
+        """The error of predictions over time, oldest first (Magnus, figure 14)."""
+        return () if self.learning is None else self.learning.lessons
+
+    @property
+    def cached(self) -> CacheCounts | None:
+        """None where there is no length cache."""
+        return None if self.cache is None else self.cache.counts
+
+
+class Lengths:
+    """A Foresight for the handlers; a Ledger and an Observer for the dispatcher. Event loop only."""
+
+    def __init__(self, predict: Predict, records: Records, learned: Learned | None = None) -> None:
+        self.learned = learned or Learned()
+        self._predict = predict
+        self._records = records
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
+        return await self._predict(query, sampling, queues)
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
+        self._records.note(request, query, prediction)
+        if prediction is not None and prediction.late is not None and not request.state.is_final:
+            self.learned.late.expect(request, prediction.late, partial(self._revised, request, query, revise))
+
+    def first_token(self, request: Request, now: float) -> None:
+        """Nothing is learned from when an answer begins."""
+
+    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+        self._records.ended(request, reason, now)
+        self.learned.late.forget(request)
+
+    def finished(self, assignment: Assignment, now: float) -> None:
+        self._records.finished(assignment, now)
+
+    def _revised(self, request: Request, query: LengthQuery, revise: Revise, estimate: Estimate) -> bool:
+        """What came after the request had gone on with a guess; False when it says nothing."""
+        prediction = foreseen(query, estimate)
+        if prediction is None:
+            return False
+        self._records.revise(request, prediction)
+        revise(request, prediction.length, prediction.distribution)
+        return True

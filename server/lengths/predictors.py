@@ -1,0 +1,250 @@
+"""The length predictor's part of the composition root: from flags to somebody who predicts, records and learns.
+
+What predicts works in a process of its own, which starts while the model is loaded. The loops that feed and teach it
+are started here, and all is ended here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from engine.messages import SamplingParams
+from models.catalog.catalog import Catalog, CatalogError, default_cache
+from models.proxy.store import read_manifest
+from scheduler.assembly import StrategyError
+from scheduler.background import background
+from scheduler.clock import Clock
+from scheduler.journal.file import JournalError, Reader
+from scheduler.journal.writer import Journal
+from scheduler.length.cache import CAPACITY, LengthCache
+from scheduler.length.cached import CachedPredictor
+from scheduler.length.features import LengthQuery
+from scheduler.length.history import LengthHistory
+from scheduler.length.late import LateEstimates
+from scheduler.length.learning import Learning, ServedRow
+from scheduler.length.microbatch import LEISURE_SHARE, Front
+from scheduler.length.prediction import Prediction
+from scheduler.length.predictors import Length
+from scheduler.strategy import STRATEGIES
+from server.cli.config import ServeConfig
+from server.lengths.lengths import Learned, Lengths, Predict, nobody, true_length
+from server.lengths.process import PredictorProcess, ProcessFailed, Work
+from server.lengths.proxy_worker import predict_by_proxy
+from server.lengths.records import Ended, Origin, Records
+from server.lengths.worker import NICENESS, Setup
+from server.process.cache_paths import forest_path, journal_path, model_key, proxy_path
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One way to predict in a process."""
+
+    path: Callable[[Path, str], Path]
+    """(cache folder, served model) -> where what was trained is."""
+    work: Work | None
+    """What the process does; None for what it does by itself."""
+    learns: bool
+    """Whether it is taught while it serves."""
+    cache_size: int
+    """Prompts in the length cache, where nobody says. A look-up embeds texts, which is what the forest does anyway."""
+
+
+KINDS: Mapping[Length, Kind] = MappingProxyType(
+    {
+        Length.FOREST: Kind(forest_path, None, learns=True, cache_size=0),
+        Length.PROXY: Kind(proxy_path, predict_by_proxy, learns=False, cache_size=CAPACITY),
+    }
+)
+
+KNOWN: Mapping[Length, Predict] = MappingProxyType({Length.NONE: nobody, Length.ORACLE: true_length})
+"""Where there is nothing to compute."""
+
+
+def length_of(config: ServeConfig) -> Length:
+    """Who predicts. Raises StrategyError where it cannot work like that."""
+    length = Length(config.length_predictor or STRATEGIES[config.strategy].length)
+    if length is Length.ORACLE and not config.allow_replay:
+        raise StrategyError("an oracle needs requests that say how long their answers become: add --allow-replay")
+    return length
+
+
+def fetch_predictor(config: ServeConfig) -> None:
+    """Bring what predicts lengths into the cache, if it is not there. Raises CatalogError and StrategyError."""
+    length = length_of(config)
+    if length not in KINDS:
+        return
+    try:
+        Catalog().resolve(config.embedder)
+        if length is Length.PROXY:
+            read_manifest(proxy_path(default_cache(), config.model))
+    except CatalogError as error:
+        raise CatalogError(f"{error}; or serve without predicted lengths: --length-predictor none") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorContext:
+    """What else there is in the server."""
+
+    held: Callable[[float], None]
+    """Is told of seconds for which a request was held back, waiting for its prediction;"""
+    late: Callable[[float], None]
+    """and of those that one which had gone on went without it."""
+    conditions: str | None = None
+    """Recorded with batches."""
+    shared_cores: bool = True
+    """Whether the model computes where the predictor does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """What predicts, on its way to be ready."""
+
+    kind: Kind
+    process: PredictorProcess
+    started: asyncio.Task[None]
+
+
+@asynccontextmanager
+async def opened_predictor(
+    config: ServeConfig, work: Work | None = None, niceness: int = NICENESS
+) -> AsyncIterator[Predictor | None]:
+    """Start the process that predicts, and do not wait for it; None where none is wanted.
+
+    `work` is what it does in place of its own, for tests; `niceness` is that of the one that grows forests. Raises
+    CatalogError and StrategyError.
+    """
+    kind = KINDS.get(length_of(config))
+    if kind is None:
+        yield None
+        return
+    folder = await asyncio.to_thread(Catalog().resolve, config.embedder)
+    path = kind.path(default_cache(), config.model)
+    setup = Setup(config.embedder, folder, config.embedder_max_tokens, path, niceness=niceness, device=config.device)
+    process = PredictorProcess(setup, work or kind.work)
+    started = asyncio.create_task(process.start(), name="length predictor")
+    try:
+        yield Predictor(kind, process, started)
+    finally:
+        await process.aclose()
+        with suppress(ProcessFailed, asyncio.CancelledError):
+            await started
+
+
+@asynccontextmanager
+async def opened_lengths(
+    config: ServeConfig,
+    predictor: Predictor | None,
+    clock: Clock,
+    surroundings: PredictorContext,
+) -> AsyncIterator[Lengths]:
+    """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be."""
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(_opened_journal(config))
+        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts, surroundings.conditions)
+        if predictor is None:
+            records = Records(origin, journal, lambda ended: None)
+            yield Lengths(KNOWN[length_of(config)], records)
+            return
+        await _until_ready(predictor)
+        yield await _connected(config, predictor, clock, journal, origin, stack, surroundings)
+
+
+async def _connected(
+    config: ServeConfig,
+    predictor: Predictor,
+    clock: Clock,
+    journal: Journal | None,
+    origin: Origin,
+    stack: AsyncExitStack,
+    surroundings: PredictorContext,
+) -> Lengths:
+    """The parts put together, and their loops started."""
+    process, history = predictor.process, LengthHistory()
+    size = predictor.kind.cache_size if config.length_cache_size is None else config.length_cache_size
+    cache = LengthCache(size) if size else None
+    cached = None if cache is None else CachedPredictor(process, process, cache)
+    front = Front(
+        cached or process,
+        history,
+        time_limit=config.prediction_timeout,
+        leisure_share=LEISURE_SHARE if surroundings.shared_cores else 1.0,
+        observe=surroundings.held,
+    )
+    await stack.enter_async_context(background(front.run(), "length front"))
+    learning = await _learning(config, predictor, clock, journal, origin)
+    if learning is not None:
+        await stack.enter_async_context(background(learning.run(), "length learning"))
+
+    def heard(ended: Ended) -> None:
+        history.add(ended.query.instruction, ended.length, cut=not ended.whole)
+        if cached is not None and ended.whole:
+            cached.ended(ended.query, ended.length)
+
+    records = Records(origin, journal, heard)
+
+    async def predict(query: LengthQuery, sampling: SamplingParams, queues: bool) -> Prediction:
+        return await front.predict(query, queues=queues)
+
+    return Lengths(predict, records, Learned(front, learning, cache, LateEstimates(surroundings.late)))
+
+
+async def _until_ready(predictor: Predictor) -> None:
+    """A predictor that does not start is tried again when it is asked; requests go on with guesses meanwhile."""
+    try:
+        await asyncio.shield(predictor.started)
+    except ProcessFailed as error:
+        log.warning("no lengths can be predicted, requests go on with guesses: %s", error)
+
+
+async def _learning(
+    config: ServeConfig, predictor: Predictor, clock: Clock, journal: Journal | None, origin: Origin
+) -> Learning | None:
+    if not predictor.kind.learns or not config.learning_interval:
+        return None
+    if journal is None:
+        log.warning("the forest does not learn from what is served, since --no-journal keeps it from being recorded")
+        return None
+    try:
+        training = await predictor.process.training()
+    except ProcessFailed as error:  # what would be learned from a few rows must not replace what is in the file
+        log.warning("the forest does not learn from what is served: %s", error)
+        return None
+    if training is None:
+        log.info(
+            "there is no forest for %s yet: lengths are guessed from earlier answers until one has grown", origin.model
+        )
+    reader = Reader(journal.path, origin.model)
+    await asyncio.to_thread(_skip, reader, journal.path)
+
+    async def rows() -> Sequence[ServedRow]:
+        return await asyncio.to_thread(reader.served)
+
+    return Learning(rows, predictor.process, clock, training, config.learning_interval)
+
+
+def _skip(reader: Reader, path: Path) -> None:
+    """Only what is served from now on is learned from. A journal that cannot be read is its writer's to set aside."""
+    if path.exists():
+        with suppress(JournalError):
+            reader.skip()
+
+
+@asynccontextmanager
+async def _opened_journal(config: ServeConfig) -> AsyncIterator[Journal | None]:
+    if config.no_journal:
+        yield None
+        return
+    journal = Journal(journal_path(default_cache(), config.journal))
+    journal.start()
+    try:
+        yield journal
+    finally:
+        await asyncio.to_thread(journal.close)

@@ -1,0 +1,234 @@
+"""The length predictor in a process of its own: sentence embedder and forest, beside the server's process.
+
+It is a process because embedding is milliseconds of arithmetic: in the server's own it would take the interpreter's
+lock and OpenMP's threads away from the executors. It ends with the server, also when that is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol, TypeAlias
+
+from scheduler.length.features import FloatMatrix, LengthQuery
+from scheduler.length.forest import Examples, Forest, grow
+from scheduler.length.forest_file import ForestError, manifest, save
+from scheduler.length.learning import ServedRow, is_worse
+from scheduler.length.prediction import Estimate
+from server.lengths.worker import LengthWorker, Recall, Reply, Setup, Swap, Texts, load_embedder, load_forest
+
+log = logging.getLogger(__name__)
+
+GOODBYE = 5.0
+"""Seconds that a process has to end once nobody wants it any more."""
+
+
+class ProcessFailed(RuntimeError):
+    """The predictor's process broke off; the next call starts another."""
+
+
+Work: TypeAlias = "Callable[[Connection[Any, Any], Setup], None]"
+
+
+class Worker(Protocol):
+    """What a predictor's process does with a message; never raises, what goes wrong is the reply."""
+
+    def answer(self, message: Any) -> Reply: ...
+
+
+class PredictorProcess:
+    """A LengthPredictor and a Trainer. Event loop only; never blocks it."""
+
+    def __init__(self, setup: Setup, work: Work | None = None) -> None:
+        """`work` is what the process does instead of growing and asking a forest: the proxy's, or a test's."""
+        self._setup = setup
+        self._work = work or _predict
+        self._thread = ThreadPoolExecutor(1, "length predictor")
+        self._training = ThreadPoolExecutor(1, "length training")
+        self._process: BaseProcess | None = None
+        self._trainer: BaseProcess | None = None
+        self._connection: Connection[Any, Any] | None = None
+        self._up = False  # whether the process has answered, and is not busy with loading any more
+
+    async def start(self) -> None:
+        """Return when it is ready. Raises ProcessFailed with the reason."""
+        await self._call(())
+
+    async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
+        """One estimate for each query. Raises ProcessFailed."""
+        return (await self._call(tuple(queries))).estimates
+
+    async def embed(self, texts: Sequence[str]) -> FloatMatrix:
+        """Texts -> (n, dim), for the length cache. Raises ProcessFailed."""
+        embeddings = (await self._call(Texts(tuple(texts)))).embeddings
+        assert embeddings is not None, "a reply without an error has what was asked for"
+        return embeddings
+
+    async def training(self) -> Examples | None:
+        """What the present forest was grown from; None where there is no forest. Raises ProcessFailed."""
+        return (await self._call(Recall())).examples
+
+    async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
+        """Grow a forest in a further process, keep it in the file, and put it in place, unless it is worse than the
+        present one. Raises ProcessFailed."""
+        loop = asyncio.get_running_loop()
+        if await loop.run_in_executor(self._training, self._grow, training, judges):
+            await self._call(Swap())
+        else:
+            log.info(
+                "a new forest is worse on %d answers held out than the present predictions: they stay", len(judges)
+            )
+
+    async def aclose(self) -> None:
+        """The same as `close`, without keeping the event loop."""
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """End the processes: a forest that is growing is given up, a batch that is under way is waited for a moment."""
+        if self._trainer is not None:
+            self._trainer.terminate()
+        if self._process is not None and not self._up:  # it is still loading
+            self._process.terminate()
+        self._training.shutdown(cancel_futures=True)
+        hung_up = self._thread.submit(self._disconnect)
+        try:
+            hung_up.result(GOODBYE)
+        except TimeoutError:  # it hangs
+            if self._process is not None:
+                self._process.terminate()
+        self._thread.shutdown()
+        if self._process is not None:
+            self._process.join(GOODBYE)
+
+    async def _call(self, message: object) -> Reply:
+        reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)
+        if reply.warning is not None:
+            log.warning("%s", reply.warning)
+        if reply.error is not None:
+            raise ProcessFailed(reply.error)
+        return reply
+
+    def _exchange(self, message: object) -> Reply:
+        try:
+            if self._connection is None:
+                self._up = False
+                self._process, self._connection = _spawn(self._work, self._setup)
+            self._connection.send(message)
+            reply: Reply = self._connection.recv()
+            self._up = True
+        except (EOFError, OSError) as error:
+            self._disconnect()
+            raise ProcessFailed("the length predictor's process is gone") from error
+        return reply
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _grow(self, training: Examples, judges: Sequence[ServedRow]) -> bool:
+        """Whether there is a new forest in the file."""
+        self._trainer, connection = _spawn(_train, self._setup, training, judges)
+        try:
+            with connection:
+                kept, error = connection.recv()
+        except (EOFError, OSError) as gone:
+            raise ProcessFailed("the process that grew a forest is gone") from gone
+        finally:
+            self._trainer.join(GOODBYE)
+        if error is not None:
+            raise ProcessFailed(f"no forest could be grown: {error}")
+        return bool(kept)
+
+
+def _spawn(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection[Any, Any]]:
+    """Run `work(connection, *arguments)` in a new process; both ends notice when the other is gone."""
+    context = multiprocessing.get_context("spawn")  # forking a process with threads is not safe
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs, *arguments), name=work.__name__, daemon=True)
+    # Ctrl-C reaches the whole group, and a process that has yet to be set up would complain of it at length.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with _no_working_directory(os.environ):
+            process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    return process, ours
+
+
+@contextmanager
+def _no_working_directory(environ: MutableMapping[str, str]) -> Iterator[None]:
+    """Processes that are started meanwhile take no module from where the user happens to be, as `python -P`."""
+    before = environ.get("PYTHONSAFEPATH")
+    environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            environ.pop("PYTHONSAFEPATH", None)
+        else:
+            environ["PYTHONSAFEPATH"] = before
+
+
+def _predict(connection: Connection[Any, Any], setup: Setup) -> None:
+    """The predictor's process."""
+    answer_all(connection, partial(_real_worker, setup))
+
+
+def answer_all(connection: Connection[Any, Any], make: Callable[[], Worker]) -> None:
+    """Answer one message after another until the server is gone; where no worker can be made, the first with why."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
+    with suppress(EOFError, OSError):
+        try:
+            worker = make()
+        except Exception as error:
+            connection.recv()
+            connection.send(Reply(error=str(error)))
+            return
+        while True:
+            connection.send(worker.answer(connection.recv()))
+
+
+def _real_worker(setup: Setup) -> LengthWorker:
+    import torch  # here only: the trainer's process and the server's other parts start without
+
+    from server.process.devices import predictor_threads
+
+    embedder = load_embedder(setup.folder, setup.max_tokens)
+    torch.set_num_threads(predictor_threads(setup.device))
+    return LengthWorker(embedder, setup)
+
+
+def _train(
+    connection: Connection[Any, Any], setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()
+) -> None:
+    """The trainer's process: grows one forest, and says whether it is kept, and what went wrong, or None."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(setup.niceness)
+    kept, error = False, None
+    try:
+        forest = grow(training, setup.growth)
+        if not is_worse(forest, _present(setup), judges):
+            save(setup.forest, forest, manifest(setup.embedder, setup.max_tokens, len(training)))
+            kept = True
+    except Exception as trouble:
+        error = f"{type(trouble).__name__}: {trouble}"
+    with suppress(OSError):
+        connection.send((kept, error))
+
+
+def _present(setup: Setup) -> Forest | None:
+    try:
+        return load_forest(setup)
+    except ForestError:
+        return None

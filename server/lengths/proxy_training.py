@@ -1,0 +1,150 @@
+"""One run of `lengthwise train --predictor proxy`: rows -> SSJF's proxy, fine-tuned, measured and kept on disk."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import orjson
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from models.catalog.catalog import Catalog, default_cache
+from models.proxy.network import MAX_TOKENS, Proxy
+from models.proxy.store import save
+from models.proxy.task import Scale, Task, quantile_edges
+from models.proxy.training import History, Lesson, Step, Teaching, teach
+from scheduler.length.conversation import conversation
+from scheduler.length.quality import Quality, quality
+from server.lengths.training import FEWEST, TrainingError, bars_on, query_of, read_files
+from server.process.cache_paths import proxy_path
+
+PAPER: Mapping[Task, tuple[float, float]] = MappingProxyType(
+    {
+        Task.ORDINAL_MSE: (0.477, 0.450),
+        Task.ORDINAL_L1: (0.580, 0.576),
+        Task.CLASSIFICATION: (0.592, 0.590),
+        Task.REGRESSION_MSE: (0.601, 0.602),
+        Task.REGRESSION_L1: (0.615, 0.615),
+    }
+)
+"""SSJF, Table 2: accuracy and F1 over five classes, on answers of LMSYS-Chat-1M of less than 512 tokens."""
+
+WATCHED = 0.1
+"""Share of the rows to learn from that early stopping watches instead."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """Rows to learn from, to watch while learning, and to measure with."""
+
+    learn: Lesson
+    watch: Lesson
+    test: Lesson
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What became of one task."""
+
+    proxy: Proxy
+    history: History
+    quality: Quality
+
+
+def train_proxy(args: argparse.Namespace, cores: int) -> str:
+    """Do what the arguments say; returns the report. Raises CatalogError, RowsError, TrainingError."""
+    if not args.files:
+        raise TrainingError("a proxy learns from texts, which the journal does not keep: name files to train from")
+    torch.set_num_threads(cores)
+    catalog = Catalog()
+    rows = read_files(args, catalog)
+    if len(rows) < FEWEST:
+        raise TrainingError(f"only {len(rows)} rows to train from, {FEWEST} is the least: name more")
+    texts = [conversation(query_of(row)) for row in rows]
+    data = split(texts, np.array([row.length for row in rows], dtype=np.float32), args.holdout, args.seed)
+    folder = catalog.resolve(args.embedder)
+    tasks = [Task(args.task), *(task for task in Task if task != args.task and args.compare_tasks)]
+    with bars_on(Console(stderr=True)) as bars:
+        outcomes = {task: _teach(folder, task, data, args, bars) for task in tasks}
+    path = args.output or proxy_path(default_cache(), args.tokenizer)
+    try:
+        save(path, outcomes[tasks[0]].proxy, encoder=args.embedder, rows=len(data.learn.texts))
+    except OSError as error:
+        raise TrainingError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
+    return _json(outcomes, data, path) if args.json else _report(outcomes, data, path)
+
+
+def split(texts: Sequence[str], lengths: NDArray[np.float32], share: float, seed: int) -> Split:
+    """Hold a share out to measure with, and a tenth of the others to watch, at random."""
+    order = np.random.default_rng(seed).permutation(len(texts))
+    tested = max(1, round(share * len(order)))
+    watched = tested + max(1, round(WATCHED * (len(order) - tested)))
+    parts = (order[watched:], order[tested:watched], order[:tested])
+    return Split(*(Lesson([texts[place] for place in part.tolist()], lengths[part]) for part in parts))
+
+
+def _teach(folder: Path, task: Task, data: Split, args: argparse.Namespace, bars: Progress) -> Outcome:
+    try:
+        scale = Scale.of(task, data.learn.lengths)
+    except ValueError as error:
+        raise TrainingError(f"--task {task}: {error}") from error
+    proxy = Proxy.fresh(folder, task, scale, max_tokens=args.proxy_max_tokens or MAX_TOKENS, seed=args.seed)
+    if torch.cuda.is_available():
+        proxy.network.to("cuda")
+    tasks = {phase: bars.add_task(f"{task}, phase {phase}", total=None) for phase in (1, 2)}
+
+    def watch(step: Step) -> None:
+        bars.update(tasks[step.phase], completed=step.done, total=step.total)
+
+    teaching = Teaching(epochs=args.epochs, seed=args.seed)
+    history = teach(proxy, data.learn, data.watch, teaching, watch)
+    edges = quantile_edges(data.learn.lengths)
+    return Outcome(proxy, history, quality(proxy.predict(data.test.texts), data.test.lengths, edges))
+
+
+def _report(outcomes: Mapping[Task, Outcome], data: Split, path: Path) -> str:
+    table = Table("task", "accuracy", "F1", "MAE", "RMSE", "Kendall's tau", "SSJF, Table 2", title="On rows held out")
+    for task, outcome in outcomes.items():
+        one, paper = outcome.quality, PAPER.get(task)
+        five = ("-", "-") if task is Task.BINARY else (f"{one.accuracy:.3f}", f"{one.f1:.3f}")
+        published = "-" if paper is None else f"{paper[0]:.3f} / {paper[1]:.3f}"
+        table.add_row(task, *five, f"{one.mae:.1f}", f"{one.rmse:.1f}", f"{one.tau:.3f}", published)
+    kept = next(iter(outcomes))
+    bins = Table("rows", "predicted, mean", "actual, mean", title=f"Reliability of {kept}, by predicted length")
+    for one_bin in outcomes[kept].quality.reliability:
+        bins.add_row(str(one_bin.rows), f"{one_bin.predicted:.1f}", f"{one_bin.actual:.1f}")
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(table, bins)
+    rows = (
+        f"{len(data.learn.texts)} rows to learn from, {len(data.watch.texts)} watched, {len(data.test.texts)} held out"
+    )
+    return f"{captured.get()}{rows}; the proxy is in {path}\n"
+
+
+def _json(outcomes: Mapping[Task, Outcome], data: Split, path: Path) -> str:
+    content = {
+        "rows": {"learn": len(data.learn.texts), "watch": len(data.watch.texts), "test": len(data.test.texts)},
+        "proxy": str(path),
+        "kept": str(next(iter(outcomes))),
+        "tasks": {str(task): _figures(task, outcome) for task, outcome in outcomes.items()},
+        "paper": {str(task): {"accuracy": pair[0], "f1": pair[1]} for task, pair in PAPER.items()},
+    }
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def _figures(task: Task, outcome: Outcome) -> dict[str, object]:
+    """JSON has no NaN, and knows no five classes where there are two."""
+    figures = asdict(outcome.quality) | {"losses": asdict(outcome.history)}
+    if math.isnan(outcome.quality.tau):
+        figures["tau"] = None
+    return figures | ({"accuracy": None, "f1": None} if task is Task.BINARY else {})

@@ -1,0 +1,63 @@
+"""What the length predictor's process does where SSJF's proxy predicts: texts to lengths, and to embeddings for the
+length cache.
+
+Started with `PredictorProcess(setup, predict_by_proxy)`, where `setup.forest` is the proxy's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from scheduler.length.conversation import conversation
+from scheduler.length.distribution import LengthDistribution
+from scheduler.length.features import LengthQuery
+from scheduler.length.prediction import Estimate, Source
+from server.lengths.process import answer_all
+from server.lengths.worker import Encoder, Reply, Setup, Texts, load_embedder
+
+if TYPE_CHECKING:
+    from models.proxy.network import Proxy
+
+
+class ProxyWorker:
+    """A Worker."""
+
+    def __init__(self, proxy: Proxy, embedder: Callable[[], Encoder]) -> None:
+        """`embedder` is called when the first texts are to be embedded, since there may be no cache."""
+        self._proxy = proxy
+        self._load_embedder = embedder
+        self._embedder: Encoder | None = None
+
+    def answer(self, message: tuple[LengthQuery, ...] | Texts) -> Reply:
+        """Never raises: what goes wrong is the reply."""
+        try:
+            if isinstance(message, Texts):
+                self._embedder = self._embedder or self._load_embedder()
+                return Reply(embeddings=self._embedder.encode(message.texts))
+            return Reply(self._estimates(message))
+        except Exception as error:
+            return Reply(error=f"{type(error).__name__}: {error}")
+
+    def _estimates(self, queries: tuple[LengthQuery, ...]) -> tuple[Estimate, ...]:
+        if not queries:
+            return ()
+        lengths = self._proxy.predict([conversation(query) for query in queries]).tolist()
+        return tuple(Estimate((), LengthDistribution.certain(length), Source.PROXY) for length in lengths)
+
+
+def predict_by_proxy(connection: Connection[Any, Any], setup: Setup) -> None:
+    """The predictor's process."""
+    answer_all(connection, partial(_worker, setup))
+
+
+def _worker(setup: Setup) -> ProxyWorker:
+    import torch  # in this process only
+
+    from models.proxy.store import load
+    from server.process.devices import predictor_threads
+
+    torch.set_num_threads(predictor_threads(setup.device))
+    return ProxyWorker(load(setup.forest).packed(), partial(load_embedder, setup.folder, setup.max_tokens))

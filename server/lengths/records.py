@@ -1,0 +1,155 @@
+"""What is recorded of requests and batches when they end: entries of the journal, and what the length predictor learns.
+
+It joins what the handlers knew of a request with what became of it. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from engine.messages import REPETITION, FinishReason
+from scheduler.assignment import Assignment
+from scheduler.journal.file import BatchEntry, RequestEntry
+from scheduler.journal.writer import Journal
+from scheduler.length.features import LengthQuery
+from scheduler.length.prediction import Prediction
+from scheduler.request import Request
+from scheduler.serving_time.closed_batch import closed_batch
+from scheduler.serving_time.nearest_lessons import served_batch
+
+CANCELLED = "cancelled"
+"""Outcome of a request that nobody waits for any more; those of others are their finish reasons, and REPETITION."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What all entries of one server have in common."""
+
+    model: str
+    strategy: str
+    prompts: bool = False
+    """Whether texts may be kept."""
+    conditions: str | None = None
+    """Under which batches run here, as `profile_store.digest` tells them; None where nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An answer that nobody broke off."""
+
+    query: LengthQuery
+    length: int
+    whole: bool
+    """Whether it ended by itself, and was not cut off at `max_tokens` or because it repeated itself."""
+
+
+Heard: TypeAlias = Callable[[Ended], None]
+
+
+class Records:
+    """A Ledger and an Observer. Event loop only; neither takes long nor raises."""
+
+    def __init__(self, origin: Origin, journal: Journal | None, heard: Heard) -> None:
+        """`heard` is told of each answer that nobody broke off."""
+        self._origin = origin
+        self._journal = journal
+        self._heard = heard
+        self._open: dict[Request, tuple[LengthQuery, Prediction | None]] = {}
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None) -> None:
+        """A request was submitted, with what was known of it."""
+        self._open[request] = query, prediction
+
+    def revise(self, request: Request, prediction: Prediction) -> None:
+        """Better is known of a request that has not ended."""
+        query, _ = self._open[request]
+        self._open[request] = query, prediction
+
+    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+        noted = self._open.pop(request, None)
+        if noted is None:  # it ended while it was being submitted
+            return
+        query, prediction = noted
+        if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
+            self._heard(Ended(query, request.generated, _is_whole(request, reason)))
+        if self._journal is not None:
+            self._journal.put(request_entry(self._origin, request, query, prediction, reason))
+
+    def finished(self, assignment: Assignment, now: float) -> None:
+        entry = batch_entry(self._origin, assignment)
+        if self._journal is not None and entry is not None:
+            self._journal.put(entry)
+
+
+def request_entry(
+    origin: Origin, request: Request, query: LengthQuery, prediction: Prediction | None, reason: FinishReason | None
+) -> RequestEntry:
+    """A request that has ended, as the journal has it."""
+    times = request.times
+    since = times.arrival
+    return RequestEntry(
+        finished_at=time.time(),
+        model=origin.model,
+        strategy=origin.strategy,
+        outcome=_outcome(request, reason),
+        input_length=request.input_length,
+        user_input_length=query.user_input_length,
+        max_tokens=request.sampling.max_tokens,
+        generated=request.generated,
+        predicted=None if prediction is None else prediction.length,
+        source=None if prediction is None else str(prediction.source),
+        assigned=None if times.assigned is None else times.assigned - since,
+        started=None if times.started is None else times.started - since,
+        first_token=None if times.first_token is None else times.first_token - since,
+        latency=(since if times.end is None else times.end) - since,
+        runs=request.runs,
+        replayed=request.sampling.replay_tokens is not None,
+        features=() if prediction is None else prediction.features_by_now,
+        instruction=query.instruction if origin.prompts else None,
+        user_input=query.user_input if origin.prompts else None,
+    )
+
+
+def _outcome(request: Request, reason: FinishReason | None) -> str:
+    if reason is None:
+        return CANCELLED
+    return REPETITION if _repeated(request) else str(reason)
+
+
+def _is_whole(request: Request, reason: FinishReason) -> bool:
+    if _repeated(request):
+        return False
+    return reason is FinishReason.STOP or request.generated < request.sampling.max_tokens
+
+
+def _repeated(request: Request) -> bool:
+    """Whether the server ended the answer; a client's own stop string of this name is another matter."""
+    return request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
+
+
+def batch_entry(origin: Origin, assignment: Assignment) -> BatchEntry | None:
+    """A batch that has ended, as the journal has it; None when it did not run as planned."""
+    batch = served_batch(assignment)
+    if batch is None:
+        return None
+    closed = closed_batch(assignment)
+    return BatchEntry(
+        finished_at=time.time(),
+        model=origin.model,
+        strategy=origin.strategy,
+        executor=assignment.executor,
+        rows=batch.rows,
+        input_length=batch.input_length,
+        generation_length=batch.generation_length,
+        predicted_length=batch.predicted_length or None,
+        predicted_seconds=batch.predicted_seconds or None,
+        seconds=batch.seconds,
+        iterations=None if closed is None else closed.iterations,
+        fresh_rows=None if closed is None else closed.fresh_rows,
+        fresh_length=None if closed is None else closed.fresh_length,
+        copied_tokens=None if closed is None else closed.copied_tokens,
+        conditions=None if closed is None else origin.conditions,
+    )

@@ -1,0 +1,191 @@
+"""One run of `lengthwise train`: rows -> features -> the ablations of Magnus's Table II -> a forest on disk."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from models.catalog.catalog import Catalog, default_cache
+from models.text import Text, TextError
+from scheduler.journal.file import RequestEntry, read, served
+from scheduler.length.ablation import PAPER, Accuracy, accuracy, grown_trees, predict, split
+from scheduler.length.censored import completed
+from scheduler.length.contest import Contest, Contestant, judge
+from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, Ablation, LengthQuery
+from scheduler.length.forest import Examples, Forest, Growth, grow
+from scheduler.length.forest_file import ForestError, Manifest, load, manifest, save
+from scheduler.length.learning import examples as learnable
+from server.lengths.training_rows import TrainingRow, read_rows
+from server.lengths.worker import embed, load_embedder
+from server.process.cache_paths import forest_path, journal_path, model_key
+
+CHUNK = 64
+"""Rows that are embedded between two strokes of the progress bar."""
+
+FEWEST = 20
+"""Rows below which nothing useful can be learned or measured."""
+
+
+class TrainingError(Exception):
+    """Nothing can be trained; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Material:
+    """Examples, and the task that each belongs to: rows with the same instruction are of one task."""
+
+    examples: Examples
+    tasks: Sequence[str]
+
+
+def train(args: argparse.Namespace, cores: int) -> str:
+    """Do what the arguments say; returns the report. Raises CatalogError, JournalError, RowsError, TrainingError."""
+    console = Console(stderr=True)
+    growth = Growth(trees=args.trees, seed=args.seed, jobs=cores)
+    with bars_on(console) as bars:
+        material, max_tokens = _material(args, bars)
+        if len(material.examples) < FEWEST:
+            raise TrainingError(f"only {len(material.examples)} rows to train from, {FEWEST} is the least: serve more")
+        path = args.output or forest_path(default_cache(), args.tokenizer)
+        results, contest = _measure(material, args, growth, bars, _present(path, args.embedder, max_tokens))
+        if contest.winner is Contestant.NEW:
+            task = bars.add_task("growing the forest", total=growth.trees)
+            forest = grow(material.examples, growth, partial(bars.advance, task))
+            _keep(path, forest, manifest(args.embedder, max_tokens, len(material.examples)))
+    return (_json if args.json else _report)(results, contest, material, path)
+
+
+def _present(path: Path, embedder: str, max_tokens: int) -> Forest | None:
+    """The forest that is in use, to be judged beside a new one; None where none is, or the new one's features are not
+    those that it knows."""
+    try:
+        forest, about = load(path)
+    except ForestError:
+        return None
+    return forest if (about.embedder, about.max_tokens) == (embedder, max_tokens) else None
+
+
+def _keep(path: Path, forest: Forest, about: Manifest) -> None:
+    try:
+        save(path, forest, about)
+    except OSError as error:
+        raise TrainingError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
+
+
+def _material(args: argparse.Namespace, bars: Progress) -> tuple[Material, int]:
+    """What there is to learn from, and how many tokens of a text the embedder reads."""
+    max_tokens = args.embedder_max_tokens
+    if not args.files:
+        return _from_journal(journal_path(default_cache(), args.journal), model_key(args.tokenizer)), max_tokens
+    catalog = Catalog()
+    rows = read_files(args, catalog)
+    embedder = load_embedder(catalog.resolve(args.embedder), max_tokens)
+    task = bars.add_task("embedding", total=len(rows))
+    chunks = []
+    for start in range(0, len(rows), CHUNK):
+        chunk = rows[start : start + CHUNK]
+        chunks.append(embed(embedder, [query_of(row) for row in chunk]))
+        bars.advance(task, len(chunk))
+    features = np.concatenate(chunks) if chunks else np.empty((0, FEATURES), dtype=np.float32)
+    lengths = np.array([row.length for row in rows], dtype=np.float32)
+    return Material(Examples(features, lengths), [row.instruction for row in rows]), embedder.max_tokens
+
+
+def read_files(args: argparse.Namespace, catalog: Catalog) -> list[TrainingRow]:
+    try:
+        text = Text.load(catalog.resolve(args.tokenizer))
+    except TextError as error:
+        raise TrainingError(f"--tokenizer {args.tokenizer}: {error}") from error
+    return _completed([row for path in args.files for row in read_rows(path, text, sample=args.sample, seed=args.seed)])
+
+
+def _completed(rows: list[TrainingRow]) -> list[TrainingRow]:
+    """The same rows, answers that were cut as long as they would have come to."""
+    lengths = np.array([row.length for row in rows], dtype=np.float32)
+    whole = completed(lengths, np.array([row.cut for row in rows], dtype=bool)).round().astype(int).tolist()
+    return [replace(row, length=length) for row, length in zip(rows, whole, strict=True)]
+
+
+def query_of(row: TrainingRow) -> LengthQuery:
+    return LengthQuery(row.instruction, row.user_input, row.user_input_length, row.length)
+
+
+def _from_journal(path: Path, model: str) -> Material:
+    """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
+    own = (entry for entry in read(path, RequestEntry) if entry.model == model)
+    rows = [row for entry in own if (row := served(entry)) is not None]
+    if not rows:
+        raise TrainingError(
+            f"{path} has no answer of {model} that was predicted and not broken off: serve some with "
+            "--length-predictor forest, name another model with --tokenizer, or name files"
+        )
+    return Material(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
+
+
+def _measure(
+    material: Material, args: argparse.Namespace, growth: Growth, bars: Progress, old: Forest | None
+) -> tuple[dict[Ablation, Accuracy], Contest]:
+    """Hold rows out, and tell how well each ablation predicts them, and which forest should be kept."""
+    data = split(material.examples, material.tasks, args.holdout, args.seed)
+    if len(data.test) < 2 or len(data.train) == 0:
+        raise TrainingError("too few rows of each instruction to hold some out: use more rows, or another --holdout")
+    predicted = {}
+    for ablation in Ablation:
+        task = bars.add_task(f"measuring {ablation}", total=grown_trees(ablation, data, growth))
+        predicted[ablation] = predict(ablation, data, growth, partial(bars.advance, task))
+    results = {ablation: accuracy(lengths, data.test.lengths) for ablation, lengths in predicted.items()}
+    return results, judge(data.test, predicted[Ablation.USIN], old)
+
+
+def bars_on(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, *times, console=console, disable=not console.is_terminal, refresh_per_second=4)
+
+
+def _report(results: Mapping[Ablation, Accuracy], contest: Contest, material: Material, path: Path) -> str:
+    table = Table("error in tokens", *Ablation, title="Length prediction on rows held out")
+    table.add_row("MAE", *(f"{one.mae:.1f}" for one in results.values()))
+    table.add_row("RMSE", *(f"{one.rmse:.1f}" for one in results.values()))
+    table.add_row("Kendall's tau", *(f"{one.tau:.3f}" for one in results.values()), end_section=True)
+    for model, errors in PAPER.items():
+        table.add_row(f"Magnus, Table II: {model}", *(f"{error:.1f}" for error in errors))
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(table)
+    tasks = len(set(material.tasks))
+    return f"{captured.get()}{len(material.examples)} rows, {tasks} instructions\n{_verdict(contest, path)}\n"
+
+
+def _verdict(contest: Contest, path: Path) -> str:
+    """Which predictor is kept, and the figures that it is chosen by."""
+    errors = ", ".join(f"{one} {error:.1f}" for one, error in contest.errors.items())
+    kept = {
+        Contestant.NEW: f"the new forest is in {path}",
+        Contestant.OLD: f"the old forest is better and stays in {path}",
+        Contestant.PLAIN: f"no forest beats the user input length, so none is installed; {path} is left as it is",
+    }
+    return f"mean absolute error on {contest.rows} rows held out: {errors}\n{kept[contest.winner]}"
+
+
+def _json(results: Mapping[Ablation, Accuracy], contest: Contest, material: Material, path: Path) -> str:
+    content = {
+        "rows": len(material.examples),
+        "instructions": len(set(material.tasks)),
+        "forest": str(path),
+        "best": str(contest.winner),
+        "installed": contest.winner is Contestant.NEW,
+        "mae": {str(one): error for one, error in contest.errors.items()},
+        "held_out": {str(ablation): asdict(one) for ablation, one in results.items()},
+        "paper": {model: dict(zip(map(str, Ablation), errors, strict=True)) for model, errors in PAPER.items()},
+    }
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()

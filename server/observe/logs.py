@@ -1,0 +1,118 @@
+"""Where log lines go and how they look; and that broken requests cannot flood them.
+
+A line is for people, or one JSON object for programs. In systemd's journal it has its severity in front, as
+sd-daemon(3) has it, and no time, which the journal knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TextIO
+
+import orjson
+from aiohttp.http_exceptions import HttpProcessingError
+
+from server.http.request_id import current_id
+
+TIMED = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+UNTIMED = "%(levelname)s %(name)s: %(message)s"
+
+
+class LogFormat(StrEnum):
+    """How a line looks."""
+
+    HUMAN = "human"
+    JSON = "json"
+
+
+def configure(level: str, format: str = LogFormat.HUMAN) -> None:
+    """Log to standard error from `level` on."""
+    journal = in_journal(sys.stderr, os.environ)
+    formatter: logging.Formatter = logging.Formatter(UNTIMED if journal else TIMED)
+    if format == LogFormat.JSON:
+        formatter = JsonLines()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Prioritised(formatter) if journal else formatter)
+    logging.basicConfig(handlers=[handler], level=level.upper())
+    logging.getLogger("aiohttp.server").addFilter(quiet_broken_requests)
+
+
+def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether what is written goes to systemd's journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    told = environ.get("JOURNAL_STREAM", "")
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return told == f"{status.st_dev}:{status.st_ino}"
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: what happened, where, while which request was served, and the fields of `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "time": _timestamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _printable(record.getMessage()),
+        }
+        request_id = current_id()
+        if request_id is not None:
+            entry["request_id"] = request_id
+        entry |= fields_of(record)
+        if record.exc_info:
+            entry["exception"] = _printable(self.formatException(record.exc_info))
+        return orjson.dumps(entry, default=str).decode()
+
+
+class Prioritised(logging.Formatter):
+    """Another formatter's lines, each with its severity (sd-daemon(3)) in front."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        mark = f"<{_severity(record.levelno)}>"
+        return "\n".join(mark + line for line in self._inner.format(record).split("\n"))
+
+
+def with_fields(**fields: object) -> dict[str, Mapping[str, object]]:
+    """The `extra` of a log call: fields of its own in the JSON form, not shown in the human one."""
+    return {"fields": fields}
+
+
+def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
+    fields: Mapping[str, object] = getattr(record, "fields", {})
+    return fields
+
+
+def quiet_broken_requests(record: logging.LogRecord) -> bool:
+    """Drop what aiohttp logs, a traceback each, for bytes that are not HTTP: anybody can send those at any rate."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
+def _timestamp(moment: float) -> str:
+    """RFC 3339, in UTC, with milliseconds."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
+    return f"{whole}.{int(moment % 1 * 1000):03d}Z"
+
+
+def _severity(level: int) -> int:
+    """syslog's number."""
+    for least, number in ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6)):
+        if level >= least:
+            return number
+    return 7
+
+
+def _printable(text: str) -> str:
+    """Half characters, as paths may have them, are no JSON."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,116 @@
+"""OpenTelemetry spans of the calls that generate, sent to a collector where one is named.
+
+The extra `otel` is imported only then. Names and attributes are those of the conventions for generative AI, and vLLM's
+for latencies; no prompt and no answer is in them. What became of a call, the register knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from server.api.calls.register import CALL, REGISTER
+from server.api.calls.request_status import RequestStatus
+from server.api.errors import error_code
+from server.api.input.admission import generates
+from server.cli.settings import ConfigError
+from server.http.holder import holder_of
+from server.http.request_id import request_id
+from server.version import VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """Where spans go."""
+
+    provider: TracerProvider
+
+    @contextmanager
+    def span(self, request: web.Request) -> Iterator[Span]:
+        """A call's span; what its client sends in `traceparent` is its parent."""
+        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        parent = TraceContextTextMapPropagator().extract(request.headers)
+        tracer = self.provider.get_tracer("lengthwise", VERSION)
+        with tracer.start_as_current_span(f"POST {request.path}", context=parent, kind=SpanKind.SERVER) as span:
+            yield span
+
+    async def close(self, app: web.Application) -> None:
+        """Send what has not been sent. It may take its time, so not on the event loop."""
+        await asyncio.to_thread(self.provider.shutdown)
+
+
+TRACING = web.AppKey("tracing", Tracing)
+
+
+def tracing_to(endpoint: str) -> Tracing:
+    """Spans go there by OTLP over HTTP, in batches, from a thread of its own. Raises ConfigError without it."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        message = "--otlp-traces-endpoint needs OpenTelemetry, which is not installed: pip install 'lengthwise[otel]'"
+        raise ConfigError(message) from None
+    provider = TracerProvider(resource=Resource.create({"service.name": "lengthwise", "service.version": VERSION}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
+    return Tracing(provider)
+
+
+@web.middleware
+async def trace_calls(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A span around each call that generates, where anybody collects them."""
+    tracing = request.app.get(TRACING)
+    if tracing is None or not generates(request):
+        return await handler(request)
+    with tracing.span(request) as span:
+        try:
+            response = await handler(request)
+            span.set_attribute("http.response.status_code", response.status)
+            return response
+        finally:
+            _annotate(span, request)
+
+
+def _annotate(span: Span, request: web.Request) -> None:
+    span.set_attribute("http.route", request.path)
+    span.set_attribute("gen_ai.request.id", request_id(request))
+    code = error_code(request)
+    if code is not None:
+        span.set_attribute("error.type", code)
+    status = request.app[REGISTER].status(request[CALL], holder_of(request)) if CALL in request else None
+    if status is not None:
+        span.set_attributes({name: value for name, value in _attributes(status).items() if value is not None})
+
+
+def _attributes(status: RequestStatus) -> dict[str, str | int | float | None]:
+    """What became of a call. Latencies are seconds."""
+    metrics = status.metrics
+    return {
+        "gen_ai.request.model": status.model,
+        "gen_ai.request.max_tokens": status.max_tokens,
+        "gen_ai.response.id": status.id,
+        "gen_ai.usage.input_tokens": status.prompt_tokens,
+        "gen_ai.usage.output_tokens": status.generated_tokens,
+        "gen_ai.latency.time_in_queue": _seconds(metrics.queue_time_ms),
+        "gen_ai.latency.time_to_first_token": _seconds(metrics.time_to_first_token_ms),
+        "gen_ai.latency.e2e": status.age_s,
+        "lengthwise.state": str(status.state),
+        "lengthwise.predicted_tokens": metrics.predicted_tokens,
+    }
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -1,0 +1,43 @@
+"""Where the server keeps what it learns, below the cache folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from server.cli.settings import ConfigError
+
+
+def journal_path(cache: Path, named: Path | None = None) -> Path:
+    """The journal, which the user may have named."""
+    return named or cache / "journal" / "journal.sqlite3"
+
+
+def require_writable(journal: Path | None) -> None:
+    """Raise ConfigError for a journal that the user named and that cannot be written, before anything is served."""
+    if journal is None:
+        return
+    try:
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        new = not journal.exists()
+        journal.open("ab").close()
+        if new:
+            journal.unlink()  # what writes the journal makes it
+    except OSError as error:
+        message = f"--journal {journal} cannot be written: {error.strerror}; name another file, or give --no-journal"
+        raise ConfigError(message) from None
+
+
+def model_key(model: str) -> str:
+    """What the journal calls a served model, whatever the API calls it."""
+    return Path(model).name
+
+
+def proxy_path(cache: Path, model: str) -> Path:
+    """Where the proxy of a served model is, or would be: another model's answers have other lengths."""
+    return cache / "proxies" / re.sub(r"[^\w.-]", "_", Path(model).name)
+
+
+def forest_path(cache: Path, model: str) -> Path:
+    """The same for its forest."""
+    return cache / "forests" / (re.sub(r"[^\w.-]", "_", Path(model).name) + ".forest")

@@ -1,0 +1,126 @@
+"""What the settings mean on this machine: which devices, how many threads, how much memory for K and V.
+
+It knows torch and the flags that bear on it; it starts nothing and loads nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import psutil
+import torch
+import transformers
+
+from models.network.loader import LoadedModel, LoadError
+from scheduler.strategy import STRATEGIES
+from server.cli.config import ServeConfig
+
+log = logging.getLogger(__name__)
+
+CPU_MEMORY_SHARE = 0.25
+"""Part of the free memory that K and V may take on a CPU, over all executors, unless --kv-cache-memory says."""
+
+SWAP_GIB = 4.0
+"""Most host memory for rows that wait, as vLLM's --swap-space has it, unless --swap-space says."""
+
+SWAP_MEMORY_SHARE = 0.25
+"""Part of the free memory that this may be."""
+
+PREDICTOR_THREADS = 4
+"""At most: a short text's products are too small for more."""
+
+
+def hush_transformers() -> None:
+    """What it reports of a load ends in our own errors; its progress bars are for terminals."""
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def cuda_devices(config: ServeConfig) -> list[str]:
+    there = torch.cuda.device_count() if config.device != "cpu" else 0
+    wanted = config.executors or there
+    if config.device == "cuda" and there == 0:
+        raise LoadError("--device cuda, but no CUDA device is visible: check the driver and CUDA_VISIBLE_DEVICES")
+    if there and wanted > there:
+        raise LoadError(f"--executors {wanted}, but only {there} CUDA devices are visible: one executor drives one")
+    return [f"cuda:{index}" for index in range(wanted if there else 0)]
+
+
+def quantization(config: ServeConfig) -> str:
+    """How weights are kept: as asked for, else as the strategy has it, else `auto`."""
+    return (
+        (STRATEGIES[config.strategy].quantization or "auto") if config.quantization == "auto" else config.quantization
+    )
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def threads(config: ServeConfig) -> int:
+    """CPU threads of one executor: an equal share of the cores that this process may use."""
+    return max(1, cores() // max(1, config.executors))
+
+
+def predictor_threads(device: str) -> int:
+    """CPU threads of the process that predicts lengths, for a --device: one where executors compute on the same cores,
+    a quarter of the cores beside GPUs."""
+    if device == "cpu" or not torch.cuda.is_available():
+        return 1
+    return max(1, min(PREDICTOR_THREADS, cores() // 4))
+
+
+def context_length(config: ServeConfig, model: LoadedModel) -> int:
+    if config.max_model_len is not None and config.max_model_len > model.context_length:
+        raise LoadError(f"--max-model-len {config.max_model_len} exceeds the model's context of {model.context_length}")
+    return config.max_model_len or model.context_length
+
+
+def swap_bytes(config: ServeConfig) -> int:
+    """Host memory for K and V of rows that wait, over all executors."""
+    if config.swap_space is not None:
+        return int(config.swap_space * 2**30)
+    return int(min(SWAP_GIB * 2**30, psutil.virtual_memory().available * SWAP_MEMORY_SHARE))
+
+
+def capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:
+    """Tokens of K and V that the device's memory is to hold, as the flags say."""
+    given = config.kv_cache_memory
+    if given is not None:
+        room = int(given * 2**30)
+    elif model.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(model.device)
+        room = int(config.gpu_memory_utilization * total) - (total - free)
+    else:
+        room = int(psutil.virtual_memory().available * CPU_MEMORY_SHARE) // max(1, config.executors)
+    tokens = room // model.kv.bytes_per_token
+    if tokens < 2:
+        raise LoadError("no memory is left for K and V: free some, or choose a smaller model or dtype")
+    return tokens
+
+
+def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None:
+    """Raise LoadError where the device cannot hold what --kv-cache-memory asks for; log where less than that is of use.
+
+    capacity  tokens that an executor can use: those of --max-num-seqs rows of the longest context, at most
+    """
+    given = config.kv_cache_memory
+    if given is None:
+        return
+    wanted = capacity * model.kv.bytes_per_token / 2**30
+    if model.device.type == "cuda":
+        executors, free = 1, torch.cuda.mem_get_info(model.device)[0] / 2**30
+    else:
+        executors, free = max(1, config.executors), psutil.virtual_memory().available / 2**30
+    if executors * wanted > free:
+        raise LoadError(
+            f"--kv-cache-memory {given:g}: {executors} x {wanted:.1f} GiB of keys and values do not fit into the "
+            f"{free:.1f} GiB that are free: give less, or lower --max-num-seqs or --max-model-len"
+        )
+    if given - wanted > 0.05 * given:
+        rows = f"--max-num-seqs {config.max_num_seqs} rows of the longest context"
+        log.warning("--kv-cache-memory %g: %s need no more than %.1f GiB, which is what is used", given, rows, wanted)

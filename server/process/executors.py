@@ -1,0 +1,83 @@
+"""The engine's part of the composition root: from flags and a loaded model to an executor that can be started."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from engine.executor import Executor
+from engine.forward.batch import RunningBatch
+from engine.forward.graphs import DecodeGraphs, GraphError
+from engine.kv.arena import KvArena
+from engine.kv.host_store import HostStore
+from engine.messages import Deliver, ExecutorInfo
+from engine.pipeline import Pipeline
+from engine.sampling.grammar import Grammars
+from models.network.loader import LoadedModel, LoadError
+from models.text import Text
+from server.cli.config import ServeConfig
+from server.lengths.predictors import KINDS, length_of
+from server.process.devices import capacity_tokens, context_length, require_room, threads
+
+log = logging.getLogger(__name__)
+
+NICENESS = 10
+"""As in nice(1): who competes for a core with a thread of this has nine tenths of it."""
+
+
+def build_executor(
+    config: ServeConfig,
+    index: int,
+    model: LoadedModel,
+    text: Text,
+    store: HostStore,
+    deliver: Deliver,
+    grammars: Grammars | None = None,
+) -> Executor:
+    """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
+    context = context_length(config, model)
+    capacity = min(capacity_tokens(config, model), config.max_num_seqs * context)
+    require_room(config, model, capacity)
+    if config.max_model_len is not None and capacity < context:
+        raise LoadError(
+            f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "
+            "lower it, or give more with --kv-cache-memory or --gpu-memory-utilization"
+        )
+    arena = KvArena(model.kv, capacity, max_rows=config.max_num_seqs)
+    batch = RunningBatch(model, arena, graphs=_graphs(config, model, arena))
+    pipeline = Pipeline(
+        model, text, batch, max_prefill_tokens=config.max_num_batched_tokens, store=store, grammars=grammars
+    )
+    info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
+    if model.device.type == "cuda":
+        return Executor(info, pipeline, deliver)
+    return Executor(info, pipeline, deliver, threads=threads(config), niceness=niceness(config))
+
+
+def niceness(config: ServeConfig) -> int:
+    """By how much threads that compute on a CPU give way to the process that predicts lengths beside them: a step waits
+    for the slowest of its threads, so sharing a core costs it more than to let a prediction be done with."""
+    beside = length_of(config) in KINDS and sys.platform == "linux"  # elsewhere, niceness is a process's
+    return NICENESS if beside else 0
+
+
+def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:
+    """Decode steps captured on a CUDA device; None elsewhere, and where they cannot be had, which the log tells."""
+    if model.device.type != "cuda" or config.enforce_eager:
+        return None
+    begin = time.monotonic()
+    graphs = DecodeGraphs(model, arena)
+    try:
+        with Progress(console=Console(stderr=True)) as bars:
+            task = bars.add_task("capturing CUDA graphs", total=len(graphs))
+            graphs.prepare(lambda: bars.advance(task))
+    except (GraphError, RuntimeError, torch.OutOfMemoryError) as error:
+        log.warning("decoding without CUDA graphs, which costs speed with few rows: %s", error)
+        return None
+    log.info("captured %d CUDA graphs in %.1f s", len(graphs), time.monotonic() - begin)
+    return graphs

@@ -1,0 +1,225 @@
+"""The life of a serving process: take the port, load, listen, wait for a signal, drain, leave.
+
+It knows neither the model nor the endpoints; the composition root opens the service, routes.py the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import uvloop
+from aiohttp import web
+
+from models.catalog.catalog import CatalogError
+from models.network.loader import LoadError
+from models.text import TextError
+from scheduler.assembly import StrategyError
+from scheduler.serving_time.profile_file import ProfileError
+from server.api.health import LIFE
+from server.api.service import Service
+from server.cli.config import ServeConfig
+from server.http.front import OPEN, Front, front_of
+from server.http.listener import Listener
+from server.http.parser import ParserError, require_c_parser
+from server.http.routes import build_app
+from server.observe import logs
+from server.process.notify import Notifier, watched
+from server.process.port import PortError, address_of, explain, is_public, publish, taken, withdraw
+from server.process.rlimit import raise_file_limit
+from server.process.signals import SIGNALS, Signals
+
+log = logging.getLogger(__name__)
+
+GOODBYE = 2.0
+"""Seconds for which handlers may still write after the last request has ended."""
+
+
+Opener: TypeAlias = Callable[[ServeConfig], AbstractAsyncContextManager[Service]]
+"""Loads what the configuration names, and lets it go on leaving."""
+
+
+FAILED = 70
+"""EX_SOFTWARE: what serves is gone, and a new process shall take over."""
+
+
+def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_service: Opener) -> int:
+    """Serve until a signal comes; returns the process's exit code. Raises ConfigError."""
+    logs.configure(config.log_level, config.log_format)
+    notifier = Notifier(os.environ)
+    raise_file_limit(config.max_connections)
+    try:
+        front = front_of(config, os.environ)
+        require_c_parser()
+        # The port is taken first: a minute of fetching and loading should not end in "already in use".
+        with taken(config.host, config.port, config.uds) as port:
+            _warn_if_open(port, front)
+            with _terminable():
+                fetch(config)
+            code = uvloop.run(_serve(config, port, open_service, front, notifier))
+    except (CatalogError, LoadError, TextError, PortError, ParserError, ProfileError, StrategyError) as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        return 1
+    if code == FAILED:
+        _leave_at_once(code)
+    return code
+
+
+def _warn_if_open(port: socket.socket, front: Front) -> None:
+    if is_public(port) and not len(front.access.keys):
+        log.warning("other machines can reach this server, and anybody there may use it: set --api-key-file")
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Signals as exceptions, so that what is half fetched is cleaned up and pip does not outlive us.
+
+    SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
+    """
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _serve(
+    config: ServeConfig, port: socket.socket, open_service: Opener, front: Front, notifier: Notifier
+) -> int:
+    start = time.monotonic()
+    with Signals() as signals:
+        signals.on_first(partial(_leave_loading, config))
+        async with open_service(config) as service:
+            signals.on_first(None)
+            # What is loaded stays: the collector need not look through it again while every stream waits.
+            gc.collect()
+            gc.freeze()
+            async with listening(service, port, front, config.uds) as app:
+                address = _address(config, port, front)
+                tell_limits(service)
+                _announce(service, address, time.monotonic() - start)
+                notifier.ready(f"serving {service.model_id} on {address}")
+                async with watched(notifier, lambda: service.dispatcher.alive):
+                    return await _until_end(app, service, config.shutdown_timeout, signals, notifier)
+
+
+async def _until_end(
+    app: web.Application, service: Service, timeout: float, signals: Signals, notifier: Notifier
+) -> int:
+    """Return when the process shall end, and with which code."""
+    asked = asyncio.create_task(signals.first.wait())
+    died = asyncio.ensure_future(service.dispatcher.death())
+    await asyncio.wait({asked, died}, return_when=asyncio.FIRST_COMPLETED)
+    died.cancel()
+    if not signals.first.is_set():
+        asked.cancel()
+        log.critical("nothing is left that could serve a request: the process ends with code %d", FAILED)
+        notifier.stopping("no executor is left")
+        return FAILED
+    app[LIFE].draining = True
+    notifier.stopping("draining")
+    await drain(service, timeout, signals.second)
+    return 0
+
+
+def _address(config: ServeConfig, port: socket.socket, front: Front) -> str:
+    return f"unix:{config.uds}" if config.uds else address_of(port, "https" if front.tls else "http")
+
+
+def _leave_loading(config: ServeConfig) -> None:
+    """Nothing is lost by leaving at once, and the thread that reads the weights cannot be interrupted otherwise."""
+    if config.uds is not None:
+        withdraw(config.uds)
+    _leave_at_once(0)
+
+
+def _leave_at_once(code: int) -> None:
+    """Without the interpreter's own end, which waits for threads that may never come to theirs."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@asynccontextmanager
+async def listening(
+    service: Service, port: socket.socket, front: Front = OPEN, uds: Path | None = None
+) -> AsyncIterator[web.Application]:
+    """Answer requests on a socket that is bound; a Unix socket gets its name now. Raises PortError."""
+    app = build_app(service, front)
+    runner = web.AppRunner(
+        app,
+        handle_signals=False,
+        handler_cancellation=True,  # a client that leaves must free its row at once, also while it waits
+        shutdown_timeout=GOODBYE,
+    )
+    await runner.setup()
+    try:
+        await _listen(Listener(runner, port, front.connections, front.tls), port)
+        if uds is not None:
+            publish(uds)
+        yield app
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(listener: Listener, port: socket.socket) -> None:
+    try:
+        await listener.start()
+    except OSError as error:  # another process that was loading too has been faster
+        if port.family == socket.AF_UNIX:
+            raise PortError(f"--uds cannot be listened on: {error.strerror}") from None
+        raise PortError(explain(error, *port.getsockname()[:2])) from None
+
+
+def tell_limits(service: Service) -> None:
+    """Log what ends an answer though its request did not ask for it."""
+    if service.default_max_tokens is not None:
+        log.info(
+            "chats and responses without max_tokens end after %d tokens: --default-max-tokens changes that",
+            service.default_max_tokens,
+        )
+    if service.sampling_defaults.max_new_tokens is not None:
+        log.info(
+            "all answers end after %d tokens: max_new_tokens of the model's generation_config.json, or of "
+            "--override-generation-config",
+            service.sampling_defaults.max_new_tokens,
+        )
+
+
+def _announce(service: Service, address: str, seconds: float) -> None:
+    """Tell the user where to go; scripts wait for this line."""
+    executors = "1 executor" if service.executors == 1 else f"{service.executors} executors"
+    print(f"Lengthwise ready on {address} ({service.model_id}, {executors}, {seconds:.1f} s)", flush=True)
+
+
+async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
+    """Let running requests end, for `timeout` seconds or until the user hurries; then end them with an error."""
+    waiting, running = service.dispatcher.requests_waiting, service.dispatcher.requests_running
+    if waiting or running:
+        log.info(
+            "shutting down: %d requests have up to %g s to end; a second signal ends them", waiting + running, timeout
+        )
+    finished = asyncio.ensure_future(service.dispatcher.drain())
+    hurried = asyncio.create_task(hurry.wait())
+    await asyncio.wait({finished, hurried}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not finished.done():
+        service.dispatcher.abort_all("the server is shutting down")
+        await finished

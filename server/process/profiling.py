@@ -1,0 +1,139 @@
+"""From a configuration to a profile: load the model, survey the device, fit, and check the fit on real slices.
+
+It knows all the parts; what they do is theirs. It runs in the thread that calls it, and nothing else may compute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from engine.measure.probe import probe
+from engine.measure.profiler import Cell, Profiler, copied, grid, survey
+from engine.measure.timing import SliceTiming, Timings
+from models.catalog.catalog import Catalog
+from models.network.loader import LoadedModel
+from models.text import Text
+from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors
+from scheduler.serving_time.profile_file import Profile, ProfileError
+from server.cli.config import ServeConfig
+from server.process.conditions import conditions_of
+from server.process.devices import capacity_tokens, context_length, hush_transformers
+from server.process.loading import first_network
+from server.version import VERSION
+
+LONGEST = 2048
+"""Tokens of the longest rows that are measured, unless --max-model-len says: beyond, attention's share of the work
+grows, and a bilinear model that must suit it suits shorter rows less."""
+
+SLICE = 128
+"""Decode iterations of a slice (SCLS, section 5.1)."""
+
+SLICES_SHARE = 0.4
+"""Of the time limit, for slices."""
+
+COPIES = 3
+"""Prompts that are being prefilled are held three times: in their group, as rows cut from it, and in the arena."""
+
+Watch: TypeAlias = Callable[[str, int, int], None]
+"""Is told (phase, steps done, steps in all)."""
+
+Clock: TypeAlias = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much to measure: `points` batch sizes by as many lengths, and `slices` whole slices."""
+
+    points: int
+    slices: int
+
+
+FULL = Effort(points=6, slices=6)
+QUICK = Effort(points=3, slices=2)
+
+
+def make_profile(
+    config: ServeConfig, effort: Effort, time_limit: float, watch: Watch, clock: Clock = time.perf_counter
+) -> Profile:
+    """Measure for about `time_limit` seconds after loading.
+
+    Raises CatalogError, LoadError, TextError, ProfileFailed, and ProfileError when there was too little time.
+    """
+    model, text = _load(config)
+    longest = min(context_length(config, model), config.max_model_len or LONGEST)
+    profiler = Profiler(
+        model,
+        text,
+        capacity_tokens=min(capacity_tokens(config, model) // COPIES, config.max_num_seqs * (longest + SLICE)),
+        max_rows=config.max_num_seqs,
+        chunk_tokens=config.max_num_batched_tokens,
+        clock=clock,
+    )
+    try:
+        cells = grid(config.max_num_seqs, longest, points=effort.points)
+        timings = _survey(profiler, cells, time_limit * (1 - SLICES_SHARE), watch)
+        fitted = fit(timings.prefill, timings.decode, timings.copies)
+    except ValueError as error:
+        raise ProfileError(f"{error}; with too little time, raise --time-limit") from error
+    wanted = slice_cells(
+        (cell for cell in cells if cell.length + SLICE <= longest and profiler.holds(cell.rows, cell.length + SLICE)),
+        fitted,
+        effort.slices,
+        time_limit * SLICES_SHARE,
+    )
+    timings = replace(timings, slices=_slices(profiler, wanted, watch))
+    return Profile(
+        conditions=conditions_of(config, model),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        program=VERSION,
+        model=fitted,
+        errors=fit_errors(fitted, timings),
+        timings=timings,
+    )
+
+
+def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
+    hush_transformers()
+    folder = Catalog().resolve(config.model)
+    text = Text.load(folder)
+    model = first_network(config, folder)
+    probe(model, text)
+    return model, text
+
+
+def _survey(profiler: Profiler, cells: tuple[Cell, ...], time_limit: float, watch: Watch) -> Timings:
+    found, done = [], Counter[str]()
+    for measured in survey(profiler, cells, time_limit):
+        done[measured.phase] += 1
+        total = len(copied(cells)) if measured.phase == "copies" else len(cells)
+        watch(measured.phase, done[measured.phase], total)
+        found.append(measured)
+    prefill, decode, copies = (
+        tuple(one.timing for one in found if one.phase == phase and one.timing is not None)
+        for phase in ("prefill", "decode", "copies")
+    )
+    return Timings(prefill, decode, copies=copies)
+
+
+def slice_cells(cells: Iterable[Cell], model: Bilinear, count: int, seconds: float) -> tuple[Cell, ...]:
+    """Up to `count` cells, evenly spread by cost, the dearest that time allows among them; fewer if time is short."""
+    costs = {cell: model.serve(cell.rows, cell.length, SLICE) for cell in cells}
+    for steps in range(count, 0, -1):
+        affordable = sorted((cell for cell in costs if costs[cell] <= seconds / steps), key=lambda cell: costs[cell])
+        if len(affordable) >= steps:
+            last = len(affordable) - 1
+            return tuple(affordable[last * step // steps] for step in range(1, steps + 1))
+    return ()
+
+
+def _slices(profiler: Profiler, cells: tuple[Cell, ...], watch: Watch) -> tuple[SliceTiming, ...]:
+    timings = []
+    for done, cell in enumerate(cells, start=1):
+        timings.append(SliceTiming(*cell, SLICE, profiler.slice(*cell, SLICE)))
+        watch(f"slices of {SLICE}", done, len(cells))
+    return tuple(timings)

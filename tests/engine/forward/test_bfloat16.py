@@ -1,0 +1,44 @@
+"""In bfloat16 answers may differ where two tokens are nearly as likely; the logits must not, beyond rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from engine.forward.batch import RunningBatch
+from engine.forward.prefill import Prefill
+from engine.kv.arena import KvArena
+from engine.row import Choice, Row
+from models.network.loader import load
+from models.text import Text
+from tests.engine.rows import spec
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_teacher_forced_logits_beside_neighbours_equal_those_of_transformers_alone(
+    tiny_folder: Path, tiny_text: Text, dtype: torch.dtype
+) -> None:
+    """Rows are fed the same tokens either way, whatever their logits say, so that errors cannot hide in the choice."""
+    model = load(tiny_folder, dtype=str(dtype).removeprefix("torch."))
+    network = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=dtype)
+    rows = [Row(spec(row_id, length), tiny_text, frozenset()) for row_id, length in enumerate((40, 7, 19))]
+    forced = [[(11 * row.row_id + 5 * step) % 300 for step in range(12)] for row in rows]
+    batch = RunningBatch(model, KvArena(model.kv, 300, max_rows=3))
+    with torch.inference_mode():
+        for row in rows:
+            group = Prefill(model, [row])
+            while group.rows:
+                ended = group.advance(16)
+            row.accept(Choice(forced[row.row_id][0]))
+            batch.insert(row, ended[0].kv)
+        for step in range(1, 12):
+            logits = batch.step()
+            for place, row in enumerate(list(batch.rows)):
+                tokens = [*row.prompt, *forced[row.row_id][:step]]
+                plain = network(input_ids=torch.tensor([tokens])).logits[0, -1].float()
+                error = float((logits[place] - plain).norm() / plain.norm())
+                assert error < (0.03 if dtype is torch.bfloat16 else 1e-5), (row.row_id, step)
+                row.accept(Choice(forced[row.row_id][step]))

@@ -1,0 +1,155 @@
+"""The heart: whatever happens around a row, it generates what it would generate alone (design, 3.5)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from engine.forward.batch import RunningBatch
+from engine.kv.arena import KvArena
+from engine.kv.row_kv import RowKv
+from engine.messages import NO_LENGTH, Cause, Entry, FinishReason, Overflow, RowId, RowSpec, SamplingParams, Terms
+from engine.pipeline import Pipeline
+from models.network.loader import LoadedModel
+from models.text import Text
+from tests.reference import Reference
+
+
+class Schedule:
+    """A random but repeatable run: arrivals in groups, some cancelled later, until all is done."""
+
+    def __init__(self, seed: int, model: LoadedModel, text: Text, arena: type[KvArena] = KvArena) -> None:
+        self.rng = random.Random(seed)
+        self.model = model
+        capacity, rows = [(300, 12), (1500, 8), (4000, 32)][seed % 3]
+        batch = RunningBatch(model, arena(model.kv, capacity, max_rows=rows), headroom=self.rng.choice([0, 32]))
+        self.pipeline = Pipeline(model, text, batch, max_prefill_tokens=self.rng.choice([8, 64, 512]))
+        self.terms: list[Terms] = [Terms()]
+        self.returned: list[RowId] = []
+        self.causes: set[Cause] = set()
+        self.specs: dict[RowId, RowSpec] = {}
+        self.tokens: dict[RowId, list[int]] = {}
+        self.ended: dict[RowId, FinishReason] = {}
+        self.cancelled: set[RowId] = set()
+
+    def run(self, rows: int) -> None:
+        while len(self.specs) < rows or not self.pipeline.idle or self.returned:
+            if len(self.specs) < rows and self.rng.random() < 0.4:
+                self.admit([self.arrive() for _ in range(self.rng.randint(1, 4))])
+            if self.returned and self.rng.random() < 0.5:
+                some = self.rng.sample(self.returned, self.rng.randint(1, len(self.returned)))
+                self.returned = [row_id for row_id in self.returned if row_id not in some]
+                self.admit([self.specs[row_id] for row_id in some])
+            if self.specs and self.rng.random() < 0.05:
+                self.cancel(self.rng.choice(list(self.specs)))
+            self.turn()
+
+    def admit(self, specs: list[RowSpec]) -> None:
+        self.pipeline.admit(specs, self.rng.choice(self.terms))
+
+    def arrive(self) -> RowSpec:
+        rng, row_id = self.rng, len(self.specs)
+        prompt = tuple(rng.randrange(3, self.model.vocab_size) for _ in range(rng.randint(1, rng.choice([4, 20, 100]))))
+        params = SamplingParams(
+            max_tokens=rng.randint(1, rng.choice([10, 90])), temperature=0, ignore_eos=rng.random() < 0.5
+        )
+        if rng.random() < 0.5:
+            params = replace(
+                params,
+                temperature=rng.choice([0.5, 1.0]),
+                seed=rng.getrandbits(64),
+                top_p=rng.choice([1.0, 0.9]),
+                top_k=rng.choice([0, 20]),
+                min_p=rng.choice([0.0, 0.02]),
+                repetition_penalty=rng.choice([1.0, 1.2]),
+                frequency_penalty=rng.choice([0.0, 0.5]),
+                min_tokens=rng.choice([0, 1]),
+            )
+        self.specs[row_id] = RowSpec(row_id, prompt, params, priority=rng.choice([0, 0, 0, 1, -1]))
+        self.tokens[row_id] = []
+        return self.specs[row_id]
+
+    def cancel(self, row_id: RowId) -> None:
+        if row_id not in self.ended:
+            self.cancelled.add(row_id)
+            self.returned = [other for other in self.returned if other != row_id]
+        self.pipeline.cancel([row_id])
+
+    def turn(self) -> None:
+        for update in self.pipeline.turn():
+            assert update.error is None and update.row_id not in self.cancelled | self.ended.keys()
+            self.tokens[update.row_id] += update.token_ids
+            if update.finish_reason is not None:
+                self.ended[update.row_id] = update.finish_reason
+        self.pipeline.check()
+        for handed_back in self.pipeline.take_handed_back():
+            self.causes.add(handed_back.cause)
+            assert not set(handed_back.row_ids) & (self.ended.keys() | self.cancelled | set(self.returned))
+            self.returned += handed_back.row_ids
+        left = sorted(self.specs.keys() - self.ended)
+        if left and len(self.terms) > 1 and self.rng.random() < 0.1:
+            self.pipeline.pause(self.rng.sample(left, 1))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_row_of_a_random_schedule_generates_what_transformers_generates_for_it_alone(
+    seed: int, tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
+) -> None:
+    schedule = Schedule(seed, tiny_model, tiny_text)
+    schedule.run(rows=30)
+    assert_as_if_alone(schedule, tiny_reference)
+
+
+MIXED = [
+    [Terms(), Terms(keep_kv=NO_LENGTH)],
+    [Terms(entry=Entry.SHAPE), Terms(entry=Entry.SHAPE, keep_kv=NO_LENGTH)],
+    [Terms(), Terms(entry=Entry.SHAPE)],
+    [Terms(closed=True), Terms(closed=True, iterations=7, prefill_together=False)],
+    [Terms(closed=True, iterations=5, keep_kv=range(12)), Terms(closed=True, overflow=Overflow.SPLIT)],
+    [Terms(), Terms(entry=Entry.SHAPE, keep_kv=NO_LENGTH), Terms(closed=True, iterations=3)],
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("terms", MIXED)
+def test_the_same_on_whatever_terms_rows_are_admitted_handed_back_and_admitted_again(
+    seed: int, terms: list[Terms], tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
+) -> None:
+    schedule = Schedule(seed, tiny_model, tiny_text)
+    schedule.terms = terms
+    schedule.run(rows=25)
+    assert_as_if_alone(schedule, tiny_reference)
+    assert schedule.causes, "rows came back"
+    assert schedule.pipeline.batch.arena.live == 0
+
+
+def assert_as_if_alone(schedule: Schedule, tiny_reference: Reference) -> None:
+    assert schedule.ended.keys() | schedule.cancelled == schedule.specs.keys()
+    for row_id, spec in schedule.specs.items():
+        alone = tiny_reference.generate(spec)
+        found = schedule.tokens[row_id]
+        assert found == (alone[: len(found)] if row_id in schedule.cancelled else alone), f"row {row_id}"
+
+
+def test_a_schedule_exercises_every_kind_of_surgery(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """The test above would prove little if no row were ever extracted, or no window ever slid or re-shaped."""
+    seen: set[str] = set()
+
+    class Watched(KvArena):
+        def _slide(self, to: int) -> None:
+            seen.add("slide right" if to > self.start else "slide left")
+            super()._slide(to)
+
+        def reshape(self, rows: int, columns: int) -> None:
+            seen.add("more rows" if rows > self.rows else "more columns")
+            super().reshape(rows, columns)
+
+        def extract(self, row: int) -> RowKv:
+            seen.add("extract")
+            return super().extract(row)
+
+    for seed in range(6):
+        Schedule(seed, tiny_model, tiny_text, Watched).run(rows=30)
+    assert seen == {"slide right", "slide left", "more rows", "more columns", "extract"}

@@ -1,0 +1,172 @@
+"""Prefill in chunks and in company gives what one plain pass over each prompt gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+
+from engine.forward.prefill import Prefill, Prefilled
+from engine.kv.row_kv import RowKv
+from engine.messages import RowSpec, TokenLogprob
+from engine.row import Row
+from models.network.loader import LoadedModel
+from models.text import Text
+from tests.engine.rows import spec
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A prompt through transformers alone: K, V and all logits."""
+
+    kv: RowKv
+    logits: Tensor  # (prompt, vocab)
+
+
+@pytest.fixture(scope="module")
+def network(tiny_folder: Path) -> PreTrainedModel:
+    network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
+    nn.Module.eval(network)
+    return network
+
+
+def plain(network: PreTrainedModel, prompt: Sequence[int]) -> Plain:
+    cache: Any = DynamicCache()
+    with torch.inference_mode():
+        logits = network(input_ids=torch.tensor([prompt]), past_key_values=cache, use_cache=True).logits[0]
+    keys = torch.stack([layer.keys[0] for layer in cache.layers])
+    values = torch.stack([layer.values[0] for layer in cache.layers])
+    return Plain(RowKv(keys, values), logits)
+
+
+def rows_of(model: LoadedModel, text: Text, specs: Sequence[RowSpec]) -> list[Row]:
+    return [Row(one, text, model.end_token_ids) for one in specs]
+
+
+def finish(group: Prefill, chunk: int) -> dict[int, Prefilled]:
+    done: dict[int, Prefilled] = {}
+    while group.rows:
+        before = group.rows.copy()
+        ended = group.advance(chunk)
+        assert [row for row in before if row not in group.rows] == [found.row for found in ended]
+        done |= {found.row.row_id: found for found in ended}
+    return done
+
+
+def assert_same(found: Prefilled, expected: Plain) -> None:
+    assert found.kv.length == len(found.row.prompt)
+    for ours, theirs in (
+        (found.kv.keys, expected.kv.keys),
+        (found.kv.values, expected.kv.values),
+        (found.logits, expected.logits[-1]),
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 20, 64, 10_000])
+def test_ragged_rows_in_chunks_equal_transformers_alone(
+    tiny_model: LoadedModel, tiny_text: Text, network: PreTrainedModel, chunk: int
+) -> None:
+    specs = [spec(row_id, length) for row_id, length in enumerate([5, 24, 1, 17, 24])]
+    done = finish(Prefill(tiny_model, rows_of(tiny_model, tiny_text, specs)), chunk)
+    assert done.keys() == {0, 1, 2, 3, 4}
+    for one in specs:
+        assert_same(done[one.row_id], plain(network, one.prompt))
+
+
+@settings(max_examples=15, deadline=None)
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5), chunk=st.integers(1, 60), data=st.data())
+def test_rows_that_are_dropped_midway_do_not_disturb_the_others(
+    tiny_model: LoadedModel,
+    tiny_text: Text,
+    network: PreTrainedModel,
+    lengths: list[int],
+    chunk: int,
+    data: st.DataObject,
+) -> None:
+    specs = [spec(row_id, length) for row_id, length in enumerate(lengths)]
+    group, done, dropped = (
+        Prefill(tiny_model, rows_of(tiny_model, tiny_text, specs)),
+        dict[int, Prefilled](),
+        set[int](),
+    )
+    while group.rows:
+        if data.draw(st.booleans()):
+            row_id = data.draw(st.integers(0, len(lengths) - 1))
+            if group.drop(row_id) is not None:
+                dropped.add(row_id)
+        if group.rows:
+            done |= {found.row.row_id: found for found in group.advance(chunk)}
+    assert done.keys() | dropped == set(range(len(lengths))) and not done.keys() & dropped
+    for row_id, found in done.items():
+        assert_same(found, plain(network, specs[row_id].prompt))
+
+
+def test_a_chunk_is_at_most_as_many_tokens_as_given_but_at_least_one_column(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    specs = [spec(row_id, length) for row_id, length in enumerate([10, 9, 4])]
+
+    def advances(chunk: int) -> list[list[int]]:
+        group = Prefill(tiny_model, rows_of(tiny_model, tiny_text, specs))
+        return [[found.row.row_id for found in group.advance(chunk)] for _ in range(20) if group.rows]
+
+    assert advances(12) == [[2], [0, 1]]  # 3 rows x 4 columns, then 2 rows x 6 columns
+    assert advances(1) == [[], [], [], [2], [], [], [], [], [1], [0]]
+
+
+def test_dropping_a_row_frees_its_memory(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    group = Prefill(tiny_model, rows_of(tiny_model, tiny_text, [spec(0, 10), spec(1, 6)]))
+    assert group.tokens == 20
+    assert group.drop(7) is None
+    dropped = group.drop(1)
+    assert dropped is not None and dropped.row_id == 1
+    assert (group.tokens, [row.row_id for row in group.rows]) == (10, [0])
+
+
+# Log-probabilities of the prompt
+
+
+def expected_logprobs(logits: Tensor, prompt: Sequence[int]) -> list[float]:
+    lines = logits.log_softmax(dim=-1)
+    return [float(lines[place, token]) for place, token in enumerate(prompt[1:])]
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 16, 27])
+def test_the_log_probabilities_of_a_prompt_are_those_of_a_plain_pass(
+    tiny_model: LoadedModel, tiny_text: Text, network: PreTrainedModel, chunk: int
+) -> None:
+    """Wherever the chunks end, and also when a mate wants none."""
+    specs = [spec(0, 9, prompt_logprobs=0), spec(1, 12), spec(2, 5, prompt_logprobs=3), spec(3, 1, prompt_logprobs=1)]
+    done = finish(Prefill(tiny_model, rows_of(tiny_model, tiny_text, specs)), chunk)
+    assert done[1].row.prompt_logprobs is None
+    for row_id in (0, 2, 3):
+        found, prompt = done[row_id].row.prompt_logprobs, specs[row_id].prompt
+        assert found is not None and found[0] is None
+        reports = [one for one in found[1:] if one is not None]
+        assert [one.token_id for one in reports] == list(prompt[1:])
+        expected = expected_logprobs(plain(network, prompt).logits, prompt)
+        assert [one.logprob for one in reports] == pytest.approx(expected, abs=1e-4)
+
+
+def test_each_token_of_a_prompt_is_ranked_and_has_the_likeliest_beside_it(
+    tiny_model: LoadedModel, tiny_text: Text, network: PreTrainedModel
+) -> None:
+    one = spec(0, 8, prompt_logprobs=2)
+    found = finish(Prefill(tiny_model, rows_of(tiny_model, tiny_text, [one])), 3)[0].row.prompt_logprobs
+    lines = plain(network, one.prompt).logits.log_softmax(dim=-1)
+    assert found is not None and len(found) == 8
+    for place, report in enumerate(found[1:]):
+        assert isinstance(report, TokenLogprob)
+        best = lines[place].topk(2)
+        assert [token for token, _ in report.top] == best.indices.tolist()
+        assert [value for _, value in report.top] == pytest.approx(best.values.tolist(), abs=1e-4)
+        assert report.rank == 1 + int((lines[place] > lines[place, report.token_id]).sum())

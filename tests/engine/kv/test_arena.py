@@ -1,0 +1,261 @@
+"""The arena's surgery: literal pictures first, then random sequences of verbs against plain lists."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine.kv.arena import ArenaFull, KvArena
+from engine.kv.row_kv import RowKv
+from models.network.kv_adapter import KvShape
+
+SHAPE = KvShape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def cells(*marks: float) -> RowKv:
+    """K and V of a row whose every token is filled with its mark; V is the negative of K."""
+    keys = torch.tensor(marks)[None, None, :, None].expand(SHAPE.layers, SHAPE.kv_heads, len(marks), SHAPE.head_dim)
+    return RowKv(keys.clone(), -keys)
+
+
+def marks(kv: RowKv) -> list[float]:
+    assert torch.equal(kv.values, -kv.keys)
+    assert torch.equal(kv.keys, kv.keys[:1, :1, :, :1].expand_as(kv.keys))
+    line: list[float] = kv.keys[0, 0, :, 0].tolist()
+    return line
+
+
+def write(arena: KvArena, *tokens: float) -> None:
+    """One decode step: each live row gets a token."""
+    arena.open()
+    keys = torch.tensor(tokens)[:, None, None, None].expand(len(tokens), SHAPE.kv_heads, 1, SHAPE.head_dim)
+    for layer in range(SHAPE.layers):
+        arena.write(layer, keys, -keys)
+
+
+def enter(arena: KvArena, tokens: list[float], joining: list[list[float]]) -> None:
+    """A step in which rows enter: those that run get a token each, and what does not count is marked -1."""
+    width = arena.open([len(row) for row in joining])
+    fed = torch.tensor([[-1.0] * (width - len(row)) + row for row in ([[token] for token in tokens] + joining)])
+    keys = fed[:, None, :, None].expand(len(fed), SHAPE.kv_heads, width, SHAPE.head_dim)
+    for layer in range(SHAPE.layers):
+        arena.write(layer, keys, -keys)
+
+
+def test_rows_of_different_length_end_at_the_same_column() -> None:
+    arena = KvArena(SHAPE, 24, max_rows=3)
+    arena.insert(cells(1, 2, 3))
+    arena.insert(cells(4))
+    write(arena, 5, 6)
+    assert arena.valid.int().tolist() == [[1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0], [0] * 8]
+    assert marks(arena.extract(0)) == [1, 2, 3, 5]
+    assert marks(arena.extract(1)) == [4, 6]
+
+
+def test_a_row_that_enters_with_its_prompt_leaves_holes_in_the_others() -> None:
+    arena = KvArena(SHAPE, 24, max_rows=3)
+    arena.insert(cells(1, 2))
+    enter(arena, [3], [[4, 5, 6]])
+    write(arena, 7, 8)
+    assert arena.valid.int().tolist() == [[1, 1, 0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0, 0], [0] * 8]
+    assert [marks(arena.extract(0)), marks(arena.extract(1))] == [[1, 2, 3, 7], [4, 5, 6, 8]]
+    assert arena.window == 6
+
+
+def test_what_a_step_of_several_tokens_may_read() -> None:
+    """Each token what is before it in its row; a cell that holds none reads itself alone."""
+    arena = KvArena(SHAPE, 24, max_rows=3)
+    arena.insert(cells(1, 2))
+    arena.open([1, 3])
+    mask = arena.mask(3)
+    assert mask is not None and mask.int()[:, 0].tolist() == [
+        [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 0, 1]],
+        [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]],
+        [[0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 1, 1, 1]],
+    ]
+
+
+def test_a_longer_row_slides_the_window_to_the_right() -> None:
+    arena = KvArena(SHAPE, 16, max_rows=2)
+    arena.insert(cells(1, 2))
+    arena.insert(cells(3, 4, 5, 6))
+    assert (arena.origins, arena.end) == ([2, 0], 4)
+    assert marks(arena.extract(0)) == [1, 2]
+
+
+def test_front_padding_is_released_when_the_longest_row_leaves() -> None:
+    arena = KvArena(SHAPE, 16, max_rows=2)
+    arena.insert(cells(1, 2, 3, 4))
+    arena.insert(cells(5))
+    arena.remove(0)
+    assert (arena.start, arena.window) == (3, 1)
+    assert marks(arena.extract(0)) == [5]
+
+
+def test_the_window_slides_to_the_front_when_it_reaches_the_last_column() -> None:
+    arena = KvArena(SHAPE, 8, max_rows=2)
+    arena.insert(cells(1, 2, 3, 4))
+    arena.insert(cells(5))
+    arena.remove(0)
+    write(arena, 6)
+    assert (arena.origins, arena.end) == ([0], 2)
+    assert marks(arena.extract(0)) == [5, 6]
+
+
+def test_rows_that_fill_the_window_need_no_mask() -> None:
+    arena = KvArena(SHAPE, 16, max_rows=2)
+    arena.insert(cells(1, 2))
+    arena.insert(cells(3, 4))
+    assert arena.mask() is None
+    arena.remove(1)
+    arena.insert(cells(5))
+    mask = arena.mask()
+    assert mask is not None and mask.tolist() == [[[[True, True]]], [[[False, True]]]]
+
+
+def test_a_full_arena_refuses_and_stays_as_it_was() -> None:
+    arena = KvArena(SHAPE, 4, max_rows=1)
+    arena.insert(cells(1, 2, 3, 4))
+    with pytest.raises(ArenaFull):
+        arena.open()
+    with pytest.raises(ArenaFull):
+        arena.insert(cells(9))
+    arena.check()
+    assert marks(arena.extract(0)) == [1, 2, 3, 4]
+
+
+def test_a_dropped_column_leaves_no_trace() -> None:
+    arena = KvArena(SHAPE, 24, max_rows=3)
+    arena.insert(cells(1))
+    before = arena.valid.clone()
+    arena.close(arena.open())
+    arena.close(arena.open([3, 2]), joined=2)
+    assert torch.equal(arena.valid, before) and arena.end == 1
+
+
+def test_a_wiped_row_leaves_nothing_that_could_poison_its_successor() -> None:
+    arena = KvArena(SHAPE, 8, max_rows=1)
+    arena.insert(cells(1, float("nan")))
+    arena.remove(0, wipe=True)
+    arena.check()
+
+
+def test_rows_that_are_wiped_together_leave_nothing_either() -> None:
+    """The last row used to be copied into the place of the first, and its old cells kept their NaN."""
+    arena = KvArena(SHAPE, 12, max_rows=3)
+    for tokens in ((1.0,), (2, float("nan")), (3, float("nan"))):
+        arena.insert(cells(*tokens))
+    arena.remove(1, wipe=True)
+    arena.remove(1, wipe=True)
+    arena.check()
+    assert marks(arena.extract(0)) == [1]
+
+
+class ArenaMachine(RuleBasedStateMachine):
+    """Random surgery; the model is one list of marks a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arena = KvArena(SHAPE, 60, max_rows=5)
+        self.rows: list[list[float]] = []
+        self.fresh = 0
+        self.addresses = (self.arena.keys.data_ptr(), self.arena.values.data_ptr())
+
+    def mark(self) -> float:
+        self.fresh += 1
+        return float(self.fresh)
+
+    @rule(length=st.integers(1, 20))
+    def insert(self, length: int) -> None:
+        row = [self.mark() for _ in range(length)]
+        fits = len(self.rows) < self.arena.rows and max(length, self.arena.window) <= self.arena.columns
+        if not fits:
+            with pytest.raises(ArenaFull):
+                self.arena.insert(cells(*row))
+            return
+        assert self.arena.insert(cells(*row)) == len(self.rows)
+        self.rows.append(row)
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data(), wipe=st.booleans())
+    def remove(self, data: st.DataObject, wipe: bool) -> None:
+        place = data.draw(st.integers(0, len(self.rows) - 1))
+        self.arena.remove(place, wipe=wipe)
+        self.forget(place)
+
+    @precondition(lambda self: self.rows)
+    @rule()
+    def step(self) -> None:
+        if self.arena.window == self.arena.columns:
+            with pytest.raises(ArenaFull):
+                self.arena.open()
+            return
+        tokens = [self.mark() for _ in self.rows]
+        write(self.arena, *tokens)
+        for row, token in zip(self.rows, tokens, strict=True):
+            row.append(token)
+
+    @precondition(lambda self: self.rows and self.arena.window < self.arena.columns)
+    @rule()
+    def failed_step(self) -> None:
+        self.arena.close(self.arena.open())
+
+    @precondition(lambda self: self.arena.window < self.arena.columns)
+    @rule(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=3), fails=st.booleans())
+    def enter(self, lengths: list[int], fails: bool) -> None:
+        rows, columns = len(self.rows) + len(lengths), self.arena.window + max(lengths)
+        if rows > self.arena.rows or columns > self.arena.columns:
+            with pytest.raises(ArenaFull):
+                self.arena.open(lengths)
+            return
+        if fails:
+            self.arena.close(self.arena.open(lengths), len(lengths))
+            return
+        joining = [[self.mark() for _ in range(length)] for length in lengths]
+        tokens = [self.mark() for _ in self.rows]
+        enter(self.arena, tokens, joining)
+        for row, token in zip(self.rows, tokens, strict=True):
+            row.append(token)
+        self.rows += joining
+
+    @rule(rows=st.integers(1, 6), columns=st.integers(1, 60))
+    def reshape(self, rows: int, columns: int) -> None:
+        fits = rows >= len(self.rows) and columns >= self.arena.window and rows * columns <= 60
+        if not fits:
+            with pytest.raises(ArenaFull):
+                self.arena.reshape(rows, columns)
+            return
+        self.arena.reshape(rows, columns)
+        assert (self.arena.rows, self.arena.columns) == (rows, columns)
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def extract_and_restore(self, data: st.DataObject) -> None:
+        place = data.draw(st.integers(0, len(self.rows) - 1))
+        kv = self.arena.extract(place)
+        self.arena.remove(place)
+        row = self.forget(place)
+        assert marks(kv) == row
+        if not self.rows:  # an empty arena has its first proportions again
+            self.arena.reshape(1, kv.length)
+        self.arena.insert(kv)
+        self.rows.append(row)
+
+    def forget(self, place: int) -> list[float]:
+        """The last row moves into the place of the one that leaves."""
+        row, self.rows[place] = self.rows[place], self.rows[-1]
+        self.rows.pop()
+        return row
+
+    @invariant()
+    def holds_exactly_the_rows_of_the_model(self) -> None:
+        self.arena.check()
+        assert (self.arena.keys.data_ptr(), self.arena.values.data_ptr()) == self.addresses
+        assert [marks(self.arena.extract(place)) for place in range(self.arena.live)] == self.rows
+
+
+TestArenaMachine = ArenaMachine.TestCase
+TestArenaMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,111 @@
+"""Which architectures compute through the arena what they compute by themselves; all others are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.measure import probe
+from models.network.kv_adapter import KvStore
+from models.network.loader import LoadedModel, LoadError, load
+from models.text import Text
+from tests.architectures import GROUPED, SIZES, build
+
+GPT2 = {"vocab_size": 320, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.4}
+OPT = {"ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.4}
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
+EXPERTS = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+
+SERVED = {
+    "Llama": GROUPED,
+    "Mistral": {**GROUPED, "head_dim": 16, "sliding_window": 64},
+    "Mixtral": {**GROUPED, "num_local_experts": 4},
+    "Qwen2": GROUPED,
+    "Qwen3": {**GROUPED, "head_dim": 16},
+    "Gemma": {**GROUPED, "head_dim": 8},
+    "Gemma3Text": {**GROUPED, "head_dim": 8, "sliding_window": 64},
+    "Phi": GROUPED,
+    "Phi3": {**GROUPED, "rope_parameters": LONGROPE | {"original_max_position_embeddings": 64}},
+    "Cohere": GROUPED,
+    "Granite": {**GROUPED, "attention_multiplier": 0.2, "logits_scaling": 2.0},
+    "Olmo2": GROUPED,
+    "SmolLM3": GROUPED,
+    "StableLm": GROUPED,
+    "Starcoder2": GROUPED,
+    "Glm4": {**GROUPED, "head_dim": 8},
+    "GPT2": GPT2 | {"scale_attn_by_inverse_layer_idx": True},
+    "GPTNeoX": SIZES,
+}
+REFUSED = {
+    "Bloom": ("does not run", {"vocab_size": 320, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "DeepseekV3": ("does not run", {**GROUPED, **LATENT, **EXPERTS, "num_key_value_heads": 4}),
+    "Falcon": (
+        "cannot be loaded",
+        {"vocab_size": 320, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    ),
+    "Gemma2": ("soft-capped", {**GROUPED, "head_dim": 8}),
+    "GPTJ": ("cannot be loaded", {**GPT2, "rotary_dim": 4}),
+    "Llama4Text": (
+        "chunked_attention",
+        {**GROUPED, "head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 64},
+    ),
+    "Mamba": ("linear_attention", {"vocab_size": 320, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}),
+    "OPT": ("does not run", {**SIZES, **OPT}),
+}
+
+
+@pytest.mark.parametrize("kind", SERVED)
+def test_an_architecture_computes_through_the_arena_what_it_computes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_text: Text, kind: str
+) -> None:
+    """In float32 the error is that of rounding, far below what the probe allows for bfloat16."""
+    monkeypatch.setattr(probe, "TOLERANCE", 1e-4)
+    folder = build(tmp_path, kind, SERVED[kind])
+    probe.probe(load(folder, dtype="float32"), tiny_text)
+
+
+@pytest.mark.parametrize(("kind", "reason", "sizes"), [(kind, *rest) for kind, rest in REFUSED.items()])
+def test_an_architecture_that_cannot_be_served_is_refused_at_start(
+    tmp_path: Path, tiny_text: Text, kind: str, reason: str, sizes: Mapping[str, Any]
+) -> None:
+    folder = build(tmp_path, kind, sizes)
+    with pytest.raises(LoadError, match=reason):
+        probe.probe(load(folder, dtype="float32"), tiny_text)
+
+
+def test_rounding_in_bfloat16_is_no_reason_to_refuse(tiny_folder: Path, tiny_text: Text) -> None:
+    probe.probe(load(tiny_folder, dtype="bfloat16"), tiny_text)
+
+
+class Deaf(LoadedModel):
+    """A network that does not heed one of the things that the engine passes in."""
+
+    ignores = ""
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor | None, store: KvStore, select: Any = None
+    ) -> Tensor:
+        if self.ignores == "positions":
+            positions = torch.zeros_like(positions)
+        if self.ignores == "mask" and mask is not None:
+            mask = torch.ones_like(mask)
+        logits = super().forward(tokens, positions, mask, store, select)
+        return logits * torch.nan if self.ignores == "numbers" else logits
+
+
+@pytest.mark.parametrize("ignores", ["positions", "mask", "numbers"])
+def test_a_network_that_ignores_what_it_is_given_is_found_out(
+    tiny_model: LoadedModel, tiny_text: Text, ignores: str
+) -> None:
+    fields = {name: getattr(tiny_model, name) for name in LoadedModel.__dataclass_fields__}
+    deaf = type("Deaf", (Deaf,), {"ignores": ignores})(**fields)
+    with pytest.raises(LoadError, match="does not compute the same"):
+        probe.probe(deaf, tiny_text)
+    probe.probe(replace(tiny_model), tiny_text)

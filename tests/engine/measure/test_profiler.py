@@ -1,0 +1,185 @@
+"""Measuring a device: a network whose every pass takes a known time on a clock of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.forward.batch import RunningBatch
+from engine.kv.arena import KvArena
+from engine.kv.row_kv import RowKv
+from engine.measure.profiler import REPEATS, Cell, Measured, ProfileFailed, Profiler, copied, grid, survey
+from engine.measure.timing import Timing
+from engine.row import Row
+from models.network.kv_adapter import KvStore
+from models.network.loader import LoadedModel
+from models.text import Text
+from tests.engine.rows import faulty
+
+
+@dataclass
+class Device:
+    """A clock that only the network's passes move, by `cost(rows, columns, whether it was a decode step)`."""
+
+    cost: Callable[[int, int, bool], float]
+    seconds: float = 0.0
+    passes: list[tuple[int, int, bool]] = field(default_factory=list)
+
+    def run(self, store: KvStore, logits: Tensor) -> Tensor:
+        decodes = isinstance(store, KvArena)
+        columns = store.window if isinstance(store, KvArena) else 0
+        self.passes.append((logits.shape[0], columns, decodes))
+        self.seconds += self.cost(*self.passes[-1])
+        return logits
+
+    def clock(self) -> float:
+        return self.seconds
+
+
+def profiler_of(
+    model: LoadedModel, text: Text, device: Device, *, capacity: int = 4000, rows: int = 8, chunk: int = 512
+) -> Profiler:
+    return Profiler(
+        faulty(model, device.run),
+        text,
+        capacity_tokens=capacity,
+        max_rows=rows,
+        chunk_tokens=chunk,
+        clock=device.clock,
+    )
+
+
+def test_a_prefill_is_all_its_chunks(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    device = Device(lambda rows, columns, decodes: 100.0 if decodes else 1.0)
+    profiler = profiler_of(tiny_model, tiny_text, device, chunk=20)
+    assert profiler.prefill(2, 30) == 3.0  # 60 tokens, 20 at a time
+    assert not any(decodes for *_, decodes in device.passes)
+
+
+def test_an_iteration_is_the_median_of_some_around_the_length_it_names(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    device = Device(lambda rows, columns, decodes: rows * columns)
+    timing = profiler_of(tiny_model, tiny_text, device).decode(3, 40)
+    assert timing == Timing(3, 38, 3 * 38)
+    assert device.passes == [(3, columns, True) for columns in range(40 - REPEATS, 41)]
+
+
+def test_copies_are_all_rows_out_and_in_again(
+    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second for each row that leaves, ten for each that comes back; how they came first is not timed."""
+    device, out, into = Device(lambda *_: 0.0), RunningBatch.extract, RunningBatch.insert
+
+    def extract(batch: RunningBatch, row: Row) -> RowKv:
+        device.seconds += 1
+        return out(batch, row)
+
+    def insert(batch: RunningBatch, row: Row, kv: RowKv, **more: bool) -> None:
+        device.seconds += 10
+        assert kv.length == 30
+        into(batch, row, kv, **more)
+
+    monkeypatch.setattr(RunningBatch, "extract", extract)
+    monkeypatch.setattr(RunningBatch, "insert", insert)
+    profiler = profiler_of(tiny_model, tiny_text, device)
+    assert [profiler.copies(3, 30), profiler.copies(2, 30)] == [33, 22]
+    assert not device.passes
+
+
+def test_each_length_is_copied_in_a_batch_but_not_too_much_at_a_time() -> None:
+    cells = tuple(Cell(rows, length) for rows in (1, 32) for length in (9000, 16, 1024))
+    assert copied(cells) == (Cell(8, 16), Cell(4, 1024), Cell(1, 9000))
+    assert copied((Cell(2, 16), Cell(1, 16))) == (Cell(2, 16),)
+
+
+def test_a_slice_is_a_prefill_and_its_iterations_and_leaves_nothing_behind(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    device = Device(lambda rows, columns, decodes: float(columns) if decodes else 1000.0)
+    profiler = profiler_of(tiny_model, tiny_text, device)
+    assert profiler.slice(2, 20, 4) == 1000 + 21 + 22 + 23 + 24
+    assert profiler.slice(2, 20, 4) == 1000 + 21 + 22 + 23 + 24
+
+
+def test_a_network_that_computes_nothing_usable_is_told(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    broken = faulty(tiny_model, lambda store, logits: torch.full_like(logits, torch.nan))
+    profiler = Profiler(broken, tiny_text, capacity_tokens=500, max_rows=2, chunk_tokens=64)
+    with pytest.raises(ProfileFailed, match="try another --dtype"):
+        profiler.prefill(1, 16)
+
+
+def test_the_grid_is_spaced_by_ratio_and_its_cheapest_cell_comes_first() -> None:
+    assert grid(4, 64, points=3) == (
+        Cell(1, 16),
+        Cell(1, 32),
+        Cell(2, 16),
+        Cell(1, 64),
+        Cell(2, 32),
+        Cell(4, 16),
+        Cell(2, 64),
+        Cell(4, 32),
+        Cell(4, 64),
+    )
+
+
+@pytest.mark.parametrize(("rows", "longest"), [(1, 1000), (8, 31)])
+def test_no_grid_lies_between_bounds_too_narrow(rows: int, longest: int) -> None:
+    with pytest.raises(ValueError, match="raise --max-num-seqs or --max-model-len"):
+        grid(rows, longest, points=3)
+
+
+def measured(found: list[Measured], phase: str) -> list[Cell]:
+    return [one.cell for one in found if one.phase == phase and one.timing is not None]
+
+
+def test_a_survey_measures_every_cell_when_there_is_time(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    device = Device(lambda rows, columns, decodes: 0.01)
+    cells = grid(4, 64, points=3)
+    found = list(survey(profiler_of(tiny_model, tiny_text, device), cells, 1e6))
+    assert [one.cell for one in found] == [*copied(cells), *cells, *cells]
+    assert measured(found, "copies") == [Cell(4, 16), Cell(4, 32), Cell(4, 64)]
+    assert measured(found, "prefill") == measured(found, "decode") == list(cells)
+    runs = sum(not decodes for *_, decodes in device.passes)
+    assert runs == len(cells) * (1 + REPEATS)
+
+
+def test_cells_that_would_not_end_in_time_are_passed_over(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """A prefill takes its tokens in seconds, here 16 to 256; of 1,000 seconds, 600 are for prefill."""
+    device = Device(lambda rows, columns, decodes: 1.0 if decodes else 0.0)
+    model_seconds: list[int] = []
+
+    class Slow(Profiler):
+        def prefill(self, rows: int, length: int) -> float:
+            model_seconds.append(rows * length)
+            device.seconds += rows * length
+            return float(rows * length)
+
+    profiler = Slow(
+        faulty(tiny_model, device.run),
+        tiny_text,
+        capacity_tokens=4000,
+        max_rows=4,
+        chunk_tokens=512,
+        clock=device.clock,
+    )
+    found = list(survey(profiler, grid(4, 64, points=3), 1000.0))
+    # Up to 4 x 16, cells take 16, 32, 32, 64, 64 and 64; the first fits twice into its share of 66 s, then each once.
+    assert measured(found, "prefill")[:6] == list(grid(4, 64, points=3))[:6]
+    assert sum(model_seconds) <= 600
+    assert measured(found, "prefill") != list(grid(4, 64, points=3))
+    assert measured(found, "decode") == list(grid(4, 64, points=3))
+
+
+def test_cells_that_do_not_fit_are_passed_over(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    device = Device(lambda rows, columns, decodes: 0.0)
+    cells = grid(4, 64, points=3)
+    found = list(survey(profiler_of(tiny_model, tiny_text, device, capacity=132, rows=4), cells, 100.0))
+    small = [cell for cell in cells if cell.rows * (cell.length + 1) <= 132]
+    assert measured(found, "prefill") == measured(found, "decode") == small
+    assert Cell(4, 64) not in small and len(found) == 2 * len(cells) + 3
+    assert measured(found, "copies") == [Cell(4, 16), Cell(4, 32)]

@@ -1,0 +1,242 @@
+"""Rows with a grammar in a running batch: their answers match it, and nobody else notices."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine.kv.host_store import HostStore
+from engine.messages import (
+    EVERY_LENGTH,
+    NO_LENGTH,
+    Cause,
+    Entry,
+    FinishReason,
+    Grammar,
+    GrammarKind,
+    RowId,
+    RowSpec,
+    RowUpdate,
+    Terms,
+)
+from engine.pipeline import Pipeline
+from engine.sampling.grammar import Compiled, Grammars
+from models.catalog.catalog import DEFAULT_MODEL, Catalog
+from models.network.loader import LoadedModel, load
+from models.text import Text
+from tests.engine.rows import finish, greedy, pipeline_of, spec, tokens_of
+from tests.engine.sampling.grammars import LARK, PERSON, REGEX, SCHEMAS, check_answer, schema
+from tests.reference import Reference
+
+GRAMMARS = [*(schema(one) for one in SCHEMAS.values()), REGEX, LARK]
+
+
+def constrained(row_id: RowId, grammar: Grammar, **sampling: Any) -> RowSpec:
+    """A row that samples at temperature 1 from a grammar."""
+    given = {"temperature": 1.0, "seed": row_id, "ignore_eos": False, "grammar": grammar, **sampling}
+    return replace(spec(row_id, 3 + row_id % 5), sampling=greedy(**{"max_tokens": 400, **given}))
+
+
+def texts_of(updates: list[RowUpdate]) -> dict[RowId, str]:
+    found: dict[RowId, str] = {}
+    for update in updates:
+        found[update.row_id] = found.get(update.row_id, "") + update.text
+    return found
+
+
+def reasons_of(updates: list[RowUpdate]) -> dict[RowId, FinishReason]:
+    return {update.row_id: update.finish_reason for update in updates if update.finish_reason is not None}
+
+
+def alone(model: LoadedModel, text: Text, one: RowSpec) -> list[int]:
+    pipeline = pipeline_of(model, text)
+    pipeline.admit([one])
+    return tokens_of(finish(pipeline))[one.row_id]
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=[*SCHEMAS, "regex", "lark"])
+def test_whatever_is_sampled_matches_the_grammar(tiny_model: LoadedModel, tiny_text: Text, grammar: Grammar) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text, capacity=10_000, rows=16)
+    pipeline.admit([constrained(row_id, grammar) for row_id in range(16)])
+    updates = finish(pipeline)
+    assert set(reasons_of(updates).values()) == {FinishReason.STOP}
+    answers = texts_of(updates)
+    assert len(answers) == 16
+    for answer in answers.values():
+        check_answer(answer, grammar)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 0.0},
+        {"temperature": 2.0},
+        {"top_k": 3},
+        {"top_p": 0.5},
+        {"min_p": 0.5},
+        {"repetition_penalty": 3.0, "frequency_penalty": 2.0, "presence_penalty": -2.0},
+        {"logit_bias": ((5, 100.0), (60, -100.0), (70, 100.0))},
+        {"logprobs": 3, "prompt_logprobs": 1},
+        {"ignore_eos": True},
+        {"min_tokens": 300},
+        {"stop_token_ids": (40, 41, 42)},
+    ],
+    ids=lambda sampling: next(iter(sampling)),
+)
+def test_no_other_parameter_leads_out_of_the_grammar(
+    tiny_model: LoadedModel, tiny_text: Text, sampling: dict[str, Any]
+) -> None:
+    grammars = [schema(SCHEMAS["person"]), schema(SCHEMAS["enum"]), REGEX]
+    pipeline = pipeline_of(tiny_model, tiny_text, capacity=10_000, rows=9)
+    pipeline.admit([constrained(row_id, grammars[row_id % 3], **sampling) for row_id in range(9)])
+    updates = finish(pipeline)
+    answers, reasons = texts_of(updates), reasons_of(updates)
+    for row_id, answer in answers.items():
+        if "stop_token_ids" in sampling:
+            assert reasons[row_id] is FinishReason.STOP  # perhaps in the middle: that is what the client asked for
+        else:
+            assert reasons[row_id] is FinishReason.STOP
+            check_answer(answer, grammars[row_id % 3])
+
+
+def test_a_row_ends_with_the_last_token_that_its_grammar_allows(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """No step is spent on an end token that is the only choice."""
+    pipeline = pipeline_of(tiny_model, tiny_text)
+    pipeline.admit([constrained(0, Grammar(GrammarKind.REGEX, "abc"))])
+    updates = finish(pipeline)
+    tokens = tokens_of(updates)[0]
+    assert tiny_text.decode(tokens) == "abc"
+    assert 2 not in tokens
+    assert updates[-1].finish_reason is FinishReason.STOP
+
+
+def test_an_answer_that_is_cut_short_says_so(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text)
+    pipeline.admit([constrained(0, PERSON, max_tokens=3), constrained(1, PERSON, stop=("na",))])
+    updates = finish(pipeline)
+    assert reasons_of(updates) == {0: FinishReason.LENGTH, 1: FinishReason.STOP}
+    assert texts_of(updates)[1] in ('{"', '{\n"', '{ "') or texts_of(updates)[1].strip(' \t\n{"') == ""
+
+
+def test_plain_rows_beside_constrained_ones_say_what_they_say_alone(
+    tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
+) -> None:
+    plain = [spec(row_id, 4 + row_id, max_tokens=30, temperature=row_id % 2, seed=row_id) for row_id in range(6)]
+    bound = [constrained(row_id, GRAMMARS[row_id % len(GRAMMARS)]) for row_id in range(6, 12)]
+    pipeline = pipeline_of(tiny_model, tiny_text, capacity=10_000, rows=12)
+    pipeline.admit([one for pair in zip(plain, bound, strict=True) for one in pair])
+    tokens = tokens_of(finish(pipeline))
+    for one in plain:
+        assert tokens[one.row_id] == tiny_reference.generate(one)
+    for one in bound:
+        assert tokens[one.row_id] == alone(tiny_model, tiny_text, one)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("keep_kv", [EVERY_LENGTH, NO_LENGTH], ids=["kept", "recomputed"])
+def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
+    tiny_model: LoadedModel, tiny_text: Text, seed: int, keep_kv: range
+) -> None:
+    """Two devices with little memory take the rows from each other at random."""
+    rng, store = random.Random(seed), HostStore()
+    specs = {row_id: constrained(row_id, rng.choice(GRAMMARS)) for row_id in range(8)}
+    grammars = Grammars(tiny_text, tiny_model.vocab_size, tiny_model.end_token_ids)
+    devices = [shared(tiny_model, tiny_text, store, grammars) for _ in range(2)]
+    terms = [Terms(entry=entry, keep_kv=keep_kv) for entry in Entry]
+    for row_id, one in specs.items():
+        devices[row_id % 2].admit([one], rng.choice(terms))
+    tokens: dict[RowId, list[int]] = {row_id: [] for row_id in specs}
+    reasons: dict[RowId, FinishReason] = {}
+    causes: set[Cause] = set()
+    while not all(device.idle for device in devices):
+        for place, device in enumerate(devices):
+            if rng.random() < 0.1:
+                device.pause(rng.sample(sorted(specs), 2))
+            updates = device.turn()
+            device.check()
+            reasons |= reasons_of(updates)
+            for update in updates:
+                tokens[update.row_id] += update.token_ids
+            for handed_back in device.take_handed_back():
+                causes.add(handed_back.cause)
+                other = devices[(place + rng.randint(0, 1)) % 2]
+                other.admit([specs[row_id] for row_id in handed_back.row_ids], rng.choice(terms))
+    assert causes == {Cause.PAUSE}
+    assert set(reasons.values()) == {FinishReason.STOP}
+    for row_id, one in specs.items():
+        assert tokens[row_id] == alone(tiny_model, tiny_text, one)
+        assert one.sampling.grammar is not None
+        check_answer(tiny_text.decode(tokens[row_id]), one.sampling.grammar)
+
+
+def shared(model: LoadedModel, text: Text, store: HostStore, grammars: Grammars) -> Pipeline:
+    """A device that others share rows and grammars with."""
+    own = pipeline_of(model, text, capacity=300, rows=3)
+    return Pipeline(model, text, own.batch, max_prefill_tokens=64, store=store, grammars=grammars)
+
+
+class Broken(Grammars):
+    """One of whose grammars cannot be followed: its matcher has gone wrong already."""
+
+    def compile(self, grammar: Grammar) -> Compiled:
+        compiled = super().compile(grammar)
+        if grammar is REGEX:
+            start = compiled.start.deep_copy()
+            start.consume_token(0)
+            return Compiled(grammar, start)
+        return compiled
+
+
+def test_a_fault_in_a_matcher_ends_its_row_alone(
+    tiny_model: LoadedModel, tiny_text: Text, caplog: pytest.LogCaptureFixture
+) -> None:
+    def tokens_with(grammars: Callable[..., Grammars]) -> tuple[dict[RowId, list[int]], list[RowUpdate]]:
+        own = pipeline_of(tiny_model, tiny_text, capacity=5000)
+        made = grammars(tiny_text, tiny_model.vocab_size, tiny_model.end_token_ids)
+        pipeline = Pipeline(tiny_model, tiny_text, own.batch, max_prefill_tokens=64, grammars=made)
+        pipeline.admit([spec(0, max_tokens=20), constrained(1, REGEX), constrained(2, PERSON)])
+        updates = finish(pipeline)
+        return tokens_of(updates), updates
+
+    sound, _ = tokens_with(Grammars)
+    tokens, updates = tokens_with(Broken)
+    assert reasons_of(updates) == {0: FinishReason.LENGTH, 1: FinishReason.ERROR, 2: FinishReason.STOP}
+    (failed,) = [update for update in updates if update.row_id == 1]
+    assert failed.error is not None and "cannot go on in its grammar" in failed.error
+    assert (tokens[0], tokens[2]) == (sound[0], sound[2])
+    assert "rows failed" in caplog.text
+
+
+def test_a_grammar_that_nobody_compiled_before_and_that_is_wrong_ends_its_row_alone(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text)
+    pipeline.admit([spec(0), constrained(1, Grammar(GrammarKind.REGEX, "("))])
+    assert reasons_of(finish(pipeline)) == {0: FinishReason.LENGTH, 1: FinishReason.ERROR}
+
+
+def is_cached(name: str) -> bool:
+    return any(one.name == name and one.cached for one in Catalog().known())
+
+
+@pytest.mark.usefixtures("all_cores")
+def test_a_real_model_s_answers_match_their_schemas() -> None:
+    if not is_cached(DEFAULT_MODEL):
+        pytest.skip(f"{DEFAULT_MODEL} is not in the cache: `lengthwise models fetch` brings it")
+    folder = Catalog().resolve(DEFAULT_MODEL)
+    model, text = load(folder), Text.load(folder)
+    prompt = tuple(text.encode_chat([{"role": "user", "content": "Invent something and describe it as JSON."}]))
+    short = [schema(SCHEMAS[name]) for name in ("person", "enum", "list")]
+    specs = [replace(constrained(place, one, max_tokens=100), prompt=prompt) for place, one in enumerate(short)]
+    pipeline = pipeline_of(model, text, capacity=800, rows=len(specs), chunk=256)
+    pipeline.admit(specs)
+    updates = [update for _ in iter(lambda: pipeline.idle, True) for update in pipeline.turn()]
+    assert set(reasons_of(updates).values()) == {FinishReason.STOP}
+    for row_id, answer in texts_of(updates).items():
+        grammar = specs[row_id].sampling.grammar
+        assert grammar is not None
+        check_answer(answer, grammar)

@@ -1,0 +1,261 @@
+"""Grammars and the rows' ways through them: what may follow, what is kept, what is told of a bad one."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.messages import Grammar, GrammarKind
+from engine.sampling.grammar import Compiled, GrammarError, GrammarFault, Grammars, Matcher
+from engine.sampling.masks import unpack
+from models.network.loader import LoadedModel
+from models.text import Text
+from tests.engine.sampling.grammars import END_TOKEN, LARK, PERSON, REGEX, grammars_of, schema
+
+
+@pytest.fixture(scope="module")
+def grammars(tiny_model: LoadedModel, tiny_text: Text) -> Grammars:
+    return grammars_of(tiny_model, tiny_text)
+
+
+def tokens_of(matcher: Matcher, tokens: list[int], barred: frozenset[int] = frozenset()) -> set[int]:
+    """What may follow an answer."""
+    return set(np.flatnonzero(np.unpackbits(matcher.allowed(tokens, barred), bitorder="little")).tolist())
+
+
+def texts_of(matcher: Matcher, text: Text, tokens: list[int]) -> set[str]:
+    return {text.token_text(token) for token in tokens_of(matcher, tokens)}
+
+
+def accepts(grammars: Grammars, grammar: Grammar, text: Text, answer: str) -> bool:
+    """Whether the grammar lets an answer be said, and end."""
+    matcher, tokens = Matcher(grammars, grammar), text.encode(answer)
+    try:
+        matcher.follow(tokens)
+    except GrammarFault:
+        return False
+    return matcher.complete or END_TOKEN in tokens_of(matcher, tokens)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "right", "wrong"),
+    [
+        (
+            PERSON,
+            ['{"name": "Ada", "age": 36}', '{\n  "name": "",\n  "age": -1\n}'],
+            ['{"age": 36}', '{"name": 1}', "x"],
+        ),
+        (REGEX, ["yes", "no"], ["yess", "maybe", ""]),
+        (LARK, ["ab", "abab"], ["a", "ba"]),
+    ],
+    ids=["schema", "regex", "lark"],
+)
+def test_an_answer_is_let_through_if_it_matches(
+    grammars: Grammars, tiny_text: Text, grammar: Grammar, right: list[str], wrong: list[str]
+) -> None:
+    assert [accepts(grammars, grammar, tiny_text, one) for one in right] == [True] * len(right)
+    assert [accepts(grammars, grammar, tiny_text, one) for one in wrong] == [False] * len(wrong)
+
+
+KAWI_ONE = "\U00011f51"
+"""A digit since Unicode 15: to clients whose libraries are older, no digit."""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        (r"\d{2}", ["07"], ["0\u0667", KAWI_ONE * 2]),
+        (r"[\dx]+", ["0x7"], ["\u0667", "y"]),
+        (r"[^\d]", ["x", "\u0667"], ["7"]),
+        (r"\D", ["x", "\u0667"], ["7"]),
+        (r"\w+", ["a_1"], ["\u00e9", KAWI_ONE, "-"]),
+        (r"\W", ["-", "\u00e9"], ["a"]),
+        (r"\\d", [r"\d"], ["7", r"\7"]),
+        (r"\\\d", [r"\7"], [r"\d"]),
+    ],
+)
+def test_classes_of_patterns_are_those_of_json_schema(
+    grammars: Grammars, tiny_text: Text, pattern: str, right: list[str], wrong: list[str]
+) -> None:
+    bare, quoted = Grammar(GrammarKind.REGEX, pattern), schema({"type": "string", "pattern": f"^(?:{pattern})$"})
+    for one in (*right, *wrong):
+        found = (accepts(grammars, bare, tiny_text, one), accepts(grammars, quoted, tiny_text, dumped(one)))
+        assert found == (one in right, one in right), one
+
+
+def dumped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def test_white_space_between_the_tokens_of_json_is_bounded(grammars: Grammars, tiny_text: Text) -> None:
+    """A model that does not know what to say next would fill the whole answer with it."""
+    assert accepts(grammars, PERSON, tiny_text, '{\n    "name": "", "age": 1}')
+    assert not accepts(grammars, PERSON, tiny_text, '{  "name": "", "age": 1}')
+    assert not accepts(grammars, PERSON, tiny_text, '{\n\n"name": "", "age": 1}')
+
+
+def test_only_the_end_token_may_follow_what_may_end_there_alone(grammars: Grammars, tiny_text: Text) -> None:
+    matcher = Matcher(grammars, Grammar(GrammarKind.REGEX, "ab?"))
+    assert texts_of(matcher, tiny_text, []) == {"a"}
+    answer = tiny_text.encode("a")
+    assert texts_of(matcher, tiny_text, answer) == {"b", "<|im_end|>"}
+    assert not matcher.complete
+    matcher.follow([*answer, *tiny_text.encode("b")])
+    assert matcher.complete
+
+
+def test_the_end_token_completes_an_answer_that_could_go_on(grammars: Grammars, tiny_text: Text) -> None:
+    matcher = Matcher(grammars, Grammar(GrammarKind.REGEX, "a*"))
+    matcher.follow([*tiny_text.encode("a"), END_TOKEN])
+    assert matcher.complete
+
+
+def test_what_is_barred_is_left_out_unless_nothing_else_may_follow(grammars: Grammars, tiny_text: Text) -> None:
+    (letter,) = tiny_text.encode("b")
+    matcher, answer = Matcher(grammars, Grammar(GrammarKind.REGEX, "ab?")), tiny_text.encode("a")
+    assert tokens_of(matcher, answer, frozenset({END_TOKEN})) == {letter}
+    assert tokens_of(matcher, answer, frozenset({END_TOKEN, letter})) == {END_TOKEN, letter}
+
+
+def test_a_token_that_is_not_allowed_is_a_fault_now_and_ever_after(grammars: Grammars, tiny_text: Text) -> None:
+    matcher = Matcher(grammars, REGEX)
+    with pytest.raises(GrammarFault, match="cannot go on"):
+        matcher.follow(tiny_text.encode("q"))
+    with pytest.raises(GrammarFault):
+        matcher.allowed([], frozenset())
+
+
+def test_a_matcher_that_begins_late_catches_up(grammars: Grammars, tiny_text: Text) -> None:
+    tokens = tiny_text.encode('{"name": "Ada')
+    early, late = Matcher(grammars, PERSON), Matcher(grammars, PERSON)
+    for count in range(len(tokens) + 1):
+        early.follow(tokens[:count])
+    assert tokens_of(early, tokens) == tokens_of(late, tokens)
+
+
+def test_rows_of_one_grammar_do_not_disturb_each_other(grammars: Grammars, tiny_text: Text) -> None:
+    first, second = Matcher(grammars, REGEX), Matcher(grammars, REGEX)
+    first.follow(tiny_text.encode("ye"))
+    assert texts_of(second, tiny_text, []) == {"y", "n"}
+    assert "s" in texts_of(first, tiny_text, tiny_text.encode("ye"))
+
+
+# What is kept
+
+
+def test_a_grammar_is_compiled_once(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    grammars = grammars_of(tiny_model, tiny_text)
+    assert grammars.compile(PERSON) is grammars.compile(schema({**PERSON_AGAIN}))
+
+
+PERSON_AGAIN = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def test_only_so_many_are_kept_besides_those_in_use(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    grammars = grammars_of(tiny_model, tiny_text, size=2)
+    held = grammars.compile(PERSON)
+    for length in range(1, 6):
+        grammars.compile(Grammar(GrammarKind.REGEX, f"a{{{length}}}"))
+    gc.collect()
+    assert len(grammars) == 3
+    assert grammars.compile(PERSON) is held
+    del held
+    for length in range(1, 6):
+        grammars.compile(Grammar(GrammarKind.REGEX, f"a{{{length}}}"))
+    gc.collect()
+    assert len(grammars) == 2
+
+
+def test_threads_may_compile_and_copy_side_by_side(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    grammars, tokens, failures = grammars_of(tiny_model, tiny_text, size=1), tiny_text.encode('{"name"'), []
+
+    def work(number: int) -> None:
+        for turn in range(20):
+            try:
+                Matcher(grammars, PERSON).follow(tokens)
+                grammars.compile(Grammar(GrammarKind.REGEX, f"a{{{1 + (number + turn) % 5}}}"))
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+# What is wrong with a grammar
+
+
+@pytest.mark.parametrize(
+    ("grammar", "said"),
+    [
+        (schema({"type": "strange"}), "strange"),
+        (schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
+        (schema({"type": "integer", "minimum": 2, "maximum": 1}), "minimum"),
+        (schema({"$ref": "http://example.org/other"}), "example.org"),
+        (Grammar(GrammarKind.JSON_SCHEMA, "{"), "EOF"),
+        (Grammar(GrammarKind.REGEX, "a("), "unclosed"),
+        (Grammar(GrammarKind.REGEX, "(?=a)b"), "look-ahead"),
+        (Grammar(GrammarKind.LARK, "start: nothing"), "nothing"),
+        (Grammar(GrammarKind.LARK, 'root ::= "a"'), "Expected"),
+    ],
+    ids=lambda value: value.text[:30] if isinstance(value, Grammar) else value,
+)
+def test_a_bad_grammar_is_told_in_one_line(grammars: Grammars, grammar: Grammar, said: str) -> None:
+    for attempt in (grammars.compile, grammars.check):
+        with pytest.raises(GrammarError, match=said) as caught:
+            attempt(grammar)
+        assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar(GrammarKind.REGEX, r"[^\s\S]"),
+        Grammar(GrammarKind.REGEX, "[a&&b]c"),
+        Grammar(GrammarKind.LARK, r"start: /[^\s\S]/"),
+        Grammar(GrammarKind.LARK, 'start: start "a"'),
+    ],
+    ids=lambda grammar: grammar.text,
+)
+def test_a_grammar_that_no_text_matches_is_refused(grammars: Grammars, grammar: Grammar) -> None:
+    with pytest.raises(GrammarError, match="^no text matches it$"):
+        grammars.compile(grammar)
+
+
+def test_what_cannot_be_enforced_is_passed_over_where_the_client_wants_that(grammars: Grammars) -> None:
+    unique = Grammar(GrammarKind.JSON_SCHEMA, '{"type": "array", "uniqueItems": true}', lenient=True)
+    grammars.check(unique)
+    assert isinstance(grammars.compile(unique), Compiled)
+
+
+def test_a_tokenizer_that_the_library_cannot_read_is_told_to_the_client() -> None:
+    class Strange:
+        def to_json(self) -> str:
+            return '{"model": "of a kind that nobody knows"}'
+
+    with pytest.raises(GrammarError, match="cannot be constrained"):
+        Grammars(Strange(), 10, {1}).compile(REGEX)
+
+
+# Bits
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=64, max_size=64), min_size=1, max_size=4), st.integers(1, 64))
+def test_bits_become_booleans(rows: list[list[bool]], width: int) -> None:
+    packed = torch.from_numpy(np.packbits(np.array(rows), axis=1, bitorder="little"))
+    assert unpack(packed, width).tolist() == [row[:width] for row in rows]

@@ -1,0 +1,29 @@
+"""Outcomes for tests, written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loadgen.client.outcome import Outcome, Status
+
+DONE = Outcome(0, "completed", 0.0, 0.0, (1.0,), 1.0, 1, 1)
+
+
+def completed(
+    token_times: tuple[float, ...], *, tokens: int, prompt: int = 10, scheduled: float = 0.0, sent: float | None = None
+) -> Outcome:
+    """A completed request that ends with its last output."""
+    return replace(
+        DONE,
+        scheduled=scheduled,
+        sent=scheduled if sent is None else sent,
+        token_times=token_times,
+        end=token_times[-1],
+        output_tokens=tokens,
+        prompt_tokens=prompt,
+    )
+
+
+def ended(status: Status, sent: float = 0.0, end: float = 1.0) -> Outcome:
+    """A request that did not complete."""
+    return replace(DONE, status=status, sent=sent, end=end, token_times=(), output_tokens=0)

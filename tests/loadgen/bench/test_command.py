@@ -1,0 +1,165 @@
+"""`lengthwise bench` as a program: against a live server of ours, and against scripted ones."""
+
+from __future__ import annotations
+
+import json
+import signal
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.program import PROGRAM
+from server.cli import main as cli
+from tests.loadgen.scripted import HEAD, Answer, chunk, finish, plain, said, scripted, stream, usage
+
+ROOT = Path(__file__).parents[3]
+MODELS = plain("200 OK", b'{"data":[{"id":"org/m"}]}')
+WHOLE = stream(said("a"), said("b"), finish(), usage(5, 2))
+RANDOM = ("--dataset-name", "random", "--random-input-len", "8", "--random-output-len", "6")
+
+
+async def start(*flags: str) -> Process:
+    return await create_subprocess_exec(*PROGRAM, "bench", *flags, cwd=ROOT, stdout=PIPE, stderr=PIPE)
+
+
+async def bench(*flags: str) -> tuple[int | None, str, str]:
+    """Exit code, output and errors of the command."""
+    process = await start(*flags)
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+def only_result(folder: Path) -> Any:
+    (file,) = folder.glob("*.json")
+    return json.loads(file.read_text())
+
+
+def shown(out: str) -> dict[str, str]:
+    """The lines of the table with a figure."""
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if "│" in line]
+    return {name: value for name, value in cells if value}
+
+
+async def test_our_own_server_from_end_to_end(live_url: str, tmp_path: Path) -> None:
+    flags = ["--num-prompts", "6", "--request-rate", "50", "--random-vocab-size", "200", "--goodput", "e2el:60000"]
+    code, out, err = await bench(
+        "--base-url", live_url, *RANDOM, *flags, "--save-detailed", "--result-dir", str(tmp_path), "--metadata", "k=v"
+    )
+    assert code == 0, err
+    saved = only_result(tmp_path)
+    assert (saved["completed"], saved["failed"], saved["rejected"], saved["cancelled"]) == (6, 0, 0, 0)
+    assert (saved["model_id"], saved["k"], saved["num_prompts"], saved["interrupted"]) == ("tiny", "v", 6, False)
+    # The workload says how many tokens there are; ignore_eos comes with it.
+    assert (saved["input_lens"], saved["output_lens"], saved["uncounted"]) == ([8] * 6, [6] * 6, 0)
+    assert (saved["total_input_tokens"], saved["total_output_tokens"]) == (48, 36)
+    assert saved["request_goodput"] == saved["request_throughput"] == pytest.approx(6 / saved["duration"])
+    assert 0 < saved["mean_ttft_ms"] <= saved["mean_e2el_ms"] <= saved["mean_jct_ms"]
+    assert saved["p99_tpot_ms"] > 0 and 0 < saved["jain_fairness_index"] <= 1
+    assert all(start >= due for start, due in zip(saved["start_times"], saved["scheduled_times"], strict=True))
+    assert saved["client_cpu_percent"] > 0
+    table = shown(out)
+    assert (table["Successful requests:"], table["Total generated tokens:"]) == ("6", "36")
+    assert table["P99 TTFT (ms):"] == f"{saved['p99_ttft_ms']:.2f}"
+
+
+async def test_chats_against_our_own_server(live_url: str) -> None:
+    flags = ["--dataset-name", "builtin", "--max-output-len", "4", "--max-input-len", "64", "--num-prompts", "3"]
+    code, out, err = await bench("--base-url", live_url, *flags, "--max-concurrency", "1")
+    assert code == 0, err
+    assert shown(out)["Peak concurrent requests:"] == "1"
+
+
+async def test_the_file_has_the_keys_of_vllm_and_a_name_like_its_own(tmp_path: Path) -> None:
+    async with scripted(MODELS, WHOLE) as server:
+        flags = ["--request-rate", "inf", "--num-prompts", "2", "--metric-percentiles", "99,99.9"]
+        code, _, err = await bench("--base-url", server.url, *RANDOM, *flags, "--result-dir", str(tmp_path))
+    assert code == 0, err
+    saved = only_result(tmp_path)
+    keys = {
+        *("date", "backend", "label", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency"),
+        *("duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput"),
+        *("request_goodput", "output_throughput", "total_token_throughput", "max_output_tokens_per_s"),
+        "max_concurrent_requests",
+    }
+    spreads = [
+        f"{figure}_{metric}_ms"
+        for metric in ("ttft", "tpot", "itl", "e2el")
+        for figure in ("mean", "median", "std", "p99", "p99.9")
+    ]
+    assert keys.union(spreads) <= set(saved)
+    assert (saved["request_rate"], saved["model_id"], saved["request_goodput"]) == ("inf", "org/m", None)
+    assert "ttfts" not in saved
+    (file,) = tmp_path.iterdir()
+    assert file.name == f"lengthwise-infqps-m-{saved['date']}.json"
+
+
+async def test_what_did_not_complete_is_counted_apart_and_told() -> None:
+    broken = Answer([HEAD, chunk(said("a"))], "close")
+    full = plain("429 Too Many Requests", b'{"error":{"message":"full"}}', "Retry-After: 1")
+    flags = ["--num-warmups", "0", "--num-prompts", "4", "--max-concurrency", "1"]
+    async with scripted(MODELS, WHOLE, broken, full, WHOLE) as server:
+        code, out, err = await bench("--base-url", server.url, *RANDOM, *flags)
+    assert code == 0
+    table = shown(out)
+    counts = [table[f"{kind} requests:"] for kind in ("Successful", "Failed", "Rejected", "Cancelled")]
+    assert counts == ["2", "1", "1", "0"]
+    assert "1 x http: status 429: full" in err and "1 x closed: the server closed the connection" in err
+
+
+async def test_clients_that_leave_are_counted_apart() -> None:
+    flags = ["--num-warmups", "0", "--num-prompts", "3", "--cancel-rate", "1", "--cancel-delay", "0.05"]
+    async with scripted(MODELS, Answer([HEAD], "hang")) as server:
+        code, out, _ = await bench("--base-url", server.url, *RANDOM, *flags)
+    assert (code, shown(out)["Cancelled requests:"]) == (1, "3")
+
+
+async def test_a_failing_warm_up_stops_before_the_run() -> None:
+    async with scripted(plain("404 Not Found", b'{"error":{"message":"no such model"}}')) as server:
+        code, out, err = await bench("--base-url", server.url, "--model", "x", *RANDOM)
+        assert len(server.requests) == 1
+    assert (code, out) == (1, "")
+    assert "lengthwise: error: every warm-up request failed, the first with: status 404: no such model\n" in err
+
+
+async def test_ctrl_c_leaves_a_result_of_what_ran(tmp_path: Path) -> None:
+    flags = ["--num-warmups", "0", "--num-prompts", "3", "--max-concurrency", "1", "--result-dir", str(tmp_path)]
+    async with scripted(MODELS, WHOLE, Answer([HEAD], "hang")) as server:
+        process = await start("--base-url", server.url, *RANDOM, *flags)
+        while len(server.requests) < 3:
+            await server.heard.wait()
+            server.heard.clear()
+        process.send_signal(signal.SIGINT)
+        out, err = await process.communicate()
+    assert process.returncode == 130, err
+    saved = only_result(tmp_path)
+    assert (saved["completed"], saved["interrupted"], saved["unfinished"], saved["num_prompts"]) == (1, True, 2, 3)
+    assert shown(out.decode())["Successful requests:"] == "1"
+    assert "interrupted: these are the 1 of 3 requests that had ended" in err.decode()
+    assert "Traceback" not in err.decode()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--base-url", "http://127.0.0.1:1"], "no server answers at http://127.0.0.1:1/v1/models: start one with"),
+        (["--base-url", "nowhere"], "must begin with http://"),
+        (["--dataset-name", "jsonl"], "needs a file"),
+        (["--dataset-name", "jsonl", "--dataset-path", "/no/such/file"], "/no/such/file"),
+        (["--base-url", "http://127.0.0.1:1", "--model", "m"], "every warm-up request failed"),
+        (["--result-dir", "/proc/no"], "/proc/no: cannot be written"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", *flags]) == 1
+    out, err = capsys.readouterr()
+    *_, last = err.splitlines()
+    assert out == ""
+    assert last.startswith("lengthwise: error: ") and message in last
+
+
+def test_wrong_flags_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["bench", "--goodput", "speed:1"])
+    assert "'speed:1' is not NAME:MILLISECONDS" in capsys.readouterr().err

@@ -1,0 +1,80 @@
+"""Figures of runs whose outcomes are written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loadgen.bench.measures import fairness, measure, meets
+from tests.loadgen.bench.outcomes import completed, ended
+
+
+def test_kinds_of_outcomes_are_counted_apart_and_only_completed_ones_measured() -> None:
+    run = [completed((1.0, 2.0), tokens=2), ended("failed"), ended("rejected"), ended("rejected"), ended("cancelled")]
+    figures = measure(run, 4.0)
+    counts = (figures.completed, figures.failed, figures.rejected, figures.cancelled)
+    assert counts == (1, 1, 2, 1)
+    assert (figures.total_input_tokens, figures.total_output_tokens, figures.request_throughput) == (10, 2, 0.25)
+    spread = figures.distributions["e2el"]
+    assert spread is not None and (spread.count, spread.mean) == (1, 2)
+
+
+def test_nothing_completed_has_no_latency_rather_than_none() -> None:
+    figures = measure([ended("failed")], 2.0, [99.0], goals={"ttft": 1.0})
+    assert (figures.completed, figures.request_throughput, figures.request_goodput) == (0, 0, 0)
+    assert set(figures.distributions.values()) == {None}
+    assert figures.jain_fairness_index is None
+    assert measure([], 0.0).output_throughput == 0
+
+
+def test_goodput_needs_every_goal_and_is_absent_without_goals() -> None:
+    fast = completed((0.1, 0.2, 0.3), tokens=3)
+    late = completed((0.6, 0.7, 0.8), tokens=3)
+    slow = completed((0.1, 0.5, 0.9), tokens=3)
+    goals = {"ttft": 0.5, "tpot": 0.2}
+    assert [meets(one, goals) for one in (fast, late, slow)] == [True, False, False]
+    assert measure([fast, late, slow], 2.0, goals=goals).request_goodput == 0.5
+    assert measure([fast], 2.0).request_goodput is None
+
+
+def test_a_goal_on_tpot_does_not_hurt_single_tokens() -> None:
+    assert meets(completed((0.1,), tokens=1), {"tpot": 0.0, "ttft": 0.1})
+
+
+def test_waiting_in_the_client_counts_for_jct_but_not_for_e2el() -> None:
+    figures = measure([completed((5.0,), tokens=1, scheduled=1.0, sent=4.0)], 5.0)
+    means = {name: spread.mean for name, spread in figures.distributions.items() if spread}
+    assert (means["e2el"], means["jct"], means["ttft"], means["scheduled_ttft"]) == (1, 4, 1, 4)
+    assert (means["client_queue_time"], means["normalized_latency"]) == (3, 4)
+
+
+def test_answers_without_output_have_an_end_but_no_first_token() -> None:
+    silent = replace(completed((1.0,), tokens=1), token_times=(), output_tokens=0, end=2.0)
+    spreads = measure([silent], 2.0).distributions
+    assert {name for name, spread in spreads.items() if spread} == {"e2el", "jct", "client_queue_time"}
+
+
+def test_fairness_is_1_for_equal_speeds_and_1_over_n_for_one_winner() -> None:
+    assert fairness([completed((2.0,), tokens=4), completed((5.0,), tokens=10)]) == pytest.approx(1)
+    starved = replace(completed((9.0,), tokens=1), output_tokens=0)
+    assert fairness([completed((2.0,), tokens=4), starved, starved, starved]) == pytest.approx(1 / 4)
+    speeds = [completed((1.0,), tokens=1), completed((1.0,), tokens=3)]
+    assert fairness(speeds) == pytest.approx((1 + 3) ** 2 / (2 * (1 + 9)))
+
+
+def test_the_peak_second_spreads_tokens_over_chunks() -> None:
+    one = completed((1.0, 1.2, 1.9, 2.1), tokens=8, sent=1.0)
+    other = completed((2.5, 2.6), tokens=3, sent=1.5)
+    figures = measure([one, other], 3.0)
+    # Second 0 has three of the first's four chunks; second 1 the last of them and both of the other's.
+    assert figures.max_output_tokens_per_s == pytest.approx(max(8 * 3 / 4, 8 / 4 + 3))
+
+
+def test_peak_concurrency_counts_all_and_lets_an_end_make_room() -> None:
+    run = [completed((2.0,), tokens=1, sent=0.0), ended("failed", 1.0, 3.0), completed((3.0,), tokens=1, sent=2.0)]
+    assert measure(run, 3.0).max_concurrent_requests == 2
+
+
+def test_uncounted_answers_are_told() -> None:
+    assert measure([replace(completed((1.0,), tokens=1), counted=False)], 1.0).uncounted == 1

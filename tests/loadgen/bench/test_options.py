@@ -1,0 +1,127 @@
+"""What the flags of `lengthwise bench` mean, and which are refused."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import pytest
+
+from loadgen.bench import command as bench_command
+from loadgen.bench import flags as bench_flags
+from loadgen.bench.options import FlagError, options
+from loadgen.bench.run import BenchOptions
+from loadgen.load.arrivals import Arrivals, Ramp
+from loadgen.load.schedule import Cancellations
+
+
+def parse(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    bench_flags.add_flags(parser)
+    return parser.parse_args(flags)
+
+
+def read(*flags: str, **environ: str) -> BenchOptions:
+    return options(parse(*flags), environ=environ)
+
+
+def test_other_benchmarks_may_stand_below_and_the_server_is_the_default() -> None:
+    parser = argparse.ArgumentParser()
+
+    def add_other(below: bench_command.Subparsers) -> None:
+        other = below.add_parser("engine")
+        other.add_argument("--rounds", type=int)
+        other.set_defaults(run=len)
+
+    bench_command.add_parser(parser.add_subparsers(), others=[add_other])
+    assert parser.parse_args(["bench", "--goodput", "ttft:5", "--port", "9"]).run is bench_command.run
+    args = parser.parse_args(["bench", "engine", "--rounds", "3"])
+    assert (args.run, args.rounds) == (len, 3)
+
+
+def test_defaults() -> None:
+    one = read()
+    assert (one.target.base_url, one.target.headers, one.target.timeout) == ("http://127.0.0.1:8000", {}, 600)
+    assert (one.model, one.endpoint, one.arrivals, one.max_concurrency, one.seed) == (None, None, None, None, 0)
+    assert (one.fields, one.goals, one.num_warmups) == ({"temperature": 0.0}, {}, 1)
+    assert one.id_prefix.startswith("bench-")
+
+
+def test_server_flags() -> None:
+    one = read("--host", "h", "--port", "9", "--header", "a=b=c", "d=e", "--header", "f=g", "--api-key", "k")
+    assert one.target.base_url == "http://h:9"
+    assert one.target.headers == {"Authorization": "Bearer k", "a": "b=c", "d": "e", "f": "g"}
+    assert read("--base-url", "https://x/v1", "--port", "9").target.base_url == "https://x/v1"
+    assert read(OPENAI_API_KEY="s").target.headers == {"Authorization": "Bearer s"}
+    assert read("--api-key", "k", OPENAI_API_KEY="s").target.headers == {"Authorization": "Bearer k"}
+
+
+def test_load_flags() -> None:
+    assert read("--request-rate", "4", "--burstiness", "0.5").arrivals == Arrivals(4.0, 0.5)
+    assert read("--request-rate", "inf").arrivals == Arrivals()
+    assert read("--request-rate", "4", "--burstiness", "inf").arrivals == Arrivals(4.0, math.inf)
+    ramp = ("--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-end-rps", "9")
+    assert read(*ramp, "--burstiness", "2").arrivals == Arrivals(burstiness=2.0, ramp=Ramp("linear", 1.0, 9.0))
+    one = read("--cancel-rate", "0.25", "--cancel-delay", "3", "--max-concurrency", "8", "--num-warmups", "0")
+    assert (one.cancellations, one.max_concurrency, one.num_warmups) == (Cancellations(0.25, 3.0), 8, 0)
+
+
+def test_request_flags_become_fields_and_the_extra_body_wins() -> None:
+    one = read("--ignore-eos", "--top-p", "0.5", "--top-k", "4", "--extra-body", '{"temperature": 1, "priority": -2}')
+    assert one.fields == {"temperature": 1, "top_p": 0.5, "top_k": 4, "ignore_eos": True, "priority": -2}
+    assert options(parse(), ignore_eos=True, environ={}).fields == {"temperature": 0.0, "ignore_eos": True}
+
+
+def test_result_flags() -> None:
+    one = read("--goodput", "ttft:500", "tpot:50", "--goodput", "e2el:5000")
+    assert one.goals == {"ttft": 0.5, "tpot": 0.05, "e2el": 5}
+    one = read("--percentile-metrics", "itl,ttft,itl", "--metric-percentiles", "25,99.9")
+    assert (one.metrics, one.percentiles) == (("itl", "ttft"), (25, 99.9))
+    assert read("--save-detailed").keep_text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--ramp-up-strategy", "linear", "--ramp-up-end-rps", "2"], "needs --ramp-up-start-rps"),
+        (["--ramp-up-end-rps", "2"], "need a --ramp-up-strategy"),
+        (
+            [
+                *["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-end-rps", "2"],
+                *["--request-rate", "3"],
+            ],
+            "leave out --request-rate",
+        ),
+        (["--base-url", "localhost:8000"], "must begin with http://"),
+    ],
+)
+def test_flags_that_do_not_go_together(flags: list[str], message: str) -> None:
+    with pytest.raises(FlagError, match=message):
+        read(*flags)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--request-rate", "0", "is not finite and above 0"),
+        ("--request-rate", "nan", "above 0"),
+        ("--request-rate", "fast", "invalid number value"),
+        ("--burstiness", "-1", "above 0"),
+        ("--ramp-up-start-rps", "inf", "is not finite"),
+        ("--cancel-rate", "1.5", "at most 1"),
+        ("--num-prompts", "0", "at least 1"),
+        ("--num-prompts", "many", "is not a whole number of at least 1"),
+        ("--header", "a", "KEY=VALUE"),
+        ("--extra-body", "[1]", "not a JSON object"),
+        ("--extra-body", "{", "is not JSON"),
+        ("--percentile-metrics", "ttft,latency", "'latency': choose from ttft"),
+        ("--metric-percentiles", "0,50", "above 0 and at most 100"),
+        ("--metric-percentiles", "p99", "above 0 and at most 100"),
+        ("--goodput", "itl:5", "with a name of ttft"),
+        ("--goodput", "ttft", "is not NAME:MILLISECONDS"),
+        ("--goodput", "ttft:-1", "is not NAME:MILLISECONDS"),
+    ],
+)
+def test_values_that_are_refused(flag: str, value: str, message: str) -> None:
+    with pytest.raises(argparse.ArgumentError, match=message):
+        parse(flag, value)

@@ -1,0 +1,118 @@
+"""What the events of a stream mean: tokens, usage, ends and errors."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from loadgen.client.transcript import Event, RequestError, Transcript, error_message
+from tests.loadgen.scripted import DONE, finish, role, said, usage
+
+
+def transcript() -> Transcript:
+    return Transcript(msgspec.json.Decoder(Event), keep_text=True)
+
+
+def event(**fields: object) -> bytes:
+    return b"data: %b\n\n" % json.dumps(fields).encode()
+
+
+def delta(**fields: object) -> bytes:
+    return event(choices=[{"index": 0, "delta": fields}])
+
+
+def test_only_output_counts_as_a_token() -> None:
+    heard = transcript()
+    for now, data in enumerate([role(), said("a"), b": keep-alive\n\n", said("b"), finish(), usage(3, 5), DONE]):
+        heard.feed(data, float(now))
+    heard.close()
+    assert heard.token_times == [1, 3]
+    assert (heard.end, heard.text, heard.prompt_tokens, heard.output_tokens) == (3, "ab", 3, 5)
+    assert heard.done
+
+
+def test_every_kind_of_output_counts() -> None:
+    heard = transcript()
+    outputs = [
+        delta(content="a"),
+        delta(reasoning_content="b"),
+        delta(reasoning="c"),
+        delta(tool_calls=[{"index": 0}]),
+        event(choices=[{"index": 0, "text": "d"}]),
+    ]
+    nothing = [
+        delta(content=None),
+        delta(),
+        event(choices=[{"index": 0, "text": ""}]),
+        event(choices=[]),
+        event(),
+        b"data\n\n",
+    ]
+    for now, data in enumerate(outputs + nothing):
+        heard.feed(data, float(now))
+    assert heard.token_times == [0, 1, 2, 3, 4]
+    assert heard.text == "abcd"
+
+
+def test_events_that_arrive_together_have_one_time_each() -> None:
+    heard = transcript()
+    heard.feed(said("a") + said("b"), 2.0)
+    assert heard.token_times == [2, 2]
+
+
+def test_the_last_usage_counts_and_queue_time_is_seconds() -> None:
+    heard = transcript()
+    heard.feed(usage(3, 1) + usage(3, 2) + event(choices=[], metrics={"queue_time_ms": 250.0}), 0.0)
+    assert (heard.output_tokens, heard.queue_time) == (2, 0.25)
+
+
+def test_an_answer_without_output_ends_when_its_stream_does() -> None:
+    heard = transcript()
+    heard.feed(finish(), 1.0)
+    heard.feed(usage(3, 1) + DONE, 2.0)
+    heard.close()
+    assert (heard.token_times, heard.end) == ([], 2)
+
+
+def test_a_finish_reason_is_an_end_as_well_but_silence_is_not() -> None:
+    heard = transcript()
+    heard.feed(said("a"), 0.0)
+    with pytest.raises(RequestError) as caught:
+        heard.close()
+    assert caught.value.failure.kind == "closed"
+    heard.feed(finish("length"), 1.0)
+    heard.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [({"message": "out of memory", "code": 500}, "out of memory"), ("overloaded", "overloaded")],
+)
+def test_an_error_event_fails_the_request(error: object, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        transcript().feed(event(error=error), 0.0)
+    assert (caught.value.failure.kind, caught.value.failure.message) == ("server", message)
+
+
+@pytest.mark.parametrize("data", [b"data: {\n\n", b"data: []\n\n", b'data: {"choices":1}\n\n', b"data: \xff\n\n"])
+def test_what_cannot_be_read_fails_the_request(data: bytes) -> None:
+    with pytest.raises(RequestError) as caught:
+        transcript().feed(data, 0.0)
+    assert caught.value.failure.kind == "protocol"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error":{"message":"m","type":"t"}}', "m"),
+        (b'{"error":"Unauthorized"}', "Unauthorized"),
+        (b'{"object":"error","message":"flat"}', "flat"),
+        (b"<html>busy</html>", "<html>busy</html>"),
+        (b"\xff", "\ufffd"),
+        (b"", "no message"),
+    ],
+)
+def test_error_bodies_of_all_servers_are_understood(body: bytes, message: str) -> None:
+    assert error_message(body) == message

@@ -1,0 +1,75 @@
+"""`lengthwise paper baton --real`: which benchmark its flags come to."""
+
+from __future__ import annotations
+
+import argparse
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from loadgen.experiments.baton import command as baton_command
+from loadgen.experiments.paper import command
+from loadgen.experiments.paper.real.baton import run_baton
+from loadgen.experiments.paper.run import PaperError
+
+
+@pytest.fixture
+def benched(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
+    """The benchmarks that were run; they come out as if something was wrong."""
+    ran: list[argparse.Namespace] = []
+
+    def run(args: argparse.Namespace) -> int:
+        ran.append(args)
+        return 1
+
+    monkeypatch.setattr(baton_command, "run", run)
+    return ran
+
+
+def parse(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers(), run_baton)
+    return parser.parse_args(["paper", "baton", "--real", *flags])
+
+
+def run(*flags: str) -> int:
+    args = parse(*flags)
+    return int(args.run(args))
+
+
+def test_it_is_the_benchmark_of_that_paper(benched: list[argparse.Namespace]) -> None:
+    assert run() == 1
+    (ran,) = benched
+    assert (ran.target, ran.rounds, ran.seed, ran.save_result) == ([1, 2], 1, 0, None)
+    assert (ran.scale, ran.short_scale) == (baton_command.SCALE, baton_command.SHORT_SCALE)
+
+
+def test_flags_are_handed_on(benched: list[argparse.Namespace], tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    flags = ("--model", "tiny", "--experiments", "table-2", "--length-scale", "0.125", "--rounds", "3", "--seed", "5")
+    run(*flags, "--save-result", str(file))
+    (ran,) = benched
+    assert (ran.model, ran.target, ran.rounds, ran.seed, ran.save_result) == ("tiny", [2], 3, 5, file)
+    assert (ran.scale, ran.short_scale) == (Fraction(1, 8), Fraction(1))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--executors", "2"), "--executors with baton: its tables have one"),
+        (("--loads", "2"), "--loads with baton"),
+        (("--duration", "2"), "--duration with baton"),
+        (("--input-scale", "2"), "--input-scale with baton"),
+        (("--trace", "x.csv"), "--trace with baton"),
+        (("--scale", "0.5"), "--scale is for the simulator"),
+        (("--experiments", "table-3"), "table-3 is none of table-1, table-2"),
+    ],
+)
+def test_what_it_cannot_follow_is_refused(
+    benched: list[argparse.Namespace], flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(PaperError, match=message):
+        run_baton(parse(*flags))
+    assert run(*flags) == 1 and benched == []
+    assert capsys.readouterr().err.startswith("lengthwise: error: ")

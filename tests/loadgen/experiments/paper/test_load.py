@@ -1,0 +1,84 @@
+"""The requests of the papers' experiments, and how wrong their predictors are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
+from loadgen.experiments.paper.load import LONGEST, Load, Pool, chat_pool, task_pool, trace_pool
+from loadgen.workload.errors import WorkloadError
+from loadgen.workload.lengths import Lengths
+
+POOL = Pool(tuple(Lengths(0.0, place + 1, 1) for place in range(10)), "ten")
+
+
+def test_a_load_takes_the_pool_in_order_and_begins_again() -> None:
+    made = Load(rate=2.0, count=12).requests(POOL)
+    assert [one.input_length for one in made] == [*range(1, 11), 1, 2]
+    assert made[-1].arrival == pytest.approx(6.0)
+    assert Load(rate=2.0, count=12).requests(POOL) == made
+
+
+def test_another_seed_has_other_requests_at_other_times() -> None:
+    one, two = (Load(2.0, 4, seed=seed).requests(POOL) for seed in (0, 1))
+    assert [each.input_length for each in two] == [5, 6, 7, 8]
+    assert [each.arrival for each in one] != [each.arrival for each in two]
+
+
+def test_all_at_once() -> None:
+    assert {one.arrival for one in Load(float("inf"), 5).requests(POOL)} == {0.0}
+
+
+def test_drawn_lengths_have_their_shape() -> None:
+    pool = chat_pool(seed=1, count=5000)
+    assert chat_pool(seed=1, count=5000) == pool != chat_pool(seed=2, count=5000)
+    logs = np.log([one.output_length for one in pool.lengths])
+    assert np.median(logs) == pytest.approx(5.019, abs=0.05)
+    assert max(one.input_length for one in pool.lengths) == LONGEST
+    assert min(one.output_length for one in pool.lengths) >= 1
+    assert "drawn" in pool.source and max(one.output_length for one in chat_pool(1, 512, 5000).lengths) == 512
+
+
+def test_a_trace_is_clipped(tmp_path: Path) -> None:
+    file = tmp_path / "some.csv"
+    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,5000,700\n2023-11-16 18:00:01,3,2\n")
+    pool = trace_pool(file, 512)
+    assert [(one.input_length, one.output_length) for one in pool.lengths] == [(1024, 512), (3, 2)]
+    assert "some.csv" in pool.source
+    with pytest.raises(WorkloadError):
+        trace_pool(tmp_path / "none.csv")
+
+
+def test_prompts_can_be_made_shorter_before_they_are_clipped(tmp_path: Path) -> None:
+    file = tmp_path / "some.csv"
+    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,2000,7\n2023-11-16 18:00:01,1,2\n")
+    pool = trace_pool(file, input_scale=0.25)
+    assert [(one.input_length, one.output_length) for one in pool.lengths] == [(500, 7), (1, 2)]
+    assert "prompts times 0.25" in pool.source
+    whole, half = (chat_pool(0, input_scale=scale, count=99).lengths for scale in (1.0, 0.5))
+    assert [one.output_length for one in whole] == [one.output_length for one in half]
+    assert sum(one.input_length for one in half) < sum(one.input_length for one in whole)
+
+
+def test_tasks_need_no_file() -> None:
+    pool = task_pool(seed=0, count=16)
+    assert len(pool.lengths) == 16 and "built-in" in pool.source
+    assert all(1 <= one.input_length <= LONGEST and 1 <= one.output_length <= LONGEST for one in pool.lengths)
+
+
+def test_the_error_of_predictions_is_the_one_asked_for() -> None:
+    """For equal lengths n: n² (exp(2σ²)·exp(σ²)... the mean square of exp(σz + σ²/2) - 1 is exp(2σ²) - 2·exp(σ²) + 1
+    with the mean's factor, times n²; solved here for σ = 0.1."""
+    sigma = 0.1
+    square = np.exp(3 * sigma**2) - 2 * np.exp(sigma**2) + 1
+    found = sigma_for_rmse([200] * 20_000, 200 * float(np.sqrt(square)))
+    assert found == pytest.approx(sigma, rel=0.01)
+
+
+def test_classes_are_told_apart_as_well_as_asked_for() -> None:
+    lengths = [one.output_length for one in chat_pool(0, 512, 4000).lengths]
+    sigmas = [sigma_for_accuracy(lengths, 5, accuracy) for accuracy in (0.9, 0.615, 0.4)]
+    assert sigmas == sorted(sigmas) and 0.2 < sigmas[1] < 1.0

@@ -1,0 +1,152 @@
+"""`lengthwise paper` from its flags to the tables and the file, on a small share of each paper's size."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from loadgen.experiments.paper import command, magnus, scls
+from loadgen.experiments.paper.load import chat_pool
+from loadgen.experiments.paper.row import Skipped
+from loadgen.experiments.paper.run import PAPERS
+from loadgen.experiments.paper.stage import Setting, Stage
+from loadgen.simulate.prediction import Prediction
+from scheduler.strategy import STRATEGIES
+
+RUNS = {
+    "magnus": ("--scale", "0.14", "--duration", "4", "--rates", "2,4"),
+    "scls": (
+        "--scale",
+        "0.125",
+        "--duration",
+        "4",
+        "--rates",
+        "8,16",
+        "--experiments",
+        "main,ablation,workers,keeping",
+    ),
+    "ssjf": ("--scale", "0.05", "--duration", "2", "--rates", "4"),
+    "baton": ("--scale", "0.05"),
+}
+
+
+def parse(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["paper", *flags])
+
+
+def small_trace(folder: Path) -> str:
+    file = folder / "trace.csv"
+    lines = [f"2023-11-16 18:{number // 60:02}:{number % 60:02},{20 + 7 * number},{5 + number}" for number in range(60)]
+    file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]) + "\n")
+    return str(file)
+
+
+@pytest.mark.parametrize("paper", RUNS)
+def test_rows_stand_beside_what_is_published(paper: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "result.json"
+    trace = () if paper == "baton" else ("--trace", small_trace(tmp_path))
+    args = parse(paper, *RUNS[paper], *trace, "--save-result", str(file))
+    assert args.run(args) == 0
+    shown = capsys.readouterr().out
+    assert "measured" in shown and "published" in shown and "requests: " in shown
+    document = json.loads(file.read_text())
+    assert document["paper"] == paper and document["scale"] == float(RUNS[paper][1])
+    for one in document["experiments"].values():
+        assert one["title"] in shown
+        assert one["runs"] and one["rows"]
+        assert all(run["mean"] > 0 for run in one["runs"])
+    assert list(document["experiments"]) == (
+        ["main", "ablation", "workers", "keeping"] if paper == "scls" else list(PAPERS[paper].experiments)
+    )
+
+
+@pytest.mark.parametrize(("scale", "fewest"), [("0.02", "1 request"), ("0.5", "15 requests"), ("1", None)])
+def test_runs_of_few_requests_are_told(
+    scale: str, fewest: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "result.json"
+    args = parse("baton", "--experiments", "table-2", "--scale", scale, "--save-result", str(file))
+    assert args.run(args) == 0
+    warning = json.loads(file.read_text())["experiments"]["table-2"]["warning"]
+    if fewest is None:
+        assert warning is None and "Warning" not in capsys.readouterr().out
+    else:
+        assert f"as few as {fewest} are compared" in warning
+        assert f"as few as {fewest} are compared" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_equal_seeds_have_equal_results(tmp_path: Path) -> None:
+    documents = []
+    for name in ("one", "two"):
+        file = tmp_path / f"{name}.json"
+        args = parse("ssjf", *RUNS["ssjf"], "--experiments", "rates", "--save-result", str(file))
+        assert args.run(args) == 0
+        documents.append(json.loads(file.read_text()))
+    assert documents[0] == documents[1]
+
+
+def stage(*without: str) -> Stage:
+    left = {name: strategy for name, strategy in STRATEGIES.items() if name not in without}
+    setting = Setting(scale=0.125, duration=4.0, rates=(8.0,))
+    return Stage(chat_pool(0, count=50), setting, 1024, Prediction(0.1), strategies=MappingProxyType(left))
+
+
+def test_strategies_that_are_not_there_are_skipped_by_name() -> None:
+    made = scls.ablation(stage("pm", "scls"), scls.HF)
+    assert [line.strategy for line in made.lines] == ["sls", "so", "ab", "lb"]
+    skipped = [row for row in made.rows if isinstance(row, Skipped)]
+    assert [row.measured_text for row in skipped] == [
+        f"skipped: no strategy {name} in the table" for name in ("pm", "scls")
+    ]
+    assert not any("fewer pad tokens than so" in row.what for row in made.rows)
+    assert scls.workers(stage("scls"), scls.HF).lines == []
+
+
+def test_vsq_says_that_it_needs_a_real_engine() -> None:
+    made = magnus.main(stage("ccb"))
+    texts = [row.measured_text for row in made.rows if isinstance(row, Skipped)]
+    assert texts == ["skipped: no strategy ccb in the table", "skipped: 4-bit weights need a real engine: --real"]
+
+
+def test_a_run_is_done_once() -> None:
+    begun: list[str] = []
+
+    def begin(name: str, total: int) -> object:
+        begun.append(name)
+        return lambda ended: None
+
+    one = stage()
+    one.begin = begin  # type: ignore[assignment]
+    scls.main(one, scls.HF)
+    before = len(begun)
+    scls.main(one, scls.HF)
+    assert before == len(begun) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("scls", "--experiments", "main,nonsense"), "nonsense is none of main, ablation"),
+        (("baton", "--trace", "some.csv"), "leave --trace and"),
+        (("scls", "--trace", "missing.csv"), "missing.csv"),
+    ],
+)
+def test_mistakes_are_told_with_their_remedy(
+    flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = parse(*flags)
+    assert args.run(args) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("lengthwise: error: ") and message in error
+
+
+@pytest.mark.parametrize("flags", [("nobody",), ("scls", "--scale=0"), ("scls", "--rates=,"), ("scls", "--seed=-1")])
+def test_values_out_of_range_are_refused(flags: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit):
+        parse(*flags)

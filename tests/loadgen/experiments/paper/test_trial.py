@@ -1,0 +1,69 @@
+"""From a simulation to the figures that papers ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.messages import SamplingParams, Tally, Terms
+from loadgen.experiments.paper.early import SliceCount
+from loadgen.experiments.paper.trial import pooled, trial
+from loadgen.simulate.simulation import Served, Simulation, SimulationError, WorkerRecord
+from scheduler.assignment import Assignment
+from scheduler.plan import Plan
+from scheduler.request import Request, Times
+
+ONE = Served(0.0, 0.0, 1.0, 4.0, 10, 20, 1, None)
+TWO = Served(2.0, 2.0, 3.0, 12.0, 10, 30, 4, None)
+WORKERS = (
+    WorkerRecord(12.0, 1.0, 8.0, 16.0, Tally(prompt=10, pad=6, generated=20, invalid=10)),
+    WorkerRecord(8.0, 1.0, 2.0, 4.0, Tally(prompt=10, pad=2, generated=30, invalid=0)),
+)
+
+
+def test_figures_by_hand() -> None:
+    made = trial(Simulation((ONE, TWO), WORKERS), early_share=0.25)
+    assert (made.requests, made.duration, made.throughput) == pytest.approx((2, 12, 2 / 12))
+    assert (made.mean, made.tail) == pytest.approx((7, 10), rel=2e-3)
+    assert (made.valid_tokens, made.total_tokens) == pytest.approx((50 / 12, 60 / 12))
+    assert (made.batch_size, made.pad, made.invalid, made.slices) == (2.0, 4.0, 5.0, 2.5)
+    assert (made.few_slices, made.early_returns, made.imbalance) == (50.0, 25.0, 2.0)
+    assert made.answered_meanwhile == 0.0, "the first is answered after the last one came"
+    early = replace(ONE, end=1.0)
+    assert trial(Simulation((early, TWO), WORKERS)).answered_meanwhile == pytest.approx(0.5)
+
+
+def test_a_failed_request_is_no_trial() -> None:
+    with pytest.raises(SimulationError, match="1 of 2 requests failed"):
+        trial(Simulation((ONE, replace(TWO, completed=False)), WORKERS))
+
+
+def test_several_runs_have_the_mean_of_each_figure() -> None:
+    one = trial(Simulation((ONE, TWO), WORKERS))
+    both = pooled([one, replace(one, mean=one.mean + 2, throughput=0.0)])
+    assert both.mean == one.mean + 1 and both.throughput == one.throughput / 2
+    assert both.pad == one.pad
+
+
+@pytest.mark.parametrize(("limit", "share"), [(5, 1.0), (4, 0.0), (None, 0.0)])
+def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | None, share: float) -> None:
+    request = Request(0, (1,), SamplingParams(9), Times(0.0), generated=2)
+    assignment = Assignment(Plan((request,), Terms(closed=True, iterations=limit)), 0, 0.0)
+    told: list[Assignment] = []
+    count = SliceCount(Told(told))
+    request.generated = 6
+    count.finished(assignment, 1.0)
+    assert count.early_share == share
+    assert told == [assignment]
+    assert SliceCount().early_share == 0.0
+
+
+class Told:
+    """An observer that keeps what it is told."""
+
+    def __init__(self, told: list[Assignment]) -> None:
+        self._told = told
+
+    def finished(self, assignment: Assignment, now: float) -> None:
+        self._told.append(assignment)

@@ -1,0 +1,64 @@
+"""The load of a validation is short, fits the engine, and is paced by what the machine can serve."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from loadgen.experiments.validation.load import FULL, PROBE, QUICK, SHARE, Size, lengths, paced
+from loadgen.simulate import command as simulate_command
+
+
+def parse(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    simulate_command.add_parser(parser.add_subparsers(), Path, lambda args: 0)
+    return parser.parse_args(["simulate", "--validate", "--dataset-name", "random", *flags])
+
+
+@pytest.mark.parametrize(("flags", "size"), [((), FULL), (("--quick",), QUICK)])
+def test_without_a_rate_all_requests_are_there_to_probe(flags: tuple[str, ...], size: Size) -> None:
+    made = lengths(parse(*flags), context_length=10_000)
+    assert len(made) == PROBE and {one.arrival for one in made} == {0.0}
+    assert max(one.input_length for one in made) == size.max_input
+
+
+def test_a_small_context_clips_them() -> None:
+    made = lengths(parse("--random-output-len", "900"), context_length=100)
+    assert max(one.input_length + one.output_length for one in made) <= 100
+
+
+def test_a_rate_is_kept_for_as_long_as_was_asked_for_but_not_longer() -> None:
+    assert len(lengths(parse("--rate", "2", "--duration", "5"), 4096)) == 10
+    assert len(lengths(parse("--rate", "2", "--quick"), 4096)) == 2 * QUICK.duration
+
+
+def test_the_pace_is_a_share_of_what_can_be_served() -> None:
+    args = parse("--duration", "50", "--seed", "3")
+    probe = lengths(args, 4096)
+    made = paced(args, probe, throughput=4.0)
+    assert len(made) == round(SHARE * 4.0 * 50)
+    assert made[-1].arrival == pytest.approx(50.0)
+    assert [one.input_length for one in made[:5]] == [one.input_length for one in probe[:5]]
+    assert paced(args, probe, 4.0) == made
+
+
+def test_a_slow_machine_serves_a_few_all_the_same() -> None:
+    args = parse("--quick")
+    assert len(paced(args, lengths(args, 4096), throughput=0.001)) == QUICK.least
+
+
+@pytest.mark.parametrize(("flags", "strategies"), [((), ("baton-pd", "vs", "scls")), (("--strategies", "so"), ("so",))])
+def test_the_command_hands_over_to_the_validator(flags: tuple[str, ...], strategies: tuple[str, ...]) -> None:
+    seen: list[argparse.Namespace] = []
+
+    def validator(args: argparse.Namespace) -> int:
+        seen.append(args)
+        return 7
+
+    parser = argparse.ArgumentParser()
+    simulate_command.add_parser(parser.add_subparsers(), Path, validator)
+    args = parser.parse_args(["simulate", "--validate", "some-model", *flags])
+    assert args.run(args) == 7
+    assert (seen[0].validate, seen[0].strategies) == ("some-model", strategies)

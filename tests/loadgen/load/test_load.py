@@ -1,0 +1,136 @@
+"""The open loop: what is sent when, whatever becomes of it. Requests are played to a function, not a server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from loadgen.client.lag import BUSY_CPU, BUSY_LAG, ClientLoad, LoadWatch
+from loadgen.client.outcome import Outcome
+from loadgen.client.request import CHAT, Shot
+from loadgen.load.load import Clock, play
+from tests.loadgen.bench.outcomes import DONE
+
+SHOTS = [Shot(index, CHAT, b"") for index in range(20)]
+AT_ONCE = [0.0] * len(SHOTS)
+
+
+@dataclass
+class Counting:
+    """An observer that counts."""
+
+    begun: int = 0
+    done: list[int] = field(default_factory=list)
+
+    def sent(self) -> None:
+        self.begun += 1
+
+    def ended(self, outcome: Outcome) -> None:
+        self.done.append(outcome.index)
+
+
+def outcome(shot: Shot, scheduled: float, sent: float, end: float) -> Outcome:
+    return replace(DONE, index=shot.index, scheduled=scheduled, sent=sent, token_times=(end,), end=end)
+
+
+async def test_no_request_waits_for_another() -> None:
+    """Nothing is answered before the last request has gone out: a closed loop would stand still."""
+    observer = Counting()
+    all_out = asyncio.Event()
+
+    async def send(shot: Shot, scheduled: float, clock: Clock) -> Outcome:
+        sent = clock()
+        if observer.begun == len(SHOTS):
+            all_out.set()
+        await all_out.wait()
+        return outcome(shot, scheduled, sent, clock())
+
+    run = await play(SHOTS, [0.001 * shot.index for shot in SHOTS], send, observer)
+    assert [one.index for one in run.outcomes] == list(range(20))
+    assert (observer.begun, sorted(observer.done), run.interrupted) == (20, list(range(20)), False)
+
+
+async def test_requests_go_out_at_their_time_and_never_before() -> None:
+    times = [0.002 * (shot.index + 1) for shot in SHOTS]
+
+    async def send(shot: Shot, scheduled: float, clock: Clock) -> Outcome:
+        return outcome(shot, scheduled, clock(), clock())
+
+    run = await play(SHOTS, times, send, Counting())
+    assert [one.scheduled for one in run.outcomes] == times
+    assert all(one.sent >= one.scheduled for one in run.outcomes)
+    assert run.duration >= times[-1]
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_a_limit_holds_requests_back_and_their_schedule_stays(limit: int) -> None:
+    running = peak = 0
+
+    async def send(shot: Shot, scheduled: float, clock: Clock) -> Outcome:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        sent = clock()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running -= 1
+        return outcome(shot, scheduled, sent, clock())
+
+    run = await play(SHOTS, AT_ONCE, send, Counting(), limit)
+    assert peak == limit
+    assert [one.scheduled for one in run.outcomes] == AT_ONCE
+    sent = [one.sent for one in run.outcomes]
+    assert sent == sorted(sent)  # first come, first served
+
+
+async def test_cancelling_keeps_what_has_ended_and_stops_the_rest() -> None:
+    left: list[int] = []
+
+    async def send(shot: Shot, scheduled: float, clock: Clock) -> Outcome:
+        if shot.index % 2:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                left.append(shot.index)
+        return outcome(shot, scheduled, clock(), clock())
+
+    observer = Counting()
+    later = [*AT_ONCE[:10], *[3600.0] * 10]
+    task = asyncio.create_task(play(SHOTS, later, send, observer))
+    while len(observer.done) < 5:
+        await asyncio.sleep(0)
+    task.cancel()
+    run = await task
+    assert [one.index for one in run.outcomes] == [0, 2, 4, 6, 8]
+    assert (run.planned, run.interrupted, sorted(left)) == (20, True, [1, 3, 5, 7, 9])
+
+
+async def test_a_mistake_in_sending_is_not_swallowed() -> None:
+    async def send(shot: Shot, scheduled: float, clock: Clock) -> Outcome:
+        raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await play(SHOTS, AT_ONCE, send, Counting())
+    assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
+
+
+async def test_a_loop_that_is_held_up_is_noticed() -> None:
+    async with LoadWatch() as watch:
+        await asyncio.sleep(0)  # the watch begins
+        until = time.perf_counter() + 0.1
+        while time.perf_counter() < until:
+            pass
+        await asyncio.sleep(0.001)
+    load = watch.load()
+    assert load.max_lag >= 0.07
+    assert load.cpu > 0
+
+
+def test_a_client_that_kept_up_has_no_warning() -> None:
+    calm = ClientLoad(cpu=0.5, mean_lag=0.001, p99_lag=0.005, max_lag=0.1)
+    assert calm.warning is None
+    assert "of a core" in (replace(calm, cpu=BUSY_CPU).warning or "")
+    assert "20 ms" in (replace(calm, p99_lag=BUSY_LAG).warning or "")

@@ -1,0 +1,92 @@
+"""Which request is due when, and what it looks like on the wire."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from loadgen.client.prompt import Prompt
+from loadgen.client.request import CHAT, COMPLETIONS, RequestForm, RequestFormError
+from loadgen.load.arrivals import Arrivals
+from loadgen.load.schedule import Cancellations, ScheduleError, schedule
+
+FORM = RequestForm("m")
+CHATS = [Prompt(messages=({"role": "user", "content": str(number)},), label="t") for number in range(2000)]
+
+
+def timed(*arrivals: float | None) -> list[Prompt]:
+    return [Prompt(text=str(arrival), arrival=arrival) for arrival in arrivals]
+
+
+def test_without_times_all_are_due_at_once_in_their_order() -> None:
+    plan = schedule(CHATS[:3], FORM)
+    assert list(plan.times) == [0.0] * 3
+    assert [orjson.loads(shot.body)["messages"][0]["content"] for shot in plan.shots] == ["0", "1", "2"]
+    assert [(shot.index, shot.label, shot.cancel_after) for shot in plan.shots] == [(n, "t", None) for n in range(3)]
+
+
+def test_a_trace_is_played_at_its_own_times() -> None:
+    plan = schedule(timed(2.5, 0.5, 1.0), FORM)
+    assert plan.times == (0.5, 1.0, 2.5)
+    assert [orjson.loads(shot.body)["prompt"] for shot in plan.shots] == ["0.5", "1.0", "2.5"]
+
+
+def test_a_rate_takes_the_place_of_a_traces_times() -> None:
+    plan = schedule(timed(9.0, 9.0), FORM, Arrivals(rate=2.0, burstiness=float("inf")))
+    assert plan.times == (0.5, 1.0)
+
+
+def test_half_a_trace_cannot_be_played() -> None:
+    with pytest.raises(ScheduleError, match="--request-rate"):
+        schedule(timed(1.0, None), FORM)
+
+
+def test_cancellations_are_drawn_by_their_rate_and_leave_arrivals_alone() -> None:
+    plain = schedule(CHATS, FORM, Arrivals(10.0), seed=3)
+    leaving = schedule(CHATS, FORM, Arrivals(10.0), seed=3, cancellations=Cancellations(0.3, 2.0))
+    assert leaving.times == plain.times
+    delays = [shot.cancel_after for shot in leaving.shots]
+    assert set(delays) == {None, 2.0}
+    assert delays.count(2.0) == pytest.approx(600, abs=60)
+    everyone = schedule(CHATS[:50], FORM, cancellations=Cancellations(1.0, 0.0)).shots
+    assert {shot.cancel_after for shot in everyone} == {0.0}
+
+
+def test_a_seed_repeats_a_schedule() -> None:
+    one, again, other = (
+        schedule(CHATS[:50], FORM, Arrivals(10.0), seed, Cancellations(0.5, 1.0)) for seed in (1, 1, 2)
+    )
+    assert one == again != other
+
+
+def test_each_prompt_goes_to_its_endpoint() -> None:
+    chat, text, tokens = (FORM.fill(prompt, 0) for prompt in (CHATS[0], Prompt(text="a"), Prompt(tokens=(1, 2))))
+    assert [shot.path for shot in (chat, text, tokens)] == [CHAT, COMPLETIONS, COMPLETIONS]
+    assert [orjson.loads(shot.body)["prompt"] for shot in (text, tokens)] == ["a", [1, 2]]
+
+
+def test_text_can_be_a_chat_but_chats_and_tokens_have_one_endpoint() -> None:
+    body = orjson.loads(RequestForm("m", CHAT).fill(Prompt(text="a"), 0).body)
+    assert body["messages"] == [{"role": "user", "content": "a"}]
+    with pytest.raises(RequestFormError, match=COMPLETIONS):
+        RequestForm("m", CHAT).fill(Prompt(tokens=(1,)), 0)
+    with pytest.raises(RequestFormError, match=CHAT):
+        RequestForm("m", COMPLETIONS).fill(CHATS[0], 0)
+
+
+def test_the_body_asks_for_a_stream_with_usage_and_for_lengths_where_given() -> None:
+    assert orjson.loads(FORM.fill(Prompt(text="a"), 0).body) == {
+        "model": "m",
+        "prompt": "a",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    body = orjson.loads(FORM.fill(Prompt(text="a", max_tokens=9, replay_tokens=4), 0).body)
+    assert (body["max_tokens"], body["replay_tokens"]) == (9, 4)
+    assert "replay_tokens" not in orjson.loads(FORM.fill(Prompt(text="a", max_tokens=9), 0).body)
+
+
+def test_further_fields_win() -> None:
+    form = RequestForm("m", fields={"temperature": 0.5, "max_tokens": 3})
+    body = orjson.loads(form.fill(Prompt(text="a", max_tokens=9), 0).body)
+    assert (body["temperature"], body["max_tokens"]) == (0.5, 3)

@@ -1,0 +1,142 @@
+"""`lengthwise simulate` from its flags to the table and the file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.measure.timing import Timings
+from loadgen.simulate import command as simulate_command
+from loadgen.simulate.load import FittedLoad, fitted, simulated_load
+from loadgen.simulate.run import limits_of, machine_of
+from loadgen.workload.lengths import Lengths
+from scheduler.serving_time.bilinear import Bilinear, FitErrors
+from scheduler.serving_time.profile_file import Conditions, Profile, write_profile
+from scheduler.strategy import STRATEGIES
+
+SHORT = ("--duration", "2", "--rate", "4", "--dataset-name", "random", "--random-input-len", "9")
+COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.1)
+
+
+def parse(tmp_path: Path, *flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    simulate_command.add_parser(parser.add_subparsers(), lambda: tmp_path)
+    return parser.parse_args(["simulate", *flags])
+
+
+def keep_profile(cache: Path) -> Path:
+    conditions = Conditions("model", "float32", "none", "a processor", 2, 512)
+    return write_profile(
+        cache, Profile(conditions, "2026-01-01T00:00:00", "0", COST, FitErrors(0, 0, None), Timings((), ()))
+    )
+
+
+def test_strategies_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "result.json"
+    args = parse(tmp_path, *SHORT, "--strategies", "vs,baton-pd", "--workers", "2", "--save-result", str(file))
+    assert args.run(args) == 0
+    shown = capsys.readouterr().out
+    assert "vs" in shown and "baton-pd" in shown and "Mean JCT (s)" in shown
+    document = json.loads(file.read_text())
+    assert document["machine"]["workers"] == 2
+    assert list(document["strategies"]) == ["vs", "baton-pd"]
+    one = document["strategies"]["vs"]
+    assert one["completed"] == len(one["requests"]) == 8
+    assert one["mean_jct_ms"] == pytest.approx(sum(r["end"] - r["arrival"] for r in one["requests"]) / 8 * 1000)
+    assert {"request_throughput", "p99_ttft_ms", "mean_batch_size", "completion_std"} <= one.keys()
+
+
+@pytest.mark.parametrize("flags", [SHORT, ("--rate", "4", "--duration", "2"), (*SHORT, "--burstiness", "0.5")])
+def test_the_load_is_repeatable_and_as_long_as_asked_for(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    one, two = (simulated_load(parse(tmp_path, *flags, "--seed", "3")) for _ in range(2))
+    other = simulated_load(parse(tmp_path, *flags, "--seed", "4"))
+    assert one == two != other
+    assert len(one) == 8 and one[-1].arrival == pytest.approx(2.0)
+
+
+def test_a_trace_keeps_its_own_times(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    lines = [f"2023-11-16 18:00:{second:02},{second + 1},7" for second in (0, 3, 9)]
+    file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]) + "\n")
+    flags = ("--dataset-name", "azure", "--dataset-path", str(file), "--duration", "5")
+    assert [(one.arrival, one.input_length) for one in simulated_load(parse(tmp_path, *flags))] == [(0.0, 1), (3.0, 4)]
+    paced = simulated_load(parse(tmp_path, *flags, "--rate", "1"))
+    assert [one.input_length for one in paced] == [1, 4, 10] and paced[-1].arrival == pytest.approx(3.0)
+
+
+def test_the_default_workload_fits_the_default_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "result.json"
+    args = parse(tmp_path, "--seed", "1", "--duration", "60", "--save-result", str(file))
+    assert args.run(args) == 0
+    shown, document = capsys.readouterr().out, json.loads(file.read_text())
+    cut, left_out = document["answers_cut"], document["prompts_left_out"]
+    assert cut > 0
+    said = f"Of 1200 requests, {cut} had their answer cut off and {left_out} were left out for their prompt"
+    assert said in shown and "at most 2048 tokens" in shown.replace("\n", " ")
+    for one in document["strategies"].values():
+        lengths = [request["input_length"] + request["output_length"] for request in one["requests"]]
+        assert len(lengths) == 1200 - left_out and lengths.count(2048) >= cut and max(lengths) == 2048
+
+
+def test_a_load_that_fits_is_left_as_it_is() -> None:
+    requests = [Lengths(0.0, 10, 20), Lengths(1.0, 15, 15)]
+    assert fitted(requests, 30) == FittedLoad(requests, 30) and fitted(requests, 30).note is None
+    assert fitted(requests, 29) == FittedLoad([Lengths(0.0, 10, 19), Lengths(1.0, 15, 14)], 29, answers_cut=2)
+    assert fitted(requests, 15) == FittedLoad([Lengths(0.0, 10, 5)], 15, answers_cut=1, prompts_left_out=1)
+
+
+def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:
+    flags = ("--batch-wait-timeout", "0.5", "--max-batch-size", "3", "--overtaking-factor", "0.25")
+    args = parse(tmp_path, *SHORT, "--aging-factor", "2.5", "--outlier-factor", "2", *flags)
+    limits = limits_of(args, machine_of(args)[1])
+    assert (limits.aging.factor, limits.batch_wait_timeout, limits.max_batch_size) == (2.5, 0.5, 3)
+    assert (limits.patience.share, limits.patience.outlier_factor) == (0.25, 2.0)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_profile_is_a_machine(tmp_path: Path, by_name: bool) -> None:
+    path = keep_profile(tmp_path)
+    cost = "profile" if by_name else str(path)
+    args = parse(tmp_path, "--cost", cost, "--capacity-tokens", "5000", "--max-num-seqs", "9")
+    found, machine = machine_of(args)
+    assert found == machine.cost == COST
+    assert (machine.capacity_tokens, machine.context_length, machine.max_num_seqs) == (5000, 5000, 9)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--strategies", "vs,nonsense"), "nonsense is none of"),
+        (("--cost", "nonsense"), "--cost nonsense: is no file"),
+        (("--cost", "profile"), "run `lengthwise profile` first"),
+        (("--capacity-tokens", "20", "--max-output-len", "50", *SHORT), "--max-input-len"),
+        (("--capacity-tokens", "9", *SHORT), "no prompt is shorter than 9 tokens"),
+        (("--dataset-name", "azure"), "--dataset-path"),
+    ],
+)
+def test_mistakes_are_told_with_their_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str
+) -> None:
+    args = parse(tmp_path, *flags)
+    assert args.run(args) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("lengthwise: error: ") and message in error
+
+
+def test_a_profile_needs_a_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = parse(tmp_path, "--cost", str(keep_profile(tmp_path)))
+    assert args.run(args) == 1
+    assert "--capacity-tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--workers=0", "--rate=0", "--duration=inf", "--strategies=,", "--seed=-1"])
+def test_values_out_of_range_are_refused(tmp_path: Path, flag: str) -> None:
+    with pytest.raises(SystemExit):
+        parse(tmp_path, flag)
+
+
+def test_the_default_strategies_exist() -> None:
+    assert set(simulate_command.DEFAULT_STRATEGIES) <= STRATEGIES.keys()

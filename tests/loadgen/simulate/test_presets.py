@@ -1,0 +1,41 @@
+"""The machines of the papers take the times that their texts print."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.simulate.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF, PRESETS, SSJF, V100_CHATGLM_6B
+from loadgen.simulate.simulation import Machine
+
+
+def seconds(machine: Machine, *batches: tuple[int, int, int]) -> float:
+    """Time of batches of (rows, input length, iterations) one after another."""
+    cost = machine.cost
+    return sum(cost.prefill(rows, length) + cost.decode(rows, length, steps) for rows, length, steps in batches)
+
+
+def test_scls_example_of_batching() -> None:
+    assert seconds(A100_LLAMA2_13B_HF, (16, 1024, 128)) == pytest.approx(13.5, rel=1e-3)
+    assert seconds(A100_LLAMA2_13B_HF, (15, 10, 128), (1, 1024, 128)) == pytest.approx(7.6, rel=1e-3)
+
+
+def test_deepspeed_is_twice_as_fast() -> None:
+    assert seconds(A100_LLAMA2_13B_DS, (16, 1024, 128)) == pytest.approx(13.5 / 2, rel=1e-3)
+
+
+def test_magnus_case_study() -> None:
+    assert 3 * seconds(V100_CHATGLM_6B, (7, 1000, 1000)) == pytest.approx(242, rel=1e-3)
+    assert seconds(V100_CHATGLM_6B, (3, 1000, 1000), (18, 10, 10)) == pytest.approx(60, rel=1e-3)
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+def test_ssjf_counts_tokens_alone(rows: int) -> None:
+    tokens = 50
+    assert seconds(SSJF, (rows, 700, tokens - 1)) == pytest.approx(0.1 + 0.02 * tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"), [("v100-chatglm-6b", 7), ("a100-llama2-13b-hf", 16), ("a100-llama2-13b-ds", 12)]
+)
+def test_fixed_batches_are_as_large_as_in_the_paper(name: str, rows: int) -> None:
+    assert PRESETS[name].capacity_tokens // PRESETS[name].context_length == rows

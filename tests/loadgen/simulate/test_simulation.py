@@ -1,0 +1,172 @@
+"""The real dispatcher on a virtual clock: every strategy serves every request, in times that can be worked out."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.messages import Tally
+from loadgen.simulate.figures import figures
+from loadgen.simulate.simulation import Machine, Served, Simulation, SimulationError, WorkerRecord, simulate
+from loadgen.workload.lengths import Lengths
+from scheduler.assembly import Parts, assemble
+from scheduler.batching.batcher import Limits
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import STRATEGIES
+from scheduler.worker import Worker
+
+COST = Bilinear(p1=0, p2=0, p3=0, p4=1.0, d1=0, d2=0, d3=0, d4=0.1)
+"""Prefill 1 s, an iteration 0.1 s."""
+
+GROWING = Bilinear(p1=1e-4, p2=0, p3=0, p4=0.02, d1=1e-6, d2=0, d3=0, d4=0.02)
+MACHINE = Machine(COST, capacity_tokens=1000, max_num_seqs=4, context_length=250)
+
+
+def parts(name: str, machine: Machine = MACHINE, **changes: Any) -> Parts:
+    limits = Limits(group_tokens=512, prefill_ahead=1, slice_length=8)
+    limits = replace(limits, **changes)
+    fitted = limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+    return assemble(STRATEGIES[name], fitted, GROWING)
+
+
+def trace(count: int, seed: int = 0, rate: float = 5.0) -> list[Lengths]:
+    rng, time = random.Random(seed), 0.0
+    requests = []
+    for _ in range(count):
+        time += rng.expovariate(rate)
+        requests.append(Lengths(time, rng.randint(1, 80), rng.randint(1, 60)))
+    return requests
+
+
+def test_joining_requests_take_the_time_of_their_steps() -> None:
+    done = simulate(parts("baton-pd"), MACHINE, [Lengths(0.0, 3, 5), Lengths(1.05, 3, 2)], max_tokens=9)
+    # 0-1 reads the first, 1-1.1 decodes it, 1.1-2.1 reads the second, 2.1-2.3 decodes
+    first, second = done.requests
+    assert (first.started, first.first_token, first.end) == pytest.approx((0.0, 1.0, 2.4))
+    assert (second.started, second.first_token, second.end) == pytest.approx((1.1, 2.1, 2.2))
+    assert (first.output_length, second.output_length) == (5, 2)
+    [worker] = done.workers
+    assert (worker.completion, worker.prefill, worker.decode) == pytest.approx((2.4, 2.0, 0.4))
+    assert worker.row_decode == pytest.approx(0.5)
+    assert worker.tally == Tally(prompt=6, generated=7, reads=4 + 2 * 5 + 6 + 7, pad_reads=1)
+
+
+def test_a_static_batch_returns_its_answers_together() -> None:
+    requests = [Lengths(0.0, 3, 5), Lengths(0.5, 3, 2), Lengths(0.5, 3, 4)]
+    done = simulate(parts("vs"), MACHINE, requests, max_tokens=9)
+    # the first runs alone until 1.4, the others until 2.7
+    assert [one.end for one in done.requests] == pytest.approx([1.4, 2.7, 2.7])
+    assert [one.first_token for one in done.requests] == pytest.approx([1.4, 2.7, 2.7])
+    assert [one.started for one in done.requests] == pytest.approx([0.0, 1.4, 1.4])
+    assert done.workers[0].tally.invalid == 2
+    assert done.duration == pytest.approx(2.7)
+
+
+def test_work_is_shared_by_the_executors() -> None:
+    done = simulate(parts("vs"), replace(MACHINE, workers=2), [Lengths(0.0, 3, 5), Lengths(0.5, 3, 5)], max_tokens=9)
+    assert [one.end for one in done.requests] == pytest.approx([1.4, 1.9])
+    assert [worker.completion for worker in done.workers] == pytest.approx([1.4, 1.9])
+
+
+def test_slices_are_counted() -> None:
+    done = simulate(parts("so", slice_length=4), MACHINE, [Lengths(0.0, 3, 10)], max_tokens=20)
+    assert done.requests[0].runs == 3  # 1 + 4, 4, 1
+    assert done.requests[0].end == pytest.approx(1.9)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_serves_every_request(name: str) -> None:
+    machine = replace(MACHINE, cost=GROWING, workers=3)
+    requests = trace(120)
+    done = simulate(parts(name, machine), machine, requests, max_tokens=100)
+    assert [(one.arrival, one.input_length, one.output_length, one.completed) for one in done.requests] == [
+        (one.arrival, one.input_length, one.output_length, True) for one in requests
+    ]
+    for one in done.requests:
+        assert one.arrival <= one.started <= one.first_token <= one.end
+    assert sum(worker.tally.generated for worker in done.workers) == sum(one.output_length for one in requests)
+    assert max(one.end for one in done.requests) == max(worker.completion for worker in done.workers)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_equal_traces_have_equal_results(name: str) -> None:
+    machine = replace(MACHINE, cost=GROWING, workers=2)
+    one, two = (simulate(parts(name, machine), machine, trace(40, seed=3), max_tokens=100) for _ in range(2))
+    assert one == two
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(STRATEGIES)),
+    st.lists(st.builds(Lengths, st.floats(0, 10), st.integers(1, 100), st.integers(1, 60)), min_size=1, max_size=15),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.booleans(),
+)
+def test_any_trace_is_served_on_any_machine(
+    name: str, requests: list[Lengths], workers: int, rows: int, recompute: bool
+) -> None:
+    machine = Machine(GROWING, 260, rows, 200, workers, max_prefill_tokens=64)
+    done = simulate(parts(name, machine, recompute=recompute), machine, requests, max_tokens=60)
+    arrived = sorted(requests, key=lambda one: one.arrival)
+    assert [one.output_length for one in done.requests] == [one.output_length for one in arrived]
+
+
+def test_answers_stop_at_the_length_that_was_asked_for() -> None:
+    done = simulate(parts("baton-pd"), MACHINE, [Lengths(0.0, 3, 50)], max_tokens=9)
+    assert done.requests[0].output_length == 9
+
+
+def test_a_request_that_no_executor_holds_is_refused_with_the_remedy() -> None:
+    with pytest.raises(SimulationError, match=r"200 \+ 60 .*--max-input-len"):
+        simulate(parts("vs"), MACHINE, [Lengths(0.0, 3, 5), Lengths(0.0, 200, 60)], max_tokens=100)
+
+
+def test_an_empty_trace_is_refused() -> None:
+    with pytest.raises(SimulationError, match="empty"):
+        simulate(parts("vs"), MACHINE, [], max_tokens=9)
+
+
+def test_a_strategy_that_serves_nobody_is_found_out() -> None:
+    def nowhere(workers: object) -> list[Worker]:
+        return []
+
+    with pytest.raises(SimulationError, match="1 requests unserved"):
+        simulate(replace(parts("vs"), placement=nowhere), MACHINE, [Lengths(0.0, 3, 5)], max_tokens=9)
+
+
+def test_who_watches_sees_each_request_end() -> None:
+    seen: list[int] = []
+    simulate(parts("baton-pd"), MACHINE, trace(5), 100, seen.append)
+    assert seen == [1, 2, 3, 4, 5]
+
+
+# Figures
+
+
+def served(arrival: float, first: float, end: float, *, tokens: int = 10, runs: int = 1, ok: bool = True) -> Served:
+    return Served(arrival, arrival, first, end, 5, tokens, runs, None, ok)
+
+
+def test_figures_by_hand() -> None:
+    one = Simulation(
+        requests=(served(1.0, 2.0, 3.0), served(2.0, 5.0, 6.0, tokens=30, runs=3), served(3.0, 3.5, 4.0, ok=False)),
+        workers=(
+            WorkerRecord(4.0, 1.0, decode=2.0, row_decode=6.0, tally=Tally(pad=30, invalid=3)),
+            WorkerRecord(6.0, 1.0, decode=1.0, row_decode=1.5, tally=Tally(pad=3, invalid=9)),
+        ),
+    )
+    told = figures(one)
+    assert (told.duration, told.completed, told.failed) == (5.0, 2, 1)
+    assert (told.request_throughput, told.output_throughput) == (0.4, 8.0)
+    assert told.jct is not None and told.ttft is not None
+    assert (told.jct.mean, told.ttft.mean) == (3.0, 2.0)
+    assert told.mean_batch_size == 2.5
+    assert (told.pad_tokens, told.invalid_tokens) == (11.0, 4.0)
+    assert told.slices == pytest.approx(5 / 3)
+    assert told.completion_std == 1.0

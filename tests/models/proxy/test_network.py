@@ -1,0 +1,168 @@
+"""The proxy on an encoder of 16 dimensions: what it reads, that it learns, and that it comes back from disk."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from models.catalog.errors import CatalogError
+from models.proxy.network import Proxy, groups, load_encoder
+from models.proxy.store import HEAD, MANIFEST, Manifest, load, read_manifest, save
+from models.proxy.task import Scale, Task
+from models.proxy.training import Lesson, Step, Teaching, teach
+from tests.models import tiny_embedder
+
+TEACHING = Teaching(epochs=6, head_epochs=8, encoder_rate=3e-3, head_rate=3e-3, patience=6)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """BERT with 32 positions, whose words are letters."""
+    torch.manual_seed(0)
+    return tiny_embedder.build(tmp_path_factory.mktemp("models") / "embedder") / "bert"
+
+
+def lesson(rows: int, seed: int) -> Lesson:
+    """What begins with an a has a long answer, what begins with a b a short one."""
+    rng = random.Random(seed)
+    texts = [" ".join([rng.choice("ab"), *(rng.choice("cdef") for _ in range(rng.randint(2, 6)))]) for _ in range(rows)]
+    return Lesson(texts, np.array([(100 if "a" in text else 10) + rng.randint(0, 4) for text in texts], np.float32))
+
+
+LEARN, WATCH, TEST = lesson(160, 0), lesson(40, 1), lesson(40, 2)
+
+
+def fresh(encoder: Path, task: Task = Task.REGRESSION_L1) -> Proxy:
+    return Proxy.fresh(encoder, task, Scale.of(task, LEARN.lengths), max_tokens=32)
+
+
+@pytest.fixture(scope="module")
+def taught(encoder: Path) -> Proxy:
+    proxy = fresh(encoder)
+    teach(proxy, LEARN, WATCH, TEACHING)
+    return proxy
+
+
+@pytest.mark.parametrize("task", [Task.REGRESSION_L1, Task.REGRESSION_MSE, Task.BINARY])
+def test_it_learns_what_can_be_told_from_the_text(encoder: Path, task: Task) -> None:
+    proxy, steps = fresh(encoder, task), list[Step]()
+    history = teach(proxy, LEARN, WATCH, TEACHING, steps.append)
+    assert min(history.both) < history.start / 2 and min(history.head) <= min(history.both)
+    assert np.abs(proxy.predict(TEST.texts) - TEST.lengths).max() < 20
+    assert [step.done for step in steps if step.phase == 1] == list(range(1, 61)), "6 epochs of 10 batches"
+    assert [step.done for step in steps if step.phase == 2] == list(range(1, len(history.head) + 1))
+
+
+def test_the_second_phase_leaves_the_encoder_as_it_is(encoder: Path) -> None:
+    proxy = fresh(encoder)
+    before = {name: value.clone() for name, value in proxy.network.state_dict().items()}
+    teach(proxy, LEARN, WATCH, replace(TEACHING, epochs=0))
+    same = {name: torch.equal(value, before[name]) for name, value in proxy.network.state_dict().items()}
+    assert {name for name, equal in same.items() if not equal} == {name for name in same if name.startswith("head.")}
+
+
+def test_the_first_phase_teaches_the_encoder_too(taught: Proxy, encoder: Path) -> None:
+    before, after = fresh(encoder).network.encoder, taught.network.encoder
+    pairs = zip(before.parameters(), after.parameters(), strict=True)
+    assert sum(not torch.equal(one, other) for one, other in pairs) > 5
+
+
+def test_equal_seeds_teach_the_same_and_leave_others_random_numbers_alone(encoder: Path) -> None:
+    proxies = [fresh(encoder) for _ in range(2)]
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    for proxy in proxies:
+        teach(proxy, LEARN, WATCH, replace(TEACHING, epochs=1, head_epochs=2))
+    assert torch.equal(torch.rand(3), expected)
+    one, other = (proxy.network.state_dict() for proxy in proxies)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_it_stops_when_what_is_held_out_gets_no_better_and_keeps_the_best(encoder: Path) -> None:
+    """Answers that the text says nothing of, so that learning by heart can only harm."""
+    rng = random.Random(3)
+    learn, watch = (
+        Lesson(one.texts, np.array([rng.choice((5, 50)) for _ in one.texts], np.float32)) for one in (LEARN, WATCH)
+    )
+    proxy = Proxy.fresh(encoder, Task.REGRESSION_MSE, Scale.of(Task.REGRESSION_MSE, learn.lengths), max_tokens=32)
+    teaching = replace(TEACHING, epochs=30, patience=1, head_epochs=0)
+    history = teach(proxy, learn, watch, teaching)
+    assert len(history.both) < 30
+    again = teach(proxy, learn, watch, replace(teaching, epochs=0))
+    assert again.start == pytest.approx(min(history.start, *history.both))
+
+
+def test_nothing_to_learn_from_is_an_error(encoder: Path) -> None:
+    nothing = Lesson((), np.empty(0, np.float32))
+    for learn, watch in ((nothing, WATCH), (LEARN, nothing)):
+        with pytest.raises(ValueError, match="no rows to learn from, or none are held out"):
+            teach(fresh(encoder), learn, watch, TEACHING)
+
+
+def test_a_long_conversation_is_read_from_its_end(encoder: Path) -> None:
+    """32 positions: the marks, and the last 30 words."""
+    reader = fresh(encoder).reader
+    [short, long] = reader.read(["a b", " ".join("c" * 50 + "d" * 29 + "e")])
+    assert reader.tokenizer.convert_ids_to_tokens(short) == ["[CLS]", "a", "b", "[SEP]"]
+    assert reader.tokenizer.convert_ids_to_tokens(long) == ["[CLS]", *"d" * 29, "e", "[SEP]"]
+
+
+@pytest.mark.parametrize(("asked", "read"), [(512, 32), (10, 10)])
+def test_it_reads_no_more_than_the_encoder_has_positions_for(encoder: Path, asked: int, read: int) -> None:
+    assert load_encoder(encoder, asked)[1].max_tokens == read
+
+
+def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(taught: Proxy) -> None:
+    texts = ["", "a c", *TEST.texts, " ".join("b" * 40)]
+    alone = [float(taught.predict([text])[0]) for text in texts]
+    assert taught.predict(texts).tolist() == pytest.approx(alone, rel=1e-4)
+
+
+def test_groups_have_similar_lengths_and_no_more_cells_than_allowed() -> None:
+    rows = [[0] * length for length in (5, 1, 9, 2, 30)]
+    assert list(groups(rows, 10)) == [[1, 3], [0], [2], [4]]
+
+
+def test_it_comes_back_from_disk_the_same(taught: Proxy, tmp_path: Path) -> None:
+    folder = tmp_path / "proxies" / "model"
+    for rows in (1, 160):  # the second takes the place of the first
+        save(folder, taught, encoder="tiny", rows=rows)
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+    suffixes = {path.suffix for path in folder.rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".safetensors"}
+    about = read_manifest(folder)
+    assert (about.task, about.encoder, about.rows) == (Task.REGRESSION_L1, "tiny", 160)
+    assert load(folder).predict(TEST.texts).tolist() == taught.predict(TEST.texts).tolist()
+    packed = load(folder).packed().predict(TEST.texts)
+    assert packed.tolist() == pytest.approx(taught.predict(TEST.texts).tolist(), rel=5e-3)  # weights may have 16 bits
+
+
+def test_what_is_no_proxy_is_refused_with_the_remedy(taught: Proxy, tmp_path: Path) -> None:
+    remedy = "`lengthwise train --predictor proxy`"
+    with pytest.raises(CatalogError, match=f"there is no proxy at .*{remedy}"):
+        load(tmp_path / "nowhere")
+    folder = tmp_path / "model"
+    save(folder, taught, encoder="tiny", rows=160)
+    about = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    (folder / MANIFEST).write_bytes(msgspec.json.encode(replace(about, format=0)))
+    with pytest.raises(CatalogError, match=f"another version .*{remedy}"):
+        load(folder)
+    (folder / MANIFEST).write_text("{}")
+    with pytest.raises(CatalogError, match=f"is no proxy of {remedy}"):
+        load(folder)
+    (folder / MANIFEST).write_bytes(msgspec.json.encode(about))
+    (folder / HEAD).write_bytes(b"nonsense")
+    with pytest.raises(CatalogError, match=f"is damaged: make it anew with {remedy}"):
+        load(folder)
+
+
+def test_a_network_that_reads_forwards_only_is_no_encoder(tiny_folder: Path) -> None:
+    with pytest.raises(CatalogError, match="its first token sees nothing of what comes after it"):
+        load_encoder(tiny_folder, 32)

@@ -1,0 +1,75 @@
+"""What the proxy's tasks aim at and what their outputs mean, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from models.proxy.task import Scale, Task, class_of, lengths_of, loss, quantile_edges, targets
+from server.cli.train import TASKS
+
+TEN = np.arange(1, 11, dtype=np.float32)
+"""Lengths 1 to 10: quantile classes of two each, with medians 1.5, 3.5, ..."""
+
+
+def scale(task: Task) -> Scale:
+    return Scale.of(task, TEN)
+
+
+def test_the_flag_knows_every_task_and_begins_with_the_papers_choice() -> None:
+    assert set(TASKS) == set(Task) and TASKS[0] == Task.REGRESSION_L1
+
+
+def test_quantile_classes_have_equally_many_lengths() -> None:
+    edges = quantile_edges(TEN)
+    assert edges == pytest.approx((2.8, 4.6, 6.4, 8.2))
+    assert class_of(TEN, edges).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert class_of(np.array([2.0, 3.0], dtype=np.float32), [2.0, 3.0]).tolist() == [1, 2]
+
+
+def test_a_scale_has_the_medians_of_the_classes_and_the_centre_of_its_loss() -> None:
+    skewed = np.array([1, 2, 3, 4, 90], dtype=np.float32)
+    assert Scale.of(Task.REGRESSION_L1, skewed).centre == 3 and Scale.of(Task.REGRESSION_MSE, skewed).centre == 20
+    assert scale(Task.ORDINAL_L1).typical == (1.5, 3.5, 5.5, 7.5, 9.5)
+    assert scale(Task.BINARY).edges == (5.5,) and scale(Task.BINARY).typical == (3.0, 8.0)
+
+
+@pytest.mark.parametrize("task", [Task.CLASSIFICATION, Task.ORDINAL_L1, Task.ORDINAL_MSE])
+def test_lengths_that_are_too_much_alike_make_no_classes(task: Task) -> None:
+    alike = np.array([5, 5, 5, 5, 9], dtype=np.float32)
+    with pytest.raises(ValueError, match="only . of 5 quantile classes"):
+        Scale.of(task, alike)
+    assert Scale.of(Task.REGRESSION_L1, alike).centre == 5
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "lengths"),
+    [
+        (Task.REGRESSION_L1, [[0.0], [1.0], [-9.0]], [5.5, 5.5 + math.sqrt(8.25), 1.0]),
+        (Task.CLASSIFICATION, [[0, 0, 3, 0, 0], [9, 0, 0, 0, 8]], [5.5, 1.5]),
+        (Task.BINARY, [[0.0, 0.1], [1.0, 0.0]], [8.0, 3.0]),
+        (Task.ORDINAL_L1, [[1.4], [1.6], [-3.0], [7.0]], [3.5, 5.5, 1.5, 9.5]),
+    ],
+)
+def test_an_output_means_a_length(task: Task, outputs: list[list[float]], lengths: list[float]) -> None:
+    assert lengths_of(task, scale(task), torch.tensor(outputs)).tolist() == pytest.approx(lengths)
+
+
+@pytest.mark.parametrize("task", [Task.REGRESSION_L1, Task.REGRESSION_MSE])
+def test_a_regression_that_meets_its_targets_says_the_lengths(task: Task) -> None:
+    wanted = targets(task, scale(task), TEN)
+    assert lengths_of(task, scale(task), wanted[:, None]).tolist() == pytest.approx(TEN.tolist(), rel=1e-5)
+    assert float(loss(task, wanted[:, None], wanted)) == 0.0
+
+
+def test_losses_are_what_their_names_say() -> None:
+    wanted, outputs = torch.tensor([0.0, 4.0]), torch.tensor([[1.0], [1.0]])
+    assert float(loss(Task.ORDINAL_L1, outputs, wanted)) == 2.0
+    assert float(loss(Task.ORDINAL_MSE, outputs, wanted)) == 5.0
+    even = torch.zeros(1, 5)
+    assert float(loss(Task.CLASSIFICATION, even, torch.tensor([3]))) == pytest.approx(math.log(5))
+    assert targets(Task.BINARY, scale(Task.BINARY), TEN).tolist() == [0] * 5 + [1] * 5
+    assert targets(Task.ORDINAL_MSE, scale(Task.ORDINAL_MSE), TEN).dtype is torch.float32

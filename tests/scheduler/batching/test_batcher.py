@@ -1,0 +1,153 @@
+"""Which requests are sent together: in numbers first, then the bounds that no choice may break."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.messages import Admit, Cause
+from scheduler.batching.batcher import Limits
+from scheduler.batching.continuous import ContinuousBatcher, similar_group
+from scheduler.plan import Plan
+from scheduler.request import Request
+from scheduler.strategy import SHAPE
+from tests.scheduler.fakes import kit, request, worker
+
+LIMITS = Limits(group_tokens=100, prefill_ahead=2)
+
+
+def group(lengths: list[int], *, held: list[int] | None = None, capacity: int = 1000) -> list[int]:
+    """The input lengths that are taken out of those that wait, best first."""
+    ranked = [request(row_id, length) for row_id, length in enumerate(lengths)]
+    busy = worker(*(request(100 + row_id, length) for row_id, length in enumerate(held or [])), capacity=capacity)
+    return [one.input_length for one in similar_group(ranked, busy, kit(LIMITS))]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "taken"),
+    [
+        ([], []),
+        ([7], [7]),
+        ([10, 10, 9], [10, 10, 9]),
+        ([10, 1, 9], [10, 9]),  # 2 x 10 cells, 9 of them padding, is more than a quarter
+        ([10, 5], [10, 5]),  # 5 of 20 is just a quarter
+        ([10, 4, 10], [10, 10]),
+        ([10, 10, 3, 3], [10, 10, 3]),  # 7 of 30; with the other, 14 of 40
+        ([4, 20, 4], [4, 4]),  # one that is much longer would pad the best
+        ([25, 25, 25, 25, 25], [25, 25, 25, 25]),  # 100 tokens a group
+        ([26, 26, 26, 26], [26, 26, 26]),
+        ([150, 150], [150]),  # a longer one goes alone
+    ],
+)
+def test_a_group_is_the_best_request_and_those_of_similar_length(lengths: list[int], taken: list[int]) -> None:
+    assert group(lengths) == taken
+
+
+@pytest.mark.parametrize(
+    ("held", "lengths", "taken"),
+    [
+        ([], [40, 40, 40], [40, 40]),  # 2 x 41 columns of 100
+        ([], [99], [99]),
+        ([], [500], [500]),  # one that never fits must not wait for ever; admission refuses it before
+        ([30], [60, 10], []),  # the short one would fit, but nobody overtakes the best
+        ([30], [10, 60, 10], [10]),
+        ([20, 20, 20], [20, 20], [20]),
+    ],
+)
+def test_a_group_fits_in_memory_and_the_best_is_never_passed_over(
+    held: list[int], lengths: list[int], taken: list[int]
+) -> None:
+    assert group(lengths, held=held, capacity=100) == taken
+
+
+def batcher_of(*requests: Request, limits: Limits = LIMITS) -> ContinuousBatcher:
+    batcher = ContinuousBatcher(kit(limits))
+    for one in requests:
+        batcher.add(one, 0.0)
+    return batcher
+
+
+def test_a_plan_is_one_order_for_rows_in_rank() -> None:
+    late, early = request(0, arrival=2.0), request(1, arrival=1.0)
+    batcher = batcher_of(late, early)
+    plan = batcher.take(worker(), now=3.0)
+    assert plan == Plan((early, late))
+    assert plan.order == Admit((early.spec, late.spec))
+    assert len(batcher.waiting) == 0 and batcher.take(worker(), now=3.0) is None
+
+
+def test_no_more_is_sent_than_slots_and_some_ahead() -> None:
+    """Four slots and two ahead, of which three are taken."""
+    batcher = batcher_of(*(request(row_id) for row_id in range(9)))
+    held = [request(100 + row_id) for row_id in range(3)]
+    plan = batcher.take(worker(*held, rows=4), now=0.0)
+    assert plan is not None and [one.row_id for one in plan.requests] == [0, 1, 2]
+    assert batcher.take(worker(*held, *plan.requests, rows=4), now=0.0) is None
+    assert len(batcher.waiting) == 6
+
+
+def test_a_discarded_request_is_not_taken() -> None:
+    one, other = request(0), request(1)
+    batcher = batcher_of(one, other)
+    assert batcher.discard(one) and not batcher.discard(one)
+    assert batcher.take(worker(), now=0.0) == Plan((other,))
+    assert batcher.wake_at(now=0.0) is None
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60), max_size=20),
+    held=st.lists(st.integers(1, 60), max_size=5),
+    capacity=st.integers(60, 600),
+    rows=st.integers(1, 8),
+    limits=st.builds(
+        Limits, group_tokens=st.integers(1, 200), prefill_ahead=st.integers(0, 4), max_padding=st.floats(0, 1)
+    ),
+)
+def test_no_plan_breaks_a_bound(lengths: list[int], held: list[int], capacity: int, rows: int, limits: Limits) -> None:
+    requests = [request(row_id, length) for row_id, length in enumerate(lengths)]
+    busy = worker(*(request(100 + place, length) for place, length in enumerate(held)), capacity=capacity, rows=rows)
+    batcher = batcher_of(*requests, limits=limits)
+    plan = batcher.take(busy, now=0.0)
+    taken = list(plan.requests) if plan is not None else []
+    assert [one for one in requests if one not in taken] == list(batcher.waiting)
+    assert plan is None or len(plan.requests) > 0
+    assert len(held) + len(taken) <= max(rows + limits.prefill_ahead, len(held))
+    assert taken == sorted(taken, key=lambda one: one.row_id) and taken[:1] in ([], requests[:1])
+    widths = [one.input_length for one in taken]
+    if len(taken) > 1:
+        cells = len(taken) * max(widths)
+        assert cells <= limits.group_tokens and cells - sum(widths) <= limits.max_padding * cells
+    if taken and held:
+        assert (len(held) + len(taken)) * (max(*held, *widths) + 1) <= capacity
+    elif len(taken) > 1:
+        assert len(taken) * (max(widths) + 1) <= capacity
+
+
+@given(length=st.integers(1, 1000), others=st.lists(st.integers(1, 1000), max_size=5))
+def test_an_idle_executor_is_always_given_the_best(length: int, others: list[int]) -> None:
+    assert group([length, *others], capacity=100)[0] == length
+
+
+def test_rows_of_worse_priority_do_not_stand_in_the_way_of_better_ones() -> None:
+    batcher = batcher_of(request(0, priority=0), request(1, priority=1))
+    full = worker(*(request(100 + row_id, priority=1) for row_id in range(6)), rows=4)
+    plan = batcher.take(full, now=0.0)
+    assert plan is not None and [one.row_id for one in plan.requests] == [0, 1]
+    assert batcher_of(request(1, priority=1)).take(full, now=0.0) is None
+
+
+def test_requests_that_enter_with_their_prompts_need_a_slot_and_no_similar_length() -> None:
+    batcher = ContinuousBatcher(kit(LIMITS, terms=SHAPE))
+    for row_id, length in enumerate([2, 40, 3]):
+        batcher.add(request(row_id, length), 0.0)
+    plan = batcher.take(worker(request(100), rows=3), now=0.0)
+    assert plan is not None and [one.row_id for one in plan.requests] == [0, 1]
+    assert plan.terms is SHAPE
+
+
+def test_what_is_handed_back_waits_again_in_its_place() -> None:
+    early, late = request(0, arrival=1.0), request(1, arrival=2.0)
+    batcher = batcher_of(late)
+    batcher.hand_back([early], Cause.PAUSE, now=3.0)
+    assert batcher.take(worker(), now=3.0) == Plan((early, late))

@@ -1,0 +1,259 @@
+"""Batches of a slice each, arranged at intervals: what is arranged, in which order it goes out, and when again."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.messages import EVERY_LENGTH, NO_LENGTH, BatchShape, Cause
+from scheduler.assembly import StrategyError, assemble
+from scheduler.assignment import Assignment
+from scheduler.batching.batcher import Limits
+from scheduler.batching.dp_batcher import DpBatcher
+from scheduler.batching.memory import slice_bound
+from scheduler.plan import Plan
+from scheduler.request import Request
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import CLOSED, STRATEGIES
+from scheduler.worker import Worker
+from tests.scheduler.fakes import kit, port, request
+
+MODEL = Bilinear(p1=1e-2, p2=0.0, p3=0.0, p4=0.1, d1=1e-3, d2=1e-3, d3=0.0, d4=0.1, c1=2e-3, c0=0.05)
+"""So that a prompt of 100 tokens is not padded to, and few others are worth a batch of their own."""
+
+LIMITS = Limits(group_tokens=100, prefill_ahead=0, slice_length=10, min_interval=2.0)
+
+
+def batcher_of(*requests: Request, limits: Limits = LIMITS, capped: bool = False, adaptive: bool = False) -> DpBatcher:
+    terms = replace(CLOSED, iterations=limits.slice_length)
+    batcher = DpBatcher(
+        replace(kit(limits, memory=slice_bound, terms=terms), serving_time=MODEL), capped=capped, adaptive=adaptive
+    )
+    for one in requests:
+        batcher.add(one, 0.0)
+    return batcher
+
+
+def executor(index: int = 0, *, load: float = 0.0, capacity: int = 10_000, rows: int = 64) -> Worker:
+    """One that has `load` seconds of work before it."""
+    worker = Worker(port(index, capacity=capacity, rows=rows))
+    if load:
+        held = request(1000 + index)
+        worker.requests[held.row_id] = held
+        worker.assignments[held.row_id] = Assignment(Plan((held,), estimate=load), index, 0.0)
+    return worker
+
+
+def drained(batcher: DpBatcher, *workers: Worker, now: float = 0.0) -> list[list[int]]:
+    """The rows of the plans that are handed out now, as a dispatcher asks for them."""
+    plans: list[Plan] = []
+    while any(handed := [plan for worker in workers if (plan := batcher.take(worker, now)) is not None]):
+        plans += handed
+    return [[one.row_id for one in plan.requests] for plan in plans]
+
+
+def spread(lengths: list[int]) -> list[Request]:
+    return [request(row_id, length) for row_id, length in enumerate(lengths)]
+
+
+def test_all_that_waits_is_parted_by_length_and_handed_out_longest_first() -> None:
+    batcher = batcher_of(*spread([100, 4, 98, 5]))
+    assert drained(batcher, executor()) == [[2, 0], [1, 3]]
+    assert not batcher.waiting
+
+
+def test_a_plan_is_a_closed_slice_with_its_estimate() -> None:
+    plan = batcher_of(*spread([4, 4])).take(executor(), 0.0)
+    assert plan is not None
+    assert plan.terms == replace(CLOSED, iterations=10)
+    assert plan.estimate == pytest.approx(MODEL.serve(2.0, 4.0, 10.0))
+
+
+def test_an_executor_that_is_busy_is_given_more() -> None:
+    assert drained(batcher_of(*spread([4])), executor(load=3.0)) == [[0]]
+
+
+def test_batches_are_as_large_as_memory_and_slots_allow() -> None:
+    """14 tokens a row at the end of the slice."""
+    four = spread([4] * 4)
+    assert [len(rows) for rows in drained(batcher_of(*four), executor(capacity=4 * 14))] == [4]
+    assert [len(rows) for rows in drained(batcher_of(*four), executor(capacity=4 * 14 - 1))] == [3, 1]
+    assert [len(rows) for rows in drained(batcher_of(*four), executor(rows=2))] == [2, 2]
+
+
+def test_only_some_batches_have_a_fixed_size() -> None:
+    limits = replace(LIMITS, max_batch_size=2)
+    four = spread([4] * 4)
+    assert [len(rows) for rows in drained(batcher_of(*four, limits=limits, capped=True), executor())] == [2, 2]
+    assert [len(rows) for rows in drained(batcher_of(*four, limits=limits), executor())] == [4]
+
+
+def test_a_smaller_executor_is_given_smaller_batches() -> None:
+    """It was not known when the batches were arranged, or has lost memory since."""
+    batcher = batcher_of(*spread([4] * 4))
+    large, small = executor(0), executor(1, capacity=2 * 14)
+    assert drained(batcher, large, small) == [[0, 1, 2, 3]]
+    batcher = batcher_of(*spread([4] * 4 + [100] * 4))
+    plans = [batcher.take(large, 0.0), batcher.take(small, 0.0), batcher.take(small, 0.0)]
+    assert [[one.row_id for one in plan.requests] for plan in plans if plan is not None] == [
+        [4, 5, 6, 7],
+        [2, 3],
+        [0, 1],
+    ]
+    shrunk = executor(0)
+    shrunk.shape = BatchShape(capacity_tokens=14)
+    assert [len(rows) for rows in drained(batcher_of(*spread([4, 4])), shrunk)] == [1, 1]
+
+
+# Slices
+
+
+def test_rows_that_come_back_are_arranged_with_the_new_ones_by_what_they_have_become() -> None:
+    old, new = request(0, length=4), request(1, length=11)
+    old.generated = 10
+    batcher = batcher_of(new)
+    batcher.hand_back([old], Cause.SLICE, 0.0)
+    assert drained(batcher, executor()) == [[1, 0]]
+
+
+@pytest.mark.parametrize(("lacks_kv", "start"), [(False, 2e-3 * 14 + 0.05), (True, 1e-2 * 14 + 0.1)])
+def test_rows_are_estimated_with_a_prefill_or_with_the_copies_of_their_k_and_v(lacks_kv: bool, start: float) -> None:
+    old = request(0, length=4)
+    old.generated, old.lacks_kv = 10, lacks_kv
+    plan = batcher_of(old).take(executor(), 0.0)
+    assert plan is not None
+    assert plan.estimate == pytest.approx(start + MODEL.decode(1.0, 14.0, 10.0))
+
+
+def test_a_request_that_is_discarded_between_arranging_and_handing_out_is_left_out() -> None:
+    requests = spread([100, 100, 4, 4, 4])
+    batcher = batcher_of(*requests)
+    assert batcher.take(executor(), 0.0) is not None
+    assert list(batcher.waiting) == requests[2:]
+    assert batcher.discard(requests[3]) and batcher.discard(requests[2])
+    assert not batcher.discard(requests[3]) and not batcher.discard(requests[0])
+    assert drained(batcher, executor()) == [[4]]
+
+
+def test_a_batch_whose_requests_are_all_discarded_is_not_handed_out() -> None:
+    requests = spread([100, 4])
+    batcher = batcher_of(*requests)
+    assert batcher.take(executor(), 0.0) is not None and batcher.discard(requests[1])
+    assert drained(batcher, executor()) == []
+
+
+# Intervals
+
+
+def test_what_arrives_between_two_arrangements_waits() -> None:
+    batcher, busy = batcher_of(request(0)), executor(load=9.0)
+    assert batcher.wake_at(0.0) is not None and drained(batcher, busy) == [[0]]
+    assert batcher.wake_at(0.0) is None
+    batcher.add(request(1), 0.5)
+    batcher.add(request(2), 1.0)
+    assert (batcher.wake_at(1.0), drained(batcher, busy, now=1.9)) == (2.0, [])
+    assert drained(batcher, busy, now=2.0) == [[1, 2]]
+
+
+def test_nothing_waits_while_every_executor_rests() -> None:
+    batcher, busy, idle = batcher_of(request(0)), executor(0, load=9.0), executor(1)
+    drained(batcher, busy, idle)
+    batcher.add(request(1), 0.5)
+    assert drained(batcher, busy, idle, now=0.5) == []
+    rested = executor(0)
+    assert drained(batcher, rested, idle, now=0.6) == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("loads", "adaptive", "due"),
+    [
+        ([9.0, 6.0], True, 3.0),  # half of the lesser
+        ([9.0, 3.0], True, 2.0),  # not less than the shortest
+        ([9.0, 6.0], False, 2.0),
+    ],
+)
+def test_the_interval_is_a_part_of_the_least_load_but_not_too_short(
+    loads: list[float], adaptive: bool, due: float
+) -> None:
+    batcher = batcher_of(request(0), adaptive=adaptive)
+    drained(batcher, *(executor(index, load=load) for index, load in enumerate(loads)))
+    batcher.add(request(1), 0.1)
+    assert batcher.wake_at(0.1) == pytest.approx(due)
+
+
+def test_the_loads_that_count_are_those_right_after_the_arrangement() -> None:
+    batcher = batcher_of(request(0), adaptive=True)
+    drained(batcher, executor(load=8.0))
+    batcher.add(request(1), 1.0)
+    assert drained(batcher, executor(load=5.0), now=1.0) == []
+    assert batcher.wake_at(1.0) == pytest.approx(4.0)
+
+
+def test_an_executor_that_is_not_asked_for_any_more_counts_no_more() -> None:
+    batcher = batcher_of(request(0), adaptive=True)
+    drained(batcher, executor(0, load=2.0), executor(1, load=20.0))
+    batcher.add(request(1), 1.0)
+    assert drained(batcher, executor(1, load=20.0), now=2.0) == [[1]]
+    batcher.add(request(2), 3.0)
+    assert batcher.wake_at(3.0) == pytest.approx(12.0)
+
+
+def test_without_a_given_interval_it_is_the_median_slice() -> None:
+    limits = replace(LIMITS, min_interval=None)
+    batcher = batcher_of(*spread([100, 50, 4]), limits=limits)
+    busy = executor(load=9.0, rows=1)
+    assert drained(batcher, busy) == [[0], [1], [2]]
+    batcher.add(request(3), 0.0)
+    assert batcher.wake_at(0.0) == pytest.approx(MODEL.serve(1.0, 50.0, 10.0))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30),
+    capacities=st.lists(st.integers(70, 400), min_size=1, max_size=3),
+)
+def test_every_request_goes_out_once_and_no_batch_outgrows_its_executor(
+    lengths: list[int], capacities: list[int]
+) -> None:
+    batcher = batcher_of(*spread(lengths))
+    workers = [executor(index, capacity=capacity) for index, capacity in enumerate(capacities)]
+    handed: list[int] = []
+    for turn in range(len(lengths)):
+        worker = workers[turn % len(workers)]
+        plan = batcher.take(worker, 0.0)
+        if plan is None:
+            break
+        longest = max(one.kv_length for one in plan.requests)
+        assert len(plan.requests) * (longest + 10) <= worker.capacity_tokens
+        handed += [one.row_id for one in plan.requests]
+    assert sorted(handed) == list(range(len(lengths))) and not batcher.waiting
+
+
+# Strategies
+
+
+@pytest.mark.parametrize("name", ["pm", "ab", "lb", "scls"])
+def test_what_is_arranged_by_serving_times_needs_a_profile(name: str) -> None:
+    with pytest.raises(StrategyError, match=f"{name} .*lengthwise profile"):
+        assemble(STRATEGIES[name], LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "model", "keep_kv"),
+    [
+        (False, MODEL, range(7, sys.maxsize)),  # 2e-3·L + 0.05 <= 1e-2·L from 6.25 on
+        (False, replace(MODEL, c1=0.0, c0=0.0), EVERY_LENGTH),
+        (True, MODEL, NO_LENGTH),
+        (True, replace(MODEL, c1=0.0, c0=0.0), NO_LENGTH),
+    ],
+)
+def test_k_and_v_are_kept_where_that_takes_less_unless_somebody_forbids_it(
+    recompute: bool, model: Bilinear, keep_kv: range
+) -> None:
+    parts = assemble(STRATEGIES["scls"], replace(LIMITS, recompute=recompute), model)
+    parts.batcher.add(request(), 0.0)
+    plan = parts.batcher.take(executor(), 0.0)
+    assert plan is not None and plan.terms == replace(CLOSED, iterations=10, keep_kv=keep_kv)

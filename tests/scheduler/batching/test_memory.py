@@ -1,0 +1,57 @@
+"""Does it fit, in numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.batching.memory import scale, slice_bound, whole
+from tests.scheduler.fakes import request, worker
+
+
+@pytest.mark.parametrize(
+    ("held", "rows", "length", "fits"),
+    [
+        ([], 1, 99, True),
+        ([], 4, 24, True),  # 4 x 25 columns: the next token counts
+        ([], 4, 25, False),
+        ([49], 1, 10, True),  # 2 x 50
+        ([49], 1, 50, False),
+        ([30], 2, 20, True),  # 3 x 31
+        ([30], 3, 20, False),
+        ([30, 10, 10], 1, 1, False),  # 4 x 31: the longest row counts for all
+    ],
+)
+def test_rows_fit_when_all_of_them_as_long_as_the_longest_do(
+    held: list[int], rows: int, length: int, fits: bool
+) -> None:
+    requests = [request(row_id, tokens) for row_id, tokens in enumerate(held)]
+    assert scale(worker(*requests, capacity=100), rows, length) is fits
+
+
+def test_a_single_row_always_fits_an_idle_executor_but_two_need_not() -> None:
+    """An idle executor used to be given as many rows of any length as it has slots."""
+    idle = worker(capacity=100)
+    assert scale(idle, 1, 100) and not scale(idle, 2, 100)
+
+
+def test_what_a_row_has_generated_counts_as_well() -> None:
+    one = request(0, 30)
+    assert scale(worker(one, capacity=100), 1, 10)
+    one.generated = 20
+    assert not scale(worker(one, capacity=100), 1, 10)
+
+
+def test_whole_rows_count_for_all_that_they_may_become() -> None:
+    """Ten tokens of prompt and eight of answer, of which some may be there already."""
+    held, new = request(0, 10), request(1, 2)
+    held.generated = 5
+    assert (whole.length(held), whole.length(new)) == (18, 10)
+    assert whole(worker(held, capacity=36), 1, 10) and not whole(worker(held, capacity=35), 1, 10)
+    assert whole(worker(held, capacity=40), 1, 20) and not whole(worker(held, capacity=39), 1, 20)
+    assert whole(worker(capacity=5), 1, 20), "one row on an idle executor"
+
+
+def test_a_slice_is_bounded_by_itself_alone() -> None:
+    """What runs before it is gone when it begins."""
+    busy = worker(request(0, 90), capacity=100)
+    assert slice_bound(busy, 4, 25) and not slice_bound(busy, 4, 26) and slice_bound(busy, 1, 101)

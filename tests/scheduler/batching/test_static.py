@@ -1,0 +1,164 @@
+"""Batches that nobody joins: how large, when, and how their answers return."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, SamplingParams
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Limits
+from scheduler.batching.memory import fixed
+from scheduler.batching.static import StaticBatcher
+from scheduler.dispatcher import Dispatcher
+from scheduler.plan import Returns
+from scheduler.request import Request, State
+from scheduler.strategy import CLOSED, STRATEGIES
+from tests.scheduler.fakes import VirtualClock, admitted, cancelled, kit, port, request, token, worker
+
+LIMITS = Limits(group_tokens=100, prefill_ahead=2, max_batch_size=3)
+PATIENT = Limits(group_tokens=100, prefill_ahead=2, max_batch_size=3, batch_wait_timeout=2.0)
+
+
+def batcher_of(limits: Limits, *requests: Request) -> StaticBatcher:
+    batcher = StaticBatcher(kit(limits, memory=fixed, terms=CLOSED))
+    for one in requests:
+        batcher.add(one, one.times.arrival)
+    return batcher
+
+
+def taken(batcher: StaticBatcher, now: float, *held: Request, capacity: int = 5000) -> list[int]:
+    plan = batcher.take(worker(*held, capacity=capacity), now)
+    return [] if plan is None else [one.row_id for one in plan.requests]
+
+
+def test_an_idle_executor_takes_what_there_is_up_to_the_batch_size() -> None:
+    batcher = batcher_of(LIMITS, *(request(row_id) for row_id in range(5)))
+    assert taken(batcher, 0.0, request(100)) == []
+    assert [taken(batcher, 0.0), taken(batcher, 0.0), taken(batcher, 0.0)] == [[0, 1, 2], [3, 4], []]
+
+
+def test_a_batch_is_as_large_as_its_rows_could_grow_at_most() -> None:
+    """500 tokens of context a row: two of them fit 1,400."""
+    assert taken(batcher_of(LIMITS, *(request(row_id) for row_id in range(3))), 0.0, capacity=1400) == [0, 1]
+
+
+def test_a_batch_waits_until_it_is_full_or_its_oldest_request_has_waited_long_enough() -> None:
+    batcher = batcher_of(PATIENT, request(0, arrival=1.0), request(1, arrival=2.5))
+    assert (batcher.wake_at(2.5), taken(batcher, 2.5)) == (3.0, [])
+    assert taken(batcher, 3.0) == [0, 1]
+    assert batcher.wake_at(3.0) is None
+    full = batcher_of(PATIENT, *(request(row_id, arrival=1.0) for row_id in range(3)))
+    assert taken(full, 1.0) == [0, 1, 2]
+
+
+def test_a_batch_that_could_go_but_for_a_busy_executor_wakes_nobody() -> None:
+    """It used to ask to be woken at a moment that had passed, again and again until the executor was free."""
+    batcher = batcher_of(PATIENT, request(0, arrival=1.0), request(1, arrival=2.0))
+    assert taken(batcher, 3.5, request(100)) == []
+    assert batcher.wake_at(3.5) == 4.0
+    assert taken(batcher, 4.0, request(100)) == []
+    assert batcher.wake_at(4.0) is None and taken(batcher, 9.0) == [0, 1]
+
+
+class Stage:
+    """A dispatcher with one executor of two slots, and two requests that it was sent as a batch."""
+
+    def __init__(self, strategy: str) -> None:
+        self.port = port(rows=2, capacity=5000)
+        self.clock = VirtualClock()
+        self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], LIMITS), [self.port], self.clock)
+        self.one, self.other = (self.dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(2))
+        self.dispatcher.dispatch()
+        assert admitted(self.port.take()) == [[0, 1]]
+
+    def report(self, now: float, *updates: RowUpdate) -> None:
+        self.clock.time = now
+        self.dispatcher.receive(self.port.report(*updates))
+
+    def hand_back(self, row_id: int, cause: Cause) -> None:
+        self.dispatcher.receive(replace(self.port.report(), handed_back=(HandedBack((row_id,), cause),)))
+
+
+async def answer(request: Request) -> RowUpdate:
+    async with asyncio.timeout(20):
+        return [update async for update in request.stream][-1]
+
+
+async def test_answers_that_return_together_come_when_the_last_row_has_ended() -> None:
+    stage = Stage("vs")
+    stage.report(1.0, token(0, 5, text="a"), token(1, 6))
+    stage.report(2.0, token(0, 7, text="b", end=FinishReason.STOP), token(1, 8))
+    assert (stage.one.state, stage.one.times.first_token, stage.one.generated) == (State.RUNNING, None, 2)
+    third = stage.dispatcher.submit(range(4), SamplingParams(max_tokens=8))
+    stage.dispatcher.dispatch()
+    assert stage.port.take() == [], "nobody joins"
+    stage.report(3.0, token(1, 9, end=FinishReason.STOP))
+    assert {stage.one.times.end, stage.other.times.end, stage.one.times.first_token} == {3.0}
+    assert (await answer(stage.one)).token_ids == (5, 7) and (await answer(stage.other)).token_ids == (6, 8, 9)
+    stage.dispatcher.dispatch()
+    assert admitted(stage.port.take()) == [[third.row_id]]
+
+
+async def test_answers_that_return_row_by_row_do_not_wait_for_the_batch() -> None:
+    stage = Stage("fcfs-dynamic")
+    stage.report(1.0, token(0, 5, end=FinishReason.STOP), token(1, 6))
+    assert (stage.one.times.end, stage.other.times.first_token) == (1.0, 1.0)
+    assert STRATEGIES["fcfs-dynamic"].returns is Returns.ROW_END
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_client_that_leaves_a_batch_does_not_hold_the_others_up(leaver: int) -> None:
+    """Whether its row had ended, or was the last that the others waited for."""
+    stage = Stage("vs")
+    stage.report(1.0, token(0, 5, end=FinishReason.STOP), token(1, 6))
+    leaving, staying = [(stage.one, stage.other), (stage.other, stage.one)][leaver]
+    stage.dispatcher.cancel(leaving)
+    assert cancelled(stage.port.take()) == [leaving.row_id]
+    assert leaving.state is State.CANCELLED
+    assert staying.state is (State.FINISHED if leaver else State.RUNNING)
+    if not leaver:
+        stage.report(2.0, token(1, 7, end=FinishReason.STOP))
+    assert staying.state is State.FINISHED and stage.dispatcher.requests_running == 0
+
+
+async def test_complete_answers_survive_the_death_of_their_executor() -> None:
+    stage = Stage("vs")
+    stage.report(1.0, token(0, 5, end=FinishReason.STOP), token(1, 6))
+    stage.dispatcher.receive(ExecutorDied(0, "fire"))
+    assert (stage.one.state, stage.other.state) == (State.FINISHED, State.FAILED)
+
+
+def test_rows_that_a_dying_executor_salvaged_go_on_elsewhere() -> None:
+    ports = [port(0, rows=2, capacity=5000), port(1, rows=2, capacity=5000)]
+    dispatcher = Dispatcher(assemble(STRATEGIES["fcfs-dynamic"], LIMITS), ports, VirtualClock())
+    one, other = (dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(2))
+    dispatcher.dispatch()
+    dispatcher.receive(ports[0].report(token(0, 5), token(1, 6)))
+    ports[0].alive = False
+    dispatcher.receive(ExecutorDied(0, "fire", salvaged=(1,)))
+    assert (one.state, other.state) == (State.FAILED, State.WAITING)
+    dispatcher.dispatch()
+    assert admitted(ports[1].take()) == [[1]] and other.generated == 1
+
+
+async def test_rows_that_are_handed_back_wait_and_go_on() -> None:
+    stage = Stage("fcfs-dynamic")
+    stage.report(1.0, token(0, 5), token(1, 6, end=FinishReason.STOP))
+    stage.hand_back(0, Cause.SLICE)
+    assert (stage.one.state, stage.one.generated, stage.dispatcher.requests_waiting) == (State.WAITING, 1, 1)
+    stage.dispatcher.dispatch()
+    assert admitted(stage.port.take()) == [[0]] and stage.one.runs == 2
+    stage.report(2.0, token(0, 7, end=FinishReason.STOP))
+    assert stage.one.state is State.FINISHED and (await answer(stage.one)).token_ids == (5, 7)
+
+
+def test_a_cancelled_request_frees_what_an_executor_keeps_of_it() -> None:
+    stage = Stage("fcfs-dynamic")
+    stage.report(1.0, token(0, 5))
+    stage.hand_back(0, Cause.PAUSE)
+    stage.dispatcher.cancel(stage.one)
+    assert cancelled(stage.port.take()) == [0]
+    assert stage.one.state is State.CANCELLED

@@ -1,0 +1,78 @@
+"""Wasted memory accesses: the paper's equations by hand, and the short way to them against the long one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.batching.wma import (
+    Lengths,
+    all_reads,
+    batch_lengths,
+    memory_tokens,
+    useful_reads,
+    wma,
+    wma_from_least,
+    wma_gen,
+    wma_wait,
+)
+
+ROWS = (Lengths(2, 3), Lengths(4, 5), Lengths(5, 2))
+BATCH = Lengths(5, 5)
+
+LENGTHS = st.builds(Lengths, st.integers(1, 5000), st.integers(1, 5000))
+
+
+def test_a_batch_is_as_long_as_its_longest_prompt_and_its_longest_answer() -> None:
+    assert batch_lengths(ROWS) == BATCH and BATCH.columns == 10
+
+
+@pytest.mark.parametrize(("row", "waste"), list(zip(ROWS, [3 * 3, 5 * 1, 2 * 0], strict=True)))
+def test_equation_2_counts_reads_of_padding(row: Lengths, waste: int) -> None:
+    assert wma_gen(row, BATCH) == waste
+
+
+@pytest.mark.parametrize(("row", "waste"), list(zip(ROWS, [8 + 9 + 10, 10, 7 + 8 + 9 + 10], strict=True)))
+def test_equation_3_counts_reads_after_the_end(row: Lengths, waste: int) -> None:
+    assert wma_wait(row, BATCH) == waste
+
+
+def test_equation_4_is_the_most_wasteful_row() -> None:
+    """36, 15 and 34."""
+    assert wma(ROWS) == 36
+
+
+def test_a_row_alone_is_charged_for_one_iteration() -> None:
+    assert wma([Lengths(100, 20)]) == 120
+
+
+def test_equation_5_counts_padding_and_invalid_tokens_too() -> None:
+    assert memory_tokens(3, *BATCH) == 30
+
+
+def test_useful_and_wasted_reads_are_all_reads() -> None:
+    assert [useful_reads(*row) for row in ROWS] == [2 + 3 + 4, 4 + 5 + 6 + 7 + 8, 5 + 6]
+    assert all_reads(*BATCH) == 5 + 6 + 7 + 8 + 9 + 10
+    assert [all_reads(*BATCH) - useful_reads(*row) for row in ROWS] == [36, 15, 34]
+
+
+@given(row=LENGTHS, batch=LENGTHS)
+def test_the_closed_form_is_the_sum(row: Lengths, batch: Lengths) -> None:
+    batch = batch_lengths([row, batch])
+    assert wma_wait(row, batch) == sum(g + batch.input for g in range(row.generation, batch.generation + 1))
+
+
+@given(rows=st.lists(LENGTHS, min_size=1, max_size=20))
+def test_the_least_useful_reads_tell_the_waste_of_a_batch(rows: list[Lengths]) -> None:
+    batch = batch_lengths(rows)
+    least = min(useful_reads(*row) for row in rows)
+    assert wma_from_least(*batch, least) == wma(rows)
+    as_arrays = [np.array([value], dtype=np.float64) for value in (*batch, least)]
+    assert wma_from_least(*as_arrays).tolist() == [wma(rows)]
+
+
+def test_a_batch_without_rows_has_no_waste_to_tell() -> None:
+    with pytest.raises(ValueError):
+        wma([])

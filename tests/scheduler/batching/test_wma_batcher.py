@@ -1,0 +1,379 @@
+"""Batches arranged on arrival: who joins whom, which batch goes first, and what happens when one is too large."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.messages import Cause, Overflow, SamplingParams
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Limits
+from scheduler.batching.wma import Lengths, batch_lengths, memory_tokens, wma
+from scheduler.batching.wma_batcher import WmaBatcher
+from scheduler.expected import expected_lengths
+from scheduler.plan import Plan, Returns
+from scheduler.request import Request, Times
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import STRATEGIES
+from scheduler.worker import Worker
+from tests.scheduler.fakes import port
+
+LIMITS = Limits(group_tokens=4096, prefill_ahead=0, capacity_tokens=1000, context_length=500, slots=64)
+SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
+"""A batch takes a second an iteration."""
+
+
+def asked(
+    row_id: int, input_length: int = 10, predicted: float | None = 10.0, *, arrival: float = 0.0, priority: int = 0
+) -> Request:
+    sampling = SamplingParams(max_tokens=1024)
+    request = Request(row_id, (0,) * input_length, sampling, Times(arrival), priority)
+    request.predicted_length = predicted
+    return request
+
+
+def batcher_of(requests: Sequence[Request] = (), strategy: str = "magnus", limits: Limits = LIMITS) -> WmaBatcher:
+    batcher = assemble(STRATEGIES[strategy], limits, SECOND_A_TOKEN).batcher
+    assert isinstance(batcher, WmaBatcher)
+    for request in requests:
+        batcher.add(request, request.times.arrival)
+    return batcher
+
+
+def arranged(batcher: WmaBatcher) -> list[list[int]]:
+    return [[request.row_id for request in batch] for batch in batcher.batches]
+
+
+def idle(capacity: int = 1000, rows: int = 64, context: int = 500) -> Worker:
+    return Worker(port(capacity=capacity, rows=rows, context=context))
+
+
+def row_ids(plan: Plan | None) -> list[int]:
+    return [] if plan is None else [request.row_id for request in plan.requests]
+
+
+# Arrangement
+
+
+def test_a_request_joins_the_batch_that_wastes_least_with_it_in() -> None:
+    """(24, 22) beside (20, 20) wastes 20·4 + 44 + 45 + 46 = 215, beside (100, 100) more than the threshold."""
+    batcher = batcher_of([asked(0, 100, 100), asked(1, 20, 20)], limits=replace(LIMITS, wma_threshold=5_000))
+    assert arranged(batcher) == [[0], [1]]
+    batcher.add(asked(2, 24, 22), 0.0)
+    batcher.add(asked(3, 96, 101), 0.0)
+    assert arranged(batcher) == [[0, 3], [1, 2]]
+
+
+@pytest.mark.parametrize(("threshold", "batches"), [(1016, [[0], [1]]), (1017, [[0, 1]])])
+def test_a_batch_must_stay_below_the_threshold(threshold: int, batches: list[list[int]]) -> None:
+    """(10, 10) beside (30, 26) reads 10·20 cells of padding, and 40 + 41 + .. + 56 = 816 after its end."""
+    batcher = batcher_of([asked(0, 10, 10), asked(1, 30, 26)], limits=replace(LIMITS, wma_threshold=threshold))
+    assert arranged(batcher) == batches
+
+
+@pytest.mark.parametrize(("capacity", "batches"), [(119, [[0, 1], [2]]), (120, [[0, 1, 2]])])
+def test_a_batch_must_fit_at_its_end(capacity: int, batches: list[list[int]]) -> None:
+    """Three rows of 20 + 20 columns."""
+    requests = [asked(0, 20, 10), asked(1, 10, 20), asked(2, 20, 20)]
+    assert arranged(batcher_of(requests, limits=replace(LIMITS, capacity_tokens=capacity))) == batches
+
+
+@pytest.mark.parametrize(
+    ("strategy", "limits", "largest"),
+    [
+        ("abp", LIMITS, 9),
+        ("glp", LIMITS, 2),  # ⌊1000 / 500⌋
+        ("glp", replace(LIMITS, max_batch_size=1), 1),
+        ("abp", replace(LIMITS, max_batch_size=5), 5),
+        ("abp", replace(LIMITS, slots=4), 4),
+        ("abp", replace(LIMITS, capacity_tokens=None, context_length=None, slots=None), 9),
+    ],
+)
+def test_a_batch_has_no_more_rows_than_it_may(strategy: str, limits: Limits, largest: int) -> None:
+    batcher = batcher_of([asked(row_id) for row_id in range(9)], strategy, limits)
+    assert max(len(batch) for batch in batcher.batches) == largest
+    assert sorted(sum(arranged(batcher), [])) == list(range(9))
+
+
+def test_a_batch_is_of_one_priority_and_the_better_one_goes_first() -> None:
+    batcher = batcher_of([asked(0, priority=1), asked(1, priority=0, arrival=5.0), asked(2, priority=1)])
+    assert arranged(batcher) == [[0, 2], [1]]
+    assert [row_ids(batcher.take(idle(), 9.0)) for _ in range(3)] == [[1], [0, 2], []]
+
+
+class Case:
+    """Figure 6: requests of about 1000 tokens in and out, and of about 10, seven at a time one large among six small.
+
+    The batch size of 7 is that of equation 1 with limits of 1024 each, so there is room for 7 · 2048 tokens at least.
+    """
+
+    capacity = 7 * 2048
+    limits = Limits(group_tokens=4096, prefill_ahead=0, capacity_tokens=capacity, context_length=2048, slots=128)
+    large = [(1000, 1000), (1004, 996), (998, 1003)]
+    small = [(8 + number % 5, 8 + number % 4) for number in range(18)]
+
+    def arrivals(self, seed: int) -> list[Request]:
+        rng = random.Random(seed)
+        lengths = []
+        for number, large in enumerate(self.large):
+            seven = [large, *self.small[6 * number : 6 * number + 6]]
+            rng.shuffle(seven)
+            lengths += seven
+        return [asked(row_id, *pair, arrival=row_id / 10) for row_id, pair in enumerate(lengths)]
+
+    def sizes(self, strategy: str, seed: int) -> list[int]:
+        """Rows of the batches that one executor takes after all have arrived."""
+        batcher = assemble(STRATEGIES[strategy], self.limits, SECOND_A_TOKEN).batcher
+        for request in self.arrivals(seed):
+            batcher.add(request, request.times.arrival)
+        plans = []
+        while plan := batcher.take(idle(self.capacity, 128, 2048), 3.0):
+            plans.append(plan)
+        return sorted(len(plan.requests) for plan in plans)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("strategy", "sizes"), [("vs", [7, 7, 7]), ("glp", [3, 4, 7, 7]), ("abp", [3, 18]), ("magnus", [3, 18])]
+)
+def test_the_case_study_comes_out_of_the_papers_own_parameters(strategy: str, sizes: list[int], seed: int) -> None:
+    assert Case().sizes(strategy, seed) == sizes
+
+
+def plain_choice(batches: Sequence[Sequence[Lengths]], request: Lengths, limits: Limits) -> int | None:
+    """Algorithm 1 word by word: look at every row of every batch."""
+    assert limits.capacity_tokens is not None
+    best, least = None, float(limits.wma_threshold)
+    for index, batch in enumerate(batches):
+        together = [*batch, request]
+        if memory_tokens(len(together), *batch_lengths(together)) <= limits.capacity_tokens and wma(together) < least:
+            best, least = index, float(wma(together))
+    return best
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), max_size=60),
+    threshold=st.integers(1, 6000),
+    capacity=st.integers(200, 1500),
+)
+def test_the_arrangement_is_that_of_the_plain_algorithm(
+    lengths: list[tuple[int, int]], threshold: int, capacity: int
+) -> None:
+    limits = replace(LIMITS, wma_threshold=threshold, capacity_tokens=capacity)
+    batcher = batcher_of(limits=limits)
+    plain: list[list[int]] = []
+    for row_id, pair in enumerate(lengths):
+        batcher.add(asked(row_id, *pair), 0.0)
+        batches = [[Lengths(*lengths[other]) for other in batch] for batch in plain]
+        choice = plain_choice(batches, Lengths(*pair), limits)
+        if choice is None:
+            plain.append([row_id])
+        else:
+            plain[choice].append(row_id)
+    assert arranged(batcher) == plain
+
+
+# What goes first
+
+
+def orders(strategy: str, now: float) -> list[list[int]]:
+    """Long ago a long one came, later a short one, just now a shorter one; they are too unlike to run together."""
+    requests = [asked(0, 10, 400, arrival=0.0), asked(1, 10, 50, arrival=10.0), asked(2, 10, 2, arrival=19.0)]
+    batcher = batcher_of(requests, strategy, replace(LIMITS, wma_threshold=1000))
+    plans = []
+    while plan := batcher.take(idle(), now):
+        plans.append(row_ids(plan))
+    return plans
+
+
+def test_batches_go_in_the_order_of_their_oldest_requests() -> None:
+    assert orders("abp", 20.0) == [[0], [1], [2]]
+
+
+def test_batches_go_by_their_response_ratios() -> None:
+    """20 s / 400 s, 10 / 50 and 1 / 2."""
+    assert orders("magnus", 20.0) == [[2], [1], [0]]
+
+
+def test_a_long_batch_is_not_passed_over_for_ever() -> None:
+    """Every second a short one comes, which is served after 1 s of waiting, at a ratio of 1 / 4. The long one has
+    reached that after 100 s.
+    """
+    batcher = batcher_of([asked(0, 10, 400)], limits=replace(LIMITS, wma_threshold=1000))
+    served = []
+    for second in range(1, 400):
+        batcher.add(asked(second, 10, 4, arrival=second - 1.0), second - 1.0)
+        served.append(row_ids(batcher.take(idle(), float(second))))
+    assert served.count([0]) == 1 and 90 < served.index([0]) < 120
+
+
+def test_a_plan_says_what_was_expected_of_it() -> None:
+    plan = batcher_of([asked(0, 10, 20.2), asked(1, 12, 18)]).take(idle(), 0.0)
+    assert plan is not None and plan.estimate == 21.0 and plan.generation_length == 21
+    assert plan.terms.closed and plan.terms.overflow is Overflow.SPLIT and plan.returns is Returns.BATCH_END
+    plan = batcher_of([asked(0)], "glp").take(idle(), 0.0)
+    assert plan is not None and plan.terms.overflow is Overflow.SCALE and plan.estimate == 0.0
+
+
+def test_only_an_idle_executor_takes_a_batch() -> None:
+    batcher = batcher_of([asked(0)])
+    busy = Worker(port(), {9: asked(9)})
+    assert batcher.take(busy, 0.0) is None and len(batcher.waiting) == 1
+    assert batcher.wake_at(0.0) is None
+
+
+# Too large
+
+
+def test_a_batch_that_overflowed_comes_back_as_two_halves_that_nobody_joins() -> None:
+    batcher = batcher_of([asked(row_id) for row_id in range(5)])
+    plan = batcher.take(idle(), 0.0)
+    assert plan is not None
+    batcher.hand_back(plan.requests, Cause.OVERFLOW, 1.0)
+    batcher.add(asked(9), 1.0)
+    assert arranged(batcher) == [[0, 1, 2], [3, 4], [9]]
+    batcher.add(asked(10), 1.0)
+    assert arranged(batcher) == [[0, 1, 2], [3, 4], [9, 10]]
+    assert [row_ids(batcher.take(idle(), 2.0)) for _ in range(3)] == [[0, 1, 2], [3, 4], [9, 10]]
+
+
+def test_one_row_that_overflowed_waits_alone() -> None:
+    batcher = batcher_of()
+    batcher.hand_back([asked(0)], Cause.OVERFLOW, 1.0)
+    batcher.add(asked(1), 1.0)
+    assert arranged(batcher) == [[0], [1]]
+
+
+def test_rows_that_were_let_go_for_another_reason_are_arranged_again() -> None:
+    batcher = batcher_of([asked(0)])
+    batcher.hand_back([asked(1), asked(2)], Cause.PAUSE, 1.0)
+    assert arranged(batcher) == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("worker", "taken", "left"),
+    [
+        (idle(capacity=1000), [0, 1, 2, 3, 4, 5, 6, 7], []),
+        (idle(capacity=100), [0, 1, 2, 3], [[4, 5, 6, 7]]),
+        (idle(capacity=40), [0, 1], [[4, 5, 6, 7], [2, 3]]),
+        (idle(rows=3), [0, 1], [[4, 5, 6, 7], [2, 3]]),
+        (idle(capacity=15), [0], [[4, 5, 6, 7], [2, 3], [1]]),
+    ],
+)
+def test_an_executor_that_is_smaller_than_was_known_takes_what_it_holds(
+    worker: Worker, taken: list[int], left: list[list[int]]
+) -> None:
+    """Eight rows of 20 columns."""
+    batcher = batcher_of([asked(row_id) for row_id in range(8)])
+    assert row_ids(batcher.take(worker, 0.0)) == taken
+    assert arranged(batcher) == left
+    assert sorted(request.row_id for request in batcher.waiting) == sorted(sum(left, []))
+
+
+def test_what_an_executor_holds_is_remembered_when_others_are_arranged() -> None:
+    batcher = batcher_of([asked(0), asked(1)])
+    batcher.take(idle(capacity=40), 0.0)
+    for row_id in range(2, 7):
+        batcher.add(asked(row_id), 0.0)
+    assert arranged(batcher) == [[2, 3], [4, 5], [6]]
+
+
+# Books
+
+
+@pytest.mark.parametrize("gone", range(5))
+def test_a_discarded_request_leaves_its_batch_wherever_it_was(gone: int) -> None:
+    requests = [asked(0), asked(1), asked(2), asked(3, 200, 200), asked(4, priority=3)]
+    batcher = batcher_of(requests)
+    assert batcher.discard(requests[gone]) and not batcher.discard(requests[gone])
+    assert sorted(sum(arranged(batcher), [])) == [row_id for row_id in range(5) if row_id != gone]
+    assert requests[gone] not in batcher.waiting
+
+
+def test_a_batch_that_lost_its_longest_request_takes_more() -> None:
+    long, short = asked(0, 250, 250), asked(1, 10, 10)
+    batcher = batcher_of([long, short], limits=replace(LIMITS, wma_threshold=10**6))
+    assert arranged(batcher) == [[0, 1]], "500 columns, twice"
+    batcher.add(asked(2), 0.0)
+    assert arranged(batcher) == [[0, 1], [2]]
+    batcher.discard(long)
+    for row_id in range(3, 60):
+        batcher.add(asked(row_id), 0.0)
+    assert sorted(len(batch) for batch in batcher.batches) == [9, 50], "each fills up to 50 rows of 20 columns"
+
+
+def test_ten_thousand_requests_each_wait_in_one_batch_and_none_breaks_a_bound() -> None:
+    rng = random.Random(0)
+    requests = [
+        asked(row_id, rng.randint(1, 250), rng.randint(1, 250), arrival=row_id / 100, priority=rng.randint(0, 1))
+        for row_id in range(10_000)
+    ]
+    batcher = batcher_of(requests)
+    discarded = set(rng.sample(requests, 1000))
+    assert all(batcher.discard(request) for request in discarded)
+    kept = [request for request in requests if request not in discarded]
+    assert set(batcher.waiting) == set(kept) and len(batcher.waiting) == len(kept)
+    taken: list[Request] = []
+    while plan := batcher.take(idle(), 200.0):
+        lengths = [expected_lengths(request, 500) for request in plan.requests]
+        assert memory_tokens(len(lengths), *batch_lengths(lengths)) <= 1000 or len(lengths) == 1
+        assert wma(lengths) < LIMITS.wma_threshold or len(lengths) == 1
+        assert len({request.priority for request in plan.requests}) == 1
+        taken += plan.requests
+    assert len(taken) == len(kept) and set(taken) == set(kept) and not batcher.waiting
+
+
+# Lengths
+
+
+@pytest.mark.parametrize(
+    ("predicted", "generated", "context", "expected"),
+    [
+        (10.0, 0, 500, (10, 10)),
+        (9.2, 0, 500, (10, 10)),  # whole tokens, rather one too many
+        (0.1, 0, 500, (10, 1)),
+        (None, 0, 2000, (10, 1024)),  # as long as it may be
+        (None, 0, None, (10, 1024)),
+        (None, 0, 500, (10, 490)),
+        (5000.0, 0, 2000, (10, 1024)),
+        (10.0, 4, 500, (14, 6)),
+        (10.0, 20, 500, (30, 1)),  # outlived
+        (None, 20, 500, (30, 470)),
+    ],
+)
+def test_what_is_expected_of_a_request(
+    predicted: float | None, generated: int, context: int | None, expected: tuple[int, int]
+) -> None:
+    request = asked(0, 10, predicted)
+    request.generated = generated
+    assert expected_lengths(request, context) == expected
+
+
+# Predictions that change
+
+
+def test_a_request_whose_prediction_changes_moves_to_the_batch_that_it_suits() -> None:
+    changing = asked(2, predicted=10.0)
+    batcher = batcher_of([asked(0, predicted=10.0), asked(1, predicted=400.0), changing])
+    assert arranged(batcher) == [[0, 2], [1]]
+    changing.predicted_length = 400.0
+    batcher.revise(changing, 0.0)
+    assert arranged(batcher) == [[0], [1, 2]]
+    assert [request.row_id for request in batcher.waiting] == [0, 1, 2]
+    batcher.revise(asked(3), 0.0)
+    assert arranged(batcher) == [[0], [1, 2]]
+
+
+def test_halves_of_a_batch_that_was_split_stay_as_they_are() -> None:
+    rows = [asked(row_id) for row_id in range(4)]
+    batcher = batcher_of()
+    batcher.hand_back(rows, Cause.OVERFLOW, 0.0)
+    halves = arranged(batcher)
+    rows[0].predicted_length = 400.0
+    batcher.revise(rows[0], 0.0)
+    assert arranged(batcher) == halves

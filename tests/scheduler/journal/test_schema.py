@@ -1,0 +1,120 @@
+"""Journals of an earlier version: they are taken over with all their rows, and read as they are."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, closed_batches, connect, prune, read
+from scheduler.journal.schema import TABLES, VERSION, columns_of, prepare
+from scheduler.serving_time.closed_batch import ClosedBatch
+from tests.scheduler.entries import batch_entry, request_entry, written
+
+VERSION_1 = """
+CREATE TABLE requests (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, finished_at REAL NOT NULL, model TEXT NOT NULL, strategy TEXT NOT NULL,
+  outcome TEXT NOT NULL, input_length INTEGER NOT NULL, user_input_length INTEGER NOT NULL,
+  max_tokens INTEGER NOT NULL, generated INTEGER NOT NULL, predicted REAL, source TEXT, assigned REAL, started REAL,
+  first_token REAL, latency REAL NOT NULL, runs INTEGER NOT NULL, replayed INTEGER NOT NULL, features BLOB NOT NULL,
+  instruction TEXT, user_input TEXT);
+CREATE INDEX requests_by_time ON requests (finished_at);
+CREATE TABLE batches (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, finished_at REAL NOT NULL, model TEXT NOT NULL, strategy TEXT NOT NULL,
+  executor INTEGER NOT NULL, rows INTEGER NOT NULL, input_length INTEGER NOT NULL, generation_length INTEGER NOT NULL,
+  predicted_length REAL, predicted_seconds REAL, seconds REAL NOT NULL);
+CREATE INDEX batches_by_time ON batches (finished_at);
+INSERT INTO requests VALUES
+  (1, 100.0, 'tiny', 'magnus', 'stop', 12, 8, 64, 20, NULL, NULL, 0.25, 0.5, 0.75, 1.5, 1, 0, x'', NULL, NULL);
+INSERT INTO batches VALUES (1, 100.0, 'tiny', 'magnus', 0, 3, 12, 20, 30.5, 2.5, 2.25);
+PRAGMA user_version = 1;
+"""
+
+SLICE = replace(
+    batch_entry(), iterations=19, fresh_rows=2, fresh_length=12, copied_tokens=9, conditions="these", strategy="scls"
+)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A journal of version 1 with a request and a batch."""
+    path = tmp_path / "journal.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(VERSION_1)
+    return path
+
+
+def version(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def test_an_older_journal_is_read_as_it_is(old: Path) -> None:
+    before = old.read_bytes()
+    assert list(read(old, RequestEntry)) == [request_entry(predicted=None, features=())]
+    assert list(read(old, BatchEntry)) == [batch_entry()]
+    assert closed_batches(old, "these", since=0.0, last=10) == []
+    assert (old.read_bytes(), version(old)) == (before, 1)
+
+
+def test_an_older_journal_is_taken_over_with_all_that_is_in_it(old: Path) -> None:
+    journal = written(old, SLICE, request_entry())
+    assert (journal.written, journal.lost, version(old)) == (2, 0, VERSION)
+    assert list(read(old, BatchEntry)) == [batch_entry(), SLICE]
+    assert list(read(old, RequestEntry)) == [request_entry(predicted=None, features=()), request_entry()]
+    assert list(old.parent.glob("*.damaged-*")) == []
+    written(old, SLICE)
+    assert len(list(read(old, BatchEntry))) == 3
+
+
+def test_a_taken_over_journal_has_the_columns_of_a_new_one(old: Path, tmp_path: Path) -> None:
+    found = []
+    for path in (old, tmp_path / "new.sqlite3"):
+        with closing(connect(path)) as connection:
+            found.append({row[1:3] for row in connection.execute("PRAGMA table_info(batches)")})
+    assert found[0] == found[1] and ("conditions", "TEXT") in found[0]
+
+
+def test_pruning_takes_an_older_journal_over_too(old: Path) -> None:
+    assert prune(old, before=50.0) == 0
+    assert version(old) == VERSION and list(read(old, BatchEntry)) == [batch_entry()]
+
+
+def test_tables_without_a_version_are_completed(old: Path) -> None:
+    """As an earlier program left them that was killed before it had set the version."""
+    with closing(sqlite3.connect(old)) as connection:
+        connection.execute("PRAGMA user_version = 0")
+    written(old, SLICE)
+    assert list(read(old, BatchEntry)) == [batch_entry(), SLICE]
+
+
+def test_a_take_over_that_fails_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.journal.schema.TABLES", (*TABLES, "CREATE TABLE batches (one)"))
+    with closing(sqlite3.connect(old)) as connection, pytest.raises(sqlite3.OperationalError, match="already exists"):
+        prepare(connection)
+    monkeypatch.setattr(
+        "scheduler.journal.schema.ADDED", {"batches": {"iterations": "INTEGER"}, "requests": {"x": "NOT A, TYPE"}}
+    )
+    monkeypatch.setattr("scheduler.journal.schema.TABLES", TABLES)
+    with closing(sqlite3.connect(old)) as connection, pytest.raises(sqlite3.OperationalError):
+        prepare(connection)
+    with closing(sqlite3.connect(old)) as connection:
+        assert version(old) == 1 and "iterations" not in columns_of(connection, "batches")
+    monkeypatch.undo()
+    assert written(old, SLICE).lost == 0 and list(read(old, BatchEntry)) == [batch_entry(), SLICE]
+
+
+def test_closed_batches_are_those_of_the_conditions_since_a_time_the_latest_last(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    assert closed_batches(path, "these", since=0.0, last=10) == [], "nothing has been served yet"
+    entries = [replace(SLICE, finished_at=float(at), rows=3 + at) for at in range(6)]
+    written(path, *entries, replace(SLICE, conditions="others"), batch_entry(), replace(SLICE, conditions=None))
+    found = closed_batches(path, "these", since=2.0, last=3)
+    assert found == [ClosedBatch(rows, 12, 19, 2, 12, 9, 2.25) for rows in (6, 7, 8)]
+    assert len(closed_batches(path, "these", since=2.0, last=100)) == 4
+    path.write_text("hello" * 1000)
+    with pytest.raises(JournalError, match="no journal"):
+        closed_batches(path, "these", since=0.0, last=10)

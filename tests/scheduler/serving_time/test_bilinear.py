@@ -1,0 +1,171 @@
+"""The bilinear serving-time model: its closed form, its fit, and that no estimate is below zero."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import astuple, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.measure.timing import SliceTiming, Timing, Timings
+from engine.messages import EVERY_LENGTH, NO_LENGTH
+from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors, rmse
+
+MODEL = Bilinear(p1=1e-4, p2=2e-3, p3=3e-5, p4=0.02, d1=2e-7, d2=5e-4, d3=1e-6, d4=0.03)
+CELLS = [(rows, length) for rows in (1, 4, 32) for length in (16, 200, 2000)]
+
+coefficients = st.floats(0, 10)
+counts = st.integers(0, 300)
+
+
+def prefill_of(model: Bilinear) -> list[Timing]:
+    return [Timing(rows, length, model.prefill(rows, length)) for rows, length in CELLS]
+
+
+def decode_of(model: Bilinear) -> list[Timing]:
+    return [Timing(rows, length, model.iteration(rows, length)) for rows, length in CELLS]
+
+
+def test_the_equations_by_hand() -> None:
+    model = Bilinear(1, 2, 3, 4, 5, 6, 7, 8)
+    assert model.prefill(2, 10) == 1 * 2 * 10 + 2 * 2 + 3 * 10 + 4
+    assert model.iteration(2, 11) == 5 * 2 * 11 + 6 * 2 + 7 * 11 + 8
+    assert model.serve(2, 10, 2) == 58 + 207 + 224
+    assert model.estimate(2, 10, 2) == 58 + 207 + 224
+
+
+@given(st.builds(Bilinear, *[coefficients] * 8), counts, counts, counts)
+def test_the_closed_form_is_the_sum_over_iterations(model: Bilinear, rows: int, length: int, iterations: int) -> None:
+    plain = math.fsum(model.iteration(rows, length + step) for step in range(1, iterations + 1))
+    assert model.decode(rows, length, iterations) == pytest.approx(plain, rel=1e-12, abs=1e-12)
+    assert model.serve(rows, length, iterations) == pytest.approx(model.prefill(rows, length) + plain, rel=1e-12)
+
+
+def test_arrays_give_what_numbers_give() -> None:
+    rows, lengths = np.array([1.0, 3.0, 8.0]), np.array([20.0, 50.0, 700.0])
+    expected = [MODEL.serve(row, length, 128) for row, length in zip(rows, lengths, strict=True)]
+    assert MODEL.serve(rows, lengths, 128).tolist() == pytest.approx(expected)
+    assert MODEL.serve(rows, 50.0, 128).tolist() == pytest.approx([MODEL.serve(row, 50, 128) for row in rows])
+    batches = np.stack([rows, lengths, np.full(3, 128.0)], axis=1)
+    assert MODEL.estimate_all(batches).tolist() == pytest.approx(expected)
+
+
+def test_copies_are_a_line() -> None:
+    model = Bilinear(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    assert model.copy(3) == 9 * 3 + 10
+    assert model.copy(np.array([3.0, 5.0])).tolist() == [37.0, 55.0]
+    assert model.slowed(2).copy(3) == 74
+    assert model.knows_copies and not MODEL.knows_copies and MODEL.copy(1000.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("reading", "copying", "kept"),
+    [
+        ((2, 1), (1, 6), range(5, sys.maxsize)),  # 2·4 + 1 < 4 + 6, and 2·5 + 1 = 5 + 6
+        ((2, 1), (1, 1), EVERY_LENGTH),
+        ((2, 10), (3, 4), range(7)),  # 2·6 + 10 = 3·6 + 4
+        ((2, 1), (2, 1), EVERY_LENGTH),
+        ((2, 1), (2, 2), NO_LENGTH),
+        ((2, 1), (3, 2), NO_LENGTH),
+        ((2, 1), (3, 1), range(1)),
+        ((2, 1), (0, 0), EVERY_LENGTH),
+        ((0, 0), (0, 0), EVERY_LENGTH),
+        ((5e-324, 0), (0, 1), NO_LENGTH),
+        ((0, 1), (5e-324, 0), EVERY_LENGTH),
+    ],
+)
+def test_k_and_v_are_kept_unless_reading_again_takes_less(
+    reading: tuple[float, float], copying: tuple[float, float], kept: range
+) -> None:
+    found = Bilinear(*reading, 100, 100, 0, 0, 0, 0, *copying).kept_lengths()
+    assert found == kept
+
+
+@given(*[st.integers(0, 20)] * 4, st.integers(1, 100))
+def test_each_row_is_judged_by_what_it_adds_to_a_prefill(p1: int, p2: int, c1: int, c0: int, length: int) -> None:
+    model = Bilinear(p1, p2, 7, 9, 0, 0, 0, 0, c1, c0)
+    reading = model.prefill(5, length) - model.prefill(4, length)
+    assert (length in model.kept_lengths()) == (model.copy(length) <= reading)
+
+
+def test_copies_are_fitted_by_the_row() -> None:
+    copies = [Timing(rows, length, rows * (2e-5 * length + 1e-3)) for rows, length in ((8, 16), (8, 100), (4, 1000))]
+    found = fit(prefill_of(MODEL), decode_of(MODEL), copies)
+    assert (found.c1, found.c0) == pytest.approx((2e-5, 1e-3), rel=1e-5)
+    assert not fit(prefill_of(MODEL), decode_of(MODEL)).knows_copies
+    for few in ([], copies[:1], [copies[0], copies[0]]):
+        with pytest.raises(ValueError, match="copies do not determine a model: two lengths are needed"):
+            fit(prefill_of(MODEL), decode_of(MODEL), few)
+
+
+def test_a_fit_finds_the_coefficients_that_made_the_timings() -> None:
+    found = fit(prefill_of(MODEL), decode_of(MODEL))
+    assert astuple(found) == pytest.approx(astuple(MODEL), rel=1e-5)
+
+
+def test_four_timings_are_enough() -> None:
+    corners = [0, 2, 6, 8]
+    prefill, decode = prefill_of(MODEL), decode_of(MODEL)
+    found = fit([prefill[place] for place in corners], [decode[place] for place in corners])
+    assert astuple(found) == pytest.approx(astuple(MODEL), rel=1e-4)
+
+
+def test_a_surface_that_bends_upward_still_gets_no_negative_estimate() -> None:
+    """A plane through these timings, unbounded, is below zero at the short end."""
+    bent = [Timing(rows, length, 1e-8 * rows * length**2) for rows, length in CELLS]
+    terms = np.array([[one.rows * one.length, one.rows, one.length, 1] for one in bent], dtype=float)
+    plane = terms @ np.linalg.lstsq(terms, np.array([one.seconds for one in bent]), rcond=None)[0]
+    assert plane.min() < 0
+    found = fit(bent, bent)
+    assert min(astuple(found)) >= 0
+    assert all(found.prefill(rows, length) >= 0 and found.iteration(rows, length) >= 0 for rows, length in CELLS)
+
+
+@given(st.lists(st.floats(0, 100), min_size=9, max_size=9))
+def test_whatever_was_measured_more_never_costs_less(seconds: list[float]) -> None:
+    timings = [Timing(*cell, second) for cell, second in zip(CELLS, seconds, strict=True)]
+    found = fit(timings, timings)
+    assert 0 <= found.serve(1, 1, 1) <= found.serve(2, 1, 1) <= found.serve(2, 300, 1) <= found.serve(2, 300, 50)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [],
+        [(1, 16), (2, 16), (1, 32)],
+        [(1, 16), (1, 32), (1, 64), (1, 128), (1, 256)],
+        [(1, 16), (2, 16), (3, 16), (4, 16), (5, 16)],
+        [(1, 16), (1, 16), (2, 32), (2, 32), (1, 16)],
+    ],
+)
+def test_timings_that_do_not_determine_a_model_are_refused(cells: list[tuple[int, int]]) -> None:
+    few = [Timing(*cell, 1.0) for cell in cells]
+    with pytest.raises(ValueError, match="prefill timings do not determine a model: two batch sizes at two lengths"):
+        fit(few, decode_of(MODEL))
+    with pytest.raises(ValueError, match="decode timings do not"):
+        fit(prefill_of(MODEL), few)
+
+
+@pytest.mark.parametrize("wrong", [-1e-9, math.nan, math.inf])
+def test_a_model_has_no_negative_and_no_infinite_coefficient(wrong: float) -> None:
+    with pytest.raises(ValueError, match="finite and not negative"):
+        Bilinear(1, 2, 3, wrong, 5, 6, 7, 8)
+
+
+def test_errors_are_those_of_each_part() -> None:
+    assert rmse([(1.0, 4.0), (5.0, 1.0)]) == pytest.approx(math.sqrt((9 + 16) / 2))
+    prefill = [Timing(1, 10, MODEL.prefill(1, 10) + 3), Timing(2, 10, MODEL.prefill(2, 10) - 4)]
+    decode = [Timing(1, 10, MODEL.iteration(1, 10) + 0.5)]
+    slices = [SliceTiming(2, 10, 128, MODEL.serve(2, 10, 128) - 2)]
+    errors = fit_errors(MODEL, Timings(tuple(prefill), tuple(decode), tuple(slices)))
+    assert errors.prefill == pytest.approx(math.sqrt((9 + 16) / 2))
+    assert (errors.iteration, errors.slices) == pytest.approx((0.5, 2))
+    assert fit_errors(MODEL, Timings(tuple(prefill), tuple(decode))).slices is None
+    assert errors.copies is None
+    copying, copies = replace(MODEL, c1=0.5, c0=2.0), (Timing(4, 10, 4 * 8.0), Timing(2, 20, 2 * 11.0))
+    errors = fit_errors(copying, Timings(tuple(prefill), tuple(decode), copies=copies))
+    assert errors.copies == pytest.approx(1.0), "7 and 12 s a row were estimated"

@@ -1,0 +1,51 @@
+"""The table of estimators, and Magnus's rule of what to learn from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.estimator import SERVING_TIMES, ServedBatch, ServingTime, surprises
+
+SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)
+
+
+def served(seconds: float, *, generation_length: int, predicted_length: int = 1) -> ServedBatch:
+    return ServedBatch(4, 100, predicted_length, generation_length, float(predicted_length), seconds)
+
+
+def test_a_batch_is_learnt_when_it_is_wrong_by_two_seconds_and_by_a_fifth() -> None:
+    """Estimates are 1 s a token, so 100 tokens say 100 s and 4 say 4 s."""
+    wrong = served(126.0, generation_length=100)  # 26 s, 20.6 %
+    short = served(6.5, generation_length=4)  # 2.5 s, 38 %
+    within_a_fifth = served(124.0, generation_length=100)  # 24 s, 19.4 %
+    within_two_seconds = served(6.0, generation_length=4)  # 2 s, 33 %
+    faster = served(80.0, generation_length=100)  # -20 s, 25 %
+    batches = [wrong, within_a_fifth, short, within_two_seconds, faster]
+    assert surprises(batches, SECOND_A_TOKEN) == (wrong, short, faster)
+
+
+def test_a_wrong_length_is_not_held_against_the_estimator() -> None:
+    batch = served(100.0, generation_length=100, predicted_length=10)
+    assert surprises([batch], SECOND_A_TOKEN) == ()
+
+
+def test_for_a_small_model_the_bounds_can_be_other() -> None:
+    batch = served(1.5, generation_length=1)
+    assert surprises([batch], SECOND_A_TOKEN) == ()
+    assert surprises([batch], SECOND_A_TOKEN, seconds=0.2) == (batch,)
+    assert surprises([batch], SECOND_A_TOKEN, seconds=0.2, share=0.4) == ()
+
+
+def test_what_is_learnt_is_the_true_length_and_the_measured_time() -> None:
+    time = served(126.0, generation_length=100).time
+    assert (time.rows, time.input_length, time.generation_length, time.seconds) == (4, 100, 100, 126.0)
+
+
+def test_every_estimator_begins_with_what_the_profile_says() -> None:
+    batches = np.array([[1.0, 10.0, 7.0], [2.0, 30.0, 9.0]])
+    for make in SERVING_TIMES.values():
+        estimator: ServingTime = make(SECOND_A_TOKEN)
+        assert estimator.estimate(1, 10, 7) == 7.0
+        assert estimator.estimate_all(batches).tolist() == [7.0, 9.0]
+    assert set(SERVING_TIMES) == {"bilinear", "nearest"}

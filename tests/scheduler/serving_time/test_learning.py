@@ -1,0 +1,142 @@
+"""When serving times are learnt, from what, and what comes of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from scheduler.assignment import Assignment
+from scheduler.batching.batcher import Limits
+from scheduler.plan import Plan
+from scheduler.serving_time.bilinear import Bilinear, FloatArray
+from scheduler.serving_time.estimator import ServedBatch
+from scheduler.serving_time.learning import BatchLearning, Lesson, inline
+from scheduler.serving_time.nearest import BatchTime, Nearest
+from scheduler.serving_time.nearest_lessons import NearestLessons, estimate_error, profile_lessons, served_batch
+from tests.scheduler.fakes import request
+
+SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
+LIMITS = Limits(group_tokens=100, prefill_ahead=0, context_length=100, slots=8)
+
+
+def ended(generated: int, seconds: float, *, length: int = 4, at: float = 0.0, intact: bool = True) -> Assignment:
+    """A batch of two rows, the longer of which has generated `generated` tokens here, after 3 before."""
+    rows = (request(0, length), request(1, 2))
+    rows[0].generated = 3
+    assignment = Assignment(Plan(rows, estimate=7.0, generation_length=9), 0, sent=0.0, intact=intact)
+    rows[0].generated += generated
+    rows[1].generated += 1
+    assignment.began, assignment.ended = at, at + seconds
+    return assignment
+
+
+@dataclass
+class Pupil:
+    """Estimates a second an iteration, and remembers what it was taught."""
+
+    taught: list[list[BatchTime]] = field(default_factory=list)
+
+    def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
+        return float(generation_length)
+
+    def estimate_all(self, batches: FloatArray) -> FloatArray:
+        return batches[:, 2]
+
+    def fit(self, batches: Sequence[BatchTime]) -> None:
+        self.taught.append(list(batches))
+
+
+def test_a_batch_is_known_by_its_rows_its_lengths_and_its_time() -> None:
+    assert served_batch(ended(5, 6.5, length=4, at=10.0)) == ServedBatch(2, 7, 9, 5, 7.0, 6.5)
+
+
+def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
+    assert served_batch(ended(5, 6.5, intact=False)) is None
+    unseen = ended(5, 6.5)
+    unseen.began = None
+    assert served_batch(unseen) is None
+    pupil = Pupil()
+    learning = BatchLearning(NearestLessons(pupil), inline, interval=0.0)
+    learning.finished(ended(10, 20.0, intact=False), 0.0)
+    assert learning.latest is None
+
+
+def test_every_interval_brings_the_surprises_of_its_batches() -> None:
+    """Of 10 s estimated, 20 are a surprise; 11 are not, being less than 2 s more; 100 of 90 are less than 20 % more."""
+    pupil = Pupil()
+    basis = (BatchTime(1, 1, 1, 1.0),)
+    learning = BatchLearning(NearestLessons(pupil, basis), inline)
+    lessons = []
+    learning.finished(ended(10, 20.0), 1000.0)
+    learning.finished(ended(10, 11.0), 1060.0)
+    learning.finished(ended(90, 100.0), 1119.0)
+    lessons.append(learning.latest)
+    learning.finished(ended(30, 30.0), 1120.0)
+    lessons.append(learning.latest)
+    surprise = BatchTime(2, 7, 10, 20.0)
+    assert pupil.taught == [[*basis, surprise]]
+    assert lessons == [None, Lesson(4, 1, np.sqrt((10**2 + 1 + 10**2) / 4))]
+    learning.finished(ended(10, 30.0), 1239.0)
+    assert len(pupil.taught) == 1
+    learning.finished(ended(10, 10.0), 1240.0)
+    assert pupil.taught[1] == [*basis, surprise, BatchTime(2, 7, 10, 30.0)], "the set grows"
+    assert learning.changes == 2
+
+
+def test_an_interval_without_surprises_changes_nothing() -> None:
+    pupil = Pupil()
+    learning = BatchLearning(NearestLessons(pupil), inline, interval=0.0)
+    learning.finished(ended(10, 10.0), 5.0)
+    assert learning.latest == Lesson(1, 0, 0.0) and pupil.taught == [] and learning.changes == 0
+
+
+def test_the_work_is_done_where_it_is_submitted_to() -> None:
+    pupil = Pupil()
+    desk: list[Callable[[], None]] = []
+    learning = BatchLearning(NearestLessons(pupil), desk.append, interval=0.0)
+    learning.finished(ended(10, 20.0), 0.0)
+    learning.finished(ended(10, 30.0), 1.0)
+    assert pupil.taught == [] and len(desk) == 2
+    for work in desk:
+        work()
+    assert [len(taught) for taught in pupil.taught] == [1, 2]
+
+
+def test_a_lesson_that_fails_is_logged_and_leaves_the_estimates(caplog: pytest.LogCaptureFixture) -> None:
+    class Stubborn(Pupil):
+        def fit(self, batches: Sequence[BatchTime]) -> None:
+            raise MemoryError("no room")
+
+    learning = BatchLearning(NearestLessons(Stubborn()), inline, interval=0.0)
+    with caplog.at_level(logging.ERROR):
+        learning.finished(ended(10, 20.0), 0.0)
+    assert "learning serving times from 1 batches failed" in caplog.text and learning.latest is None
+
+
+def test_estimates_follow_a_machine_that_became_slower() -> None:
+    nearest = Nearest(SECOND_A_TOKEN)
+    learning = BatchLearning(NearestLessons(nearest, profile_lessons(SECOND_A_TOKEN, LIMITS)), inline)
+    errors = []
+    for minute in range(12):
+        for generated in (20, 40, 60):
+            learning.finished(ended(generated, 2.0 * generated), 60.0 * minute)
+        if learning.latest is not None:
+            errors.append(learning.latest.rmse)
+    assert errors[0] > 40 and errors[-1] < 1
+    assert nearest.estimate(2, 7, 40) == pytest.approx(80, rel=0.05)
+
+
+def test_a_profile_is_taught_all_over_the_range_where_that_is_known() -> None:
+    lessons = profile_lessons(SECOND_A_TOKEN, LIMITS)
+    assert {(one.rows, one.input_length, one.generation_length) for one in lessons} >= {(1, 1, 1), (8, 100, 100)}
+    assert all(one.seconds == one.generation_length for one in lessons) and 100 < len(lessons) < 2000
+    assert profile_lessons(SECOND_A_TOKEN, Limits(group_tokens=100, prefill_ahead=0)) == ()
+
+
+def test_the_error_is_that_with_the_true_lengths() -> None:
+    served = [ServedBatch(2, 7, 1, 10, 0.0, 13.0), ServedBatch(2, 7, 1, 10, 0.0, 6.0)]
+    assert estimate_error(Pupil(), served) == pytest.approx(np.sqrt((9 + 16) / 2))

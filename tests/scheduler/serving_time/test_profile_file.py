@@ -1,0 +1,114 @@
+"""Profiles on disk: the way there and back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.measure.timing import SliceTiming, Timing, Timings
+from scheduler.serving_time.bilinear import Bilinear, FitErrors
+from scheduler.serving_time.profile_file import (
+    VERSION,
+    Conditions,
+    Profile,
+    ProfileError,
+    load_profile,
+    profile_path,
+    read_profile,
+    write_profile,
+)
+
+ROOT = Path(__file__).parents[3]
+CONDITIONS = Conditions("/models/a b/Some-Model.gguf", "bfloat16", "none", "A Processor", 2, 512)
+PROFILE = Profile(
+    conditions=CONDITIONS,
+    measured_at="2026-01-01T00:00:00+00:00",
+    program="0.1.0",
+    model=Bilinear(1e-4, 0.1 + 0.2, 0, 1 / 3, 5, 6, 7, 8, 9, 10),
+    errors=FitErrors(0.1, 0.2, None, 0.3),
+    timings=Timings(
+        (Timing(1, 16, 0.5),), (Timing(2, 32, 0.25),), (SliceTiming(1, 16, 128, 3.5),), (Timing(4, 16, 0.1),)
+    ),
+)
+
+
+def change(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = write_profile(tmp_path, PROFILE)
+    assert read_profile(path) == PROFILE
+    assert load_profile(tmp_path, CONDITIONS) == PROFILE
+    assert path.name.startswith("Some-Model.gguf-bfloat16-") and path.parent.parent == tmp_path
+
+
+def test_a_new_one_takes_the_place_of_the_old_and_leaves_nothing_beside(tmp_path: Path) -> None:
+    path = write_profile(tmp_path, PROFILE)
+    newer = replace(PROFILE, measured_at="2026-01-02T00:00:00+00:00")
+    assert write_profile(tmp_path, newer) == path
+    assert read_profile(path) == newer
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": "other"},
+        {"dtype": "float32"},
+        {"quantization": "int8"},
+        {"device": "Another"},
+        {"threads": 4},
+        {"max_num_batched_tokens": 64},
+    ],
+)
+def test_nothing_is_known_under_other_conditions(tmp_path: Path, other: dict[str, object]) -> None:
+    write_profile(tmp_path, PROFILE)
+    assert load_profile(tmp_path, replace(CONDITIONS, **other)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_another_version_is_refused_even_when_it_would_read(tmp_path: Path, version: int) -> None:
+    change(path := write_profile(tmp_path, PROFILE), version=version)
+    with pytest.raises(ProfileError, match=rf"version {version} .* reads version {VERSION}: .* `lengthwise profile`"):
+        load_profile(tmp_path, CONDITIONS)
+    path.write_text(f'{{"version": {version}, "something": "else"}}')
+    with pytest.raises(ProfileError, match=f"version {version}"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"version": %d}' % VERSION, b"\xff", b"[]"])
+def test_what_is_no_profile_is_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
+    write_profile(tmp_path, PROFILE).write_bytes(content)
+    with pytest.raises(ProfileError, match="is not a profile: .* `lengthwise profile`"):
+        load_profile(tmp_path, CONDITIONS)
+
+
+def test_negative_coefficients_are_refused(tmp_path: Path) -> None:
+    path = write_profile(tmp_path, PROFILE)
+    change(path, model={**json.loads(path.read_text())["model"], "d4": -1})
+    with pytest.raises(ProfileError, match="not negative"):
+        read_profile(path)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "profiles").write_text("a file in the way")
+    with pytest.raises(ProfileError, match="cannot write .* LENGTHWISE_CACHE"):
+        write_profile(tmp_path, PROFILE)
+    with pytest.raises(ProfileError, match="cannot be read"):
+        read_profile(profile_path(tmp_path, CONDITIONS))
+
+
+def test_a_profile_is_read_without_importing_torch_or_an_optimizer(tmp_path: Path) -> None:
+    path = write_profile(tmp_path, PROFILE)
+    code = (
+        "import sys; from pathlib import Path; from scheduler.profile_store import read_profile\n"
+        "print(read_profile(Path(sys.argv[1])).program, sorted({'torch', 'scipy', 'sklearn'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "0.1.0 []\n"

@@ -1,0 +1,176 @@
+"""How long the queue will take, on a clock and executors that the test plays."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engine.messages import FinishReason, RowUpdate, SamplingParams, StepReport
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Limits
+from scheduler.dispatcher import Dispatcher
+from scheduler.request import Request
+from scheduler.strategy import STRATEGIES
+from scheduler.wait_estimate.expected_wait import FRESH
+from scheduler.wait_estimate.speed import DecodeSpeed
+from tests.scheduler.fakes import VirtualClock, admitted, port, request, token
+
+STOP = FinishReason.STOP
+
+
+class Queue:
+    """One executor whose rows make a token a second each, and what waits for it."""
+
+    def __init__(self, rows: int, strategy: str = "baton-pd") -> None:
+        self.port = port(rows=rows, capacity=100_000, context=10_000)
+        self.clock = VirtualClock()
+        limits = Limits(group_tokens=1000, prefill_ahead=0)
+        self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], limits), [self.port], self.clock)
+        self.lengths: dict[int, int] = {}
+        self.running: dict[int, int] = {}
+
+    def submit(self, length: int, *, predicted: float | None = None) -> Request:
+        params = SamplingParams(max_tokens=1000)
+        request = self.dispatcher.submit(range(4), params, predicted_length=predicted)
+        self.lengths[request.row_id] = length
+        return request
+
+    def second(self) -> None:
+        """A second passes, in which every row makes a token."""
+        self.dispatcher.dispatch()
+        for group in admitted(self.port.take()):
+            self.running.update((row_id, self.lengths[row_id]) for row_id in group)
+        self.clock.time += 1.0
+        self.dispatcher.receive(self._report())
+        self.dispatcher.dispatch()
+
+    def _report(self) -> StepReport:
+        self.running = {row_id: left - 1 for row_id, left in self.running.items()}
+        report = self.port.report(*(_update(row_id, left) for row_id, left in self.running.items()))
+        self.running = {row_id: left for row_id, left in self.running.items() if left}
+        return report
+
+
+def _update(row_id: int, left: int) -> RowUpdate:
+    return token(row_id, 5, end=None if left else STOP)
+
+
+def test_the_wait_is_what_is_ahead_over_the_speed_of_the_rows_that_run() -> None:
+    """Two rows with 3 tokens left each make 2 tokens a second; ahead of the second in line is one of 6."""
+    queue = Queue(rows=2)
+    running = [queue.submit(13, predicted=13), queue.submit(13, predicted=13)]
+    first, second = queue.submit(6, predicted=6), queue.submit(2, predicted=2)
+    for _ in range(10):
+        queue.second()
+    places = [queue.dispatcher.place(one) for one in (first, second, *running)]
+    assert places == [0, 1, None, None]
+    assert queue.dispatcher.expected_wait(first) == pytest.approx(3 / 2)
+    assert queue.dispatcher.expected_wait(second) == pytest.approx((6 + 3) / 2)
+    assert queue.dispatcher.retry_after() == pytest.approx((6 + 2 + 3) / 2)
+    assert queue.dispatcher.expected_wait(running[0]) is None
+
+
+def test_the_place_is_that_of_the_strategys_order() -> None:
+    queue = Queue(rows=1, strategy="ssjf-continuous")
+    queue.submit(50, predicted=50)
+    queue.second()
+    long, short = queue.submit(30, predicted=30), queue.submit(3, predicted=3)
+    assert [queue.dispatcher.place(one) for one in (long, short)] == [1, 0]
+
+
+def test_one_who_leaves_has_no_place_and_those_behind_move_up() -> None:
+    queue = Queue(rows=1)
+    queue.submit(50)
+    queue.second()
+    one, other = queue.submit(5), queue.submit(5)
+    assert queue.dispatcher.place(other) == 1
+    queue.dispatcher.cancel(one)
+    queue.clock.time += FRESH
+    assert (queue.dispatcher.place(one), queue.dispatcher.place(other)) == (None, 0)
+
+
+def test_while_slots_are_free_nobody_waits_though_rows_run() -> None:
+    queue = Queue(rows=3)
+    queue.submit(100)
+    for _ in range(40):
+        queue.second()
+    newcomers = [queue.submit(100) for _ in range(3)]
+    waits = [queue.dispatcher.expected_wait(one) for one in newcomers]
+    assert waits[:2] == [0.0, 0.0]
+    assert waits[2] is not None and waits[2] > 10
+
+
+def test_before_anything_was_measured_nobody_can_say() -> None:
+    queue = Queue(rows=1)
+    queue.submit(5), queue.submit(5)
+    queue.dispatcher.dispatch()
+    waiting = queue.submit(5)
+    assert queue.dispatcher.place(waiting) == 1
+    assert queue.dispatcher.expected_wait(waiting) is None
+    assert queue.dispatcher.retry_after() == 1.0
+
+
+def test_an_idle_hour_changes_nothing() -> None:
+    pace = DecodeSpeed()
+    pace.observe(2, 0, 0.0)
+    pace.observe(0, 20, 5.0)
+    pace.observe(2, 0, 3605.0)
+    assert pace.seconds_per_token(2) == 0.5
+
+
+def test_what_lies_back_fades() -> None:
+    pace = DecodeSpeed()
+    pace.observe(1, 0, 0.0)
+    for second in range(1, 1001):
+        pace.observe(1, 1 if second <= 500 else 4, float(second))
+    assert pace.seconds_per_token(1) == pytest.approx(0.25, rel=1e-3)
+
+
+def test_rows_are_faster_among_few_and_what_was_not_seen_lies_between_what_was() -> None:
+    """Measured under load alone, a single row would seem so slow that none would ever be let in to show otherwise."""
+    pace = DecodeSpeed()
+    for rows, tokens in ((1, 20), (9, 90)):
+        pace.observe(rows, 0, 0.0)
+        pace.observe(0, tokens, 10.0)
+    assert [pace.seconds_per_token(rows) for rows in (1, 5, 9, 30)] == pytest.approx([0.5, 0.75, 1.0, 1.0])
+
+
+def test_the_first_token_of_a_long_prompt_is_no_measurement() -> None:
+    pace = DecodeSpeed()
+    pace.observe(1, 0, 0.0)
+    pace.observe(1, 1, 10.0)
+    assert pace.seconds_per_token(1) is None
+
+
+def test_an_answer_without_prediction_counts_as_the_mean_of_those_that_ended_and_never_more_than_it_may() -> None:
+    pace = DecodeSpeed()
+    short = request()  # 8 tokens at most
+    assert pace.remaining(short) == 8
+    for length in (4, 6, 8):
+        pace.ended(length)
+    assert pace.remaining(short) == 6
+    short.generated = 5
+    assert pace.remaining(short) == 3
+
+
+@pytest.mark.parametrize("predicts", [True, False])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_expected_waits_come_true_on_the_average(rows: int, predicts: bool) -> None:
+    """400 geometric lengths: without predictions a single wait may be far off, their mean is not."""
+    rng = random.Random(7)
+    queue = Queue(rows)
+    requests = []
+    for _ in range(400):
+        length = 1 + int(rng.expovariate(1 / 20))
+        requests.append(queue.submit(length, predicted=length if predicts else None))
+    while sum(one.times.end is not None for one in requests) < 100:
+        queue.second()
+    asked = queue.clock.time
+    waiting = [one for one in requests if queue.dispatcher.place(one) is not None]
+    expected = [queue.dispatcher.expected_wait(one) or 0.0 for one in waiting]
+    while any(one.times.end is None for one in requests):
+        queue.second()
+    actual = [(one.times.started or 0.0) - asked for one in waiting]
+    assert len(waiting) > 250
+    assert sum(expected) == pytest.approx(sum(actual), rel=0.05 if predicts else 0.25)

@@ -1,0 +1,185 @@
+"""Who comes first, by hand; and the bound on how long the shortest job first lets a long one wait."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from loadgen.simulate.simulation import Machine, Served, simulate
+from loadgen.workload.lengths import Lengths
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Limits
+from scheduler.length.oracle import true_length
+from scheduler.request import Request
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import STRATEGIES
+from scheduler.waiting.order import ORDERS, AgedSjf, Aging, Order, sjf
+from scheduler.waiting.patience import Promise
+from scheduler.waiting.ranked import RankedQueue
+from tests.scheduler.fakes import request as bare
+
+AGING = Aging(factor=10.0, seconds_per_token=0.5)
+"""A request of G predicted tokens is promoted after 5 x G seconds."""
+
+
+def request(
+    row_id: int,
+    predicted: float | None,
+    *,
+    arrival: float = 0.0,
+    generated: int = 0,
+    priority: int = 0,
+    deadline: float | None = None,
+) -> Request:
+    """Of 8 tokens at most."""
+    one = bare(row_id, arrival=arrival, priority=priority)
+    one.predicted_length, one.generated, one.deadline = predicted, generated, deadline
+    return one
+
+
+def ranked(order: Order, now: float, *requests: Request) -> list[int]:
+    queue = RankedQueue(order)
+    for one in requests:
+        queue.add(one)
+    queue.rank(now)
+    return [one.row_id for one in queue]
+
+
+def test_the_shortest_is_first_by_what_is_left_of_its_prediction() -> None:
+    five_left, two_left, three_left = request(0, 5.0), request(1, 6.0, generated=4), request(2, 3.0)
+    assert ranked(sjf, 0.0, five_left, two_left, three_left) == [1, 2, 0]
+
+
+def test_one_that_outlived_its_prediction_is_a_token_from_its_end() -> None:
+    outlived, one_left, two_left = request(2, 3.0, generated=7), request(0, 1.0), request(1, 2.0)
+    assert ranked(sjf, 0.0, two_left, one_left, outlived) == [0, 2, 1]
+
+
+def test_an_answer_that_nobody_predicts_counts_as_long_as_it_may_become() -> None:
+    assert ranked(sjf, 0.0, request(0, None), request(1, 7.0), request(2, 20.0)) == [1, 0, 2]
+
+
+def test_equal_predictions_keep_the_order_of_arrival_and_priority_comes_before_all() -> None:
+    requests = [
+        request(0, 4.0, arrival=2.0),
+        request(1, 4.0, arrival=1.0),
+        request(2, 4.0, arrival=2.0),
+        request(3, 8.0, arrival=9.0, priority=-1),
+    ]
+    for order in (sjf, AgedSjf(AGING)):
+        assert ranked(order, 9.0, *requests) == [3, 1, 0, 2]
+
+
+@pytest.mark.parametrize(("now", "first"), [(39.9, [1, 2, 0]), (40.0, [0, 1, 2])])
+def test_a_request_is_promoted_when_it_has_waited_the_factor_times_its_predicted_time(
+    now: float, first: list[int]
+) -> None:
+    """8 tokens are 4 seconds, ten times that is 40; the others came late."""
+    requests = request(0, 8.0), request(1, 1.0, arrival=39.0), request(2, 2.0, arrival=39.0)
+    assert ranked(AgedSjf(AGING), now, *requests) == first
+
+
+def test_promoted_requests_are_served_in_the_order_in_which_they_came() -> None:
+    """All but the last are promoted; the longest of them came first."""
+    requests = (
+        request(0, 8.0),
+        request(1, 1.0, arrival=30.0),
+        request(2, 2.0, arrival=20.0),
+        request(3, 1.0, arrival=39),
+    )
+    assert ranked(AgedSjf(AGING), 40.0, *requests) == [0, 2, 1, 3]
+
+
+def test_promotion_does_not_cross_priorities() -> None:
+    assert ranked(AgedSjf(AGING), 100.0, request(0, 2.0), request(1, 8.0, arrival=99.0, priority=-1)) == [1, 0]
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize(("now", "first"), [(1.9, [1, 0]), (2.0, [0, 1])])
+def test_a_request_is_moved_forward_when_it_would_miss_its_deadline(name: str, now: float, first: list[int]) -> None:
+    """8 tokens are 4 seconds, and the answer is wanted at 10: with twice that left it is due."""
+    late, early = request(0, 8.0, arrival=1.5, deadline=10.0), request(1, 1.0, arrival=1.0)
+    assert ranked(ORDERS[name](AGING), now, late, early) == first
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_classes_come_first_then_deadlines_then_the_order(name: str) -> None:
+    requests = (
+        request(0, 2.0, arrival=1.0),
+        request(1, 2.0, arrival=0.0),
+        request(2, 2.0, arrival=2.0, deadline=12.0),
+        request(3, 2.0, arrival=3.0, deadline=11.0),
+        request(4, 2.0, arrival=4.0, deadline=1000.0),
+        request(5, 2.0, arrival=9.0, priority=-1),
+    )
+    assert ranked(ORDERS[name](AGING), 10.0, *requests) == [5, 3, 2, 1, 0, 4]
+
+
+def test_what_is_due_goes_before_what_has_aged() -> None:
+    aged, due = request(0, 1.0), request(1, 8.0, arrival=90.0, deadline=104.0)
+    assert ranked(ORDERS["sjf-aged"](AGING), 100.0, aged, due) == [1, 0]
+
+
+def test_nobody_ages_backwards() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        Aging(factor=-1.0)
+
+
+TOKEN, SHORT, LONG = 0.1, 5, 100
+"""Seconds of an iteration; tokens of the short answers and of the long one."""
+
+COST = Bilinear(0.0, 0.0, 0.0, TOKEN, 0.0, 0.0, 0.0, TOKEN)
+"""The first token comes with the prefill, so an answer of n tokens takes n x TOKEN."""
+
+
+def long_one_among_short_ones(strategy: str, factor: float, seed: int | None) -> tuple[Served, list[Served]]:
+    """Ten short requests and the long one come at once, then short ones as fast as they are served, or faster."""
+    rng, time, trace = (
+        random.Random(seed),
+        0.0,
+        [Lengths(0.0, 4, LONG if place == 10 else SHORT) for place in range(11)],
+    )
+    for _ in range(800):
+        time += SHORT * TOKEN * (1.0 if seed is None else rng.uniform(0.4, 1.4))
+        trace.append(Lengths(time, 4, SHORT))
+    limits = Limits(group_tokens=512, prefill_ahead=0, slice_length=16, aging=Aging(factor, TOKEN))
+    parts = assemble(STRATEGIES[strategy], limits.within(1000, 500, 1), COST)
+    machine = Machine(COST, capacity_tokens=1000, max_num_seqs=1, context_length=500)
+    done = simulate(parts, machine, trace, LONG, predict=true_length).requests
+    [long_one] = [one for one in done if one.output_length == LONG]
+    return long_one, [one for one in done if one is not long_one]
+
+
+@pytest.mark.parametrize("factor", [2.0, 10.0])
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_a_long_request_ends_within_the_bound_however_many_short_ones_come(factor: float, seed: int | None) -> None:
+    """The bound of `AgedSjf`: arrival + factor·P + R + V + s, with P and s both of LONG tokens."""
+    long_one, others = long_one_among_short_ones("ssjf-none", factor, seed)
+    before = [one for one in others if one.arrival <= long_one.arrival and one.started >= long_one.arrival]
+    bound = long_one.arrival + TOKEN * (factor * LONG + SHORT + SHORT * len(before) + LONG)
+    assert long_one.end <= bound + 1e-6
+    assert max(one.arrival for one in others) > bound, "short ones still came"
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_with_the_strategy_of_our_own_too(seed: int | None) -> None:
+    """The bound of turns.py, in seconds, since the profile is the machine: a plan is one request here, so before the
+    long one begins there pass the rest of what is under way and the work of (1 + β)·B* + w*; it makes way once, and
+    waits as long at most again. B* is what really waited: short ones of SHORT tokens and a prompt, and the long one."""
+    long_one, others = long_one_among_short_ones("lengthwise", 10.0, seed)
+    most = 0.0
+    for moment in (one.arrival for one in others if one.arrival <= long_one.end):
+        waited = [one for one in others if one.arrival <= moment < one.started]
+        most = max(most, TOKEN * (len(waited) * (SHORT + 1) + LONG + 1))
+    begins = TOKEN * SHORT + (1 + Promise().share) * most + TOKEN * (LONG + 1)
+    assert long_one.end - long_one.arrival <= 2 * begins + TOKEN * LONG + 1e-6
+    assert max(one.arrival for one in others) > long_one.end, "short ones still came"
+    assert long_one.runs <= 2
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_without_aging_it_ends_when_short_ones_come_no_more(seed: int | None) -> None:
+    """So that the test above cannot pass by luck."""
+    long_one, others = long_one_among_short_ones("sjf-oracle-none", 10.0, seed)
+    assert long_one.started > max(one.arrival for one in others)

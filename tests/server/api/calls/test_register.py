@@ -1,0 +1,102 @@
+"""The register by itself: what it remembers, and that it forgets."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.messages import SamplingParams
+from scheduler.request import Request, State, Times
+from server.api.calls.register import Caller, Record, Register
+from server.api.calls.request_status import CallState
+from server.api.errors import ApiError
+
+
+class Line:
+    """A scheduler that cancels and knows no queue."""
+
+    def now(self) -> float:
+        return 10.0
+
+    def place(self, request: Request) -> int | None:
+        return None
+
+    def expected_wait(self, request: Request) -> float | None:
+        return None
+
+    def cancel(self, request: Request) -> None:
+        request.move(State.CANCELLED)
+
+
+def record(name: str, *requests: Request, holder: str | None = None, request_id: str = "") -> Record:
+    return Record(name, Caller(holder, request_id or f"x-{name}"), "/v1/x", "m", 0, False, 1.0, requests)
+
+
+def waiting() -> Request:
+    return Request(0, (1, 2), SamplingParams(8), Times(1.0))
+
+
+def finished() -> Request:
+    request = waiting()
+    request.move(State.ASSIGNED)
+    request.move(State.FINISHED)
+    return request
+
+
+def test_it_forgets_the_oldest_and_its_names() -> None:
+    register = Register(Line(), history=2)
+    for name in "abc":
+        with register.entered(record(name, finished())):
+            assert len(register) == 1
+    assert [status.id for status in register.listed(None, 10)] == ["c", "b"]
+    assert register.status("a", None) is register.status("x-a", None) is None
+    found = register.status("x-b", None)
+    assert found is not None and found.id == "b"
+
+
+def test_a_name_that_was_used_again_means_the_latest_also_when_the_first_is_forgotten() -> None:
+    register = Register(Line(), history=1)
+    with register.entered(record("a", finished(), request_id="same")):
+        pass
+    with register.entered(record("b", finished(), request_id="same")):
+        found = register.status("same", None)
+        assert found is not None and found.id == "b"
+    found = register.status("same", None)
+    assert found is not None and found.id == "b"
+
+
+def test_a_call_without_requests_is_not_worth_remembering() -> None:
+    register = Register(Line())
+    with pytest.raises(ValueError, match="refused"), register.entered(record("a")):
+        raise ValueError("refused")
+    assert register.listed(None, 10) == []
+    assert register.status("x-a", None) is None
+
+
+def test_what_is_cancelled_says_so_to_its_handler_and_its_reader() -> None:
+    register, request, done = Register(Line()), waiting(), finished()
+    with register.entered(record("a", request, done)) as call:
+        call.check()
+        status = register.cancel("a", None)
+        assert status is not None and status.state is CallState.CANCELLED
+        assert (request.state, done.state) == (State.CANCELLED, State.FINISHED)
+        with pytest.raises(ApiError) as told:
+            call.check()
+        assert told.value.status == 499
+
+
+def test_a_call_whose_answers_are_all_there_cannot_be_cancelled_any_more() -> None:
+    register = Register(Line())
+    with register.entered(record("a", finished())) as call:
+        status = register.cancel("a", None)
+        assert status is not None and status.state is CallState.FINISHED
+        call.check()
+
+
+def test_nobody_finds_the_calls_of_another() -> None:
+    register = Register(Line())
+    with register.entered(record("a", waiting(), holder="one")):
+        assert register.status("a", "two") is register.cancel("a", "two") is None
+        assert register.listed("two", 10) == register.listed(None, 10) == []
+    assert register.status("a", "two") is None
+    assert register.status("x-a", "two") is None
+    assert register.status("a", "one") is not None

@@ -1,0 +1,132 @@
+"""How a body's fields become the parameters of an answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from models.network.generation_config import SamplingDefaults
+from server.api.input.sampling import sampling_params, seeded
+from server.api.input.schema import ChatBody, CompletionBody, Message
+from server.api.service import seed_source
+from tests.server.live import Live
+
+MESSAGES = [Message("user", "Hi")]
+
+
+async def test_the_models_own_recommendations_fill_what_a_request_leaves_out(live: Live) -> None:
+    sampling = sampling_params(ChatBody(messages=MESSAGES), live.service, 10)
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.7, 40, 1.0, 0.0)
+
+
+async def test_what_a_request_says_wins_even_when_it_is_zero(live: Live) -> None:
+    sampling = sampling_params(ChatBody(messages=MESSAGES, temperature=0, top_k=0), live.service, 10)
+    assert (sampling.temperature, sampling.top_k) == (0, 0)
+
+
+async def test_a_top_k_of_minus_one_is_off(live: Live) -> None:
+    assert sampling_params(ChatBody(messages=MESSAGES, top_k=-1), live.service, 10).top_k == 0
+
+
+async def test_every_field_reaches_the_engine(live: Live) -> None:
+    body = CompletionBody(
+        prompt="Hi",
+        max_tokens=9,
+        top_p=0.5,
+        min_p=0.1,
+        presence_penalty=1,
+        frequency_penalty=-1,
+        repetition_penalty=1.5,
+        logit_bias={"3": -2, "4": 2.5},
+        min_tokens=2,
+        ignore_eos=True,
+        stop=["a", "b"],
+        stop_token_ids=[5],
+        include_stop_str_in_output=True,
+        logprobs=3,
+        echo=True,
+        prompt_logprobs=1,
+    )
+    sampling = sampling_params(body, live.service, 10)
+    assert (sampling.max_tokens, sampling.top_p, sampling.min_p) == (9, 0.5, 0.1)
+    assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (1, -1, 1.5)
+    assert sampling.logit_bias == ((3, -2.0), (4, 2.5))
+    assert (sampling.min_tokens, sampling.ignore_eos, sampling.stop_token_ids) == (2, True, (5,))
+    assert (sampling.stop, sampling.include_stop_str_in_output) == (("a", "b"), True)
+    assert (sampling.logprobs, sampling.prompt_logprobs) == (3, 3)
+
+
+async def test_nul_is_a_character_like_others(live: Live) -> None:
+    """Random prompts of benchmarks hold it, and tokenizers encode it."""
+    await live.chat(messages=[{"role": "user", "content": "a\0b"}], stop="a\0")
+    await live.complete(prompt=["a\0", "\0"])
+    asked = live.dispatcher.submitted
+    assert [0 in request.prompt for request in asked] == [True] * 3
+    assert asked[0].sampling.stop == ("a\0",)
+    status, reply = await live.post("/v1/responses", {"instructions": "\0", "input": "a\0", "store": False})
+    assert status == 200, reply
+    status, reply = await live.post("/tokenize", {"prompt": "a\0"})
+    assert (status, reply["tokens"]) == (200, [97, 0])
+
+
+async def test_one_stop_string_may_come_without_a_list(live: Live) -> None:
+    assert sampling_params(ChatBody(messages=MESSAGES, stop="end"), live.service, 10).stop == ("end",)
+
+
+async def test_chat_logprobs_without_alternatives_report_the_tokens_alone(live: Live) -> None:
+    assert sampling_params(ChatBody(messages=MESSAGES, logprobs=True), live.service, 10).logprobs == 0
+    assert sampling_params(ChatBody(messages=MESSAGES, logprobs=False), live.service, 10).logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, 20),
+        ({"max_tokens": 200}, 200),
+        ({"min_tokens": 30}, 30),  # what a request says outweighs what it leaves out
+        ({"replay_tokens": 40}, 40),
+    ],
+)
+async def test_the_servers_default_gives_way_to_what_a_request_says(
+    live: Live, fields: dict[str, Any], expected: int
+) -> None:
+    service = replace(live.service, default_max_tokens=20, allow_replay=True)
+    assert sampling_params(ChatBody(messages=MESSAGES, **fields), service, 10).max_tokens == expected
+
+
+async def test_the_servers_default_is_bounded_by_the_context(live: Live) -> None:
+    service = replace(live.service, default_max_tokens=1000)
+    assert sampling_params(ChatBody(messages=MESSAGES), service, 10).max_tokens == service.context_length - 10
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (ChatBody(messages=MESSAGES), 12),
+        (ChatBody(messages=MESSAGES, max_tokens=200), 12),  # as in vLLM, what a request asks for is cut too
+        (ChatBody(messages=MESSAGES, max_tokens=5), 5),
+        (CompletionBody(prompt="Hi"), 12),
+        (CompletionBody(prompt="Hi", echo=True, max_tokens=0), 1),
+    ],
+)
+async def test_no_answer_exceeds_max_new_tokens(live: Live, body: ChatBody | CompletionBody, expected: int) -> None:
+    service = replace(live.service, sampling_defaults=SamplingDefaults(max_new_tokens=12), default_max_tokens=20)
+    assert sampling_params(body, service, 10).max_tokens == expected
+
+
+@pytest.mark.parametrize(("seed", "choice", "expected"), [(5, 2, 7), (-1, 0, 2**64 - 1), (2**64 - 1, 1, 0)])
+async def test_seeds_of_choices_follow_each_other_within_64_bits(
+    live: Live, seed: int, choice: int, expected: int
+) -> None:
+    sampling = sampling_params(ChatBody(messages=MESSAGES), live.service, 10)
+    assert seeded(sampling, seed, choice) == replace(sampling, seed=expected)
+
+
+def test_a_servers_seed_makes_the_seeds_of_its_answers_repeatable() -> None:
+    first, second, other = seed_source(1), seed_source(1), seed_source(2)
+    row = [first() for _ in range(5)]
+    assert [second() for _ in range(5)] == row
+    assert other() not in row
+    assert seed_source(None)() != seed_source(None)()

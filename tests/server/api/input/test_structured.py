@@ -1,0 +1,157 @@
+"""What the fields of a request ask of the text of its answer, and what is wrong with them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+import pytest
+
+from engine.messages import Grammar, GrammarKind
+from server.api.service import Limits
+from tests.server.live import Live, chat_body, live_server
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": PERSON}}
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+def json_schema(schema: object, **others: object) -> dict[str, object]:
+    return {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, **others}}
+
+
+def asked(live: Live) -> Grammar | None:
+    return live.dispatcher.submitted[-1].sampling.grammar
+
+
+WRITTEN = orjson.dumps(PERSON).decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "grammar"),
+    [
+        ({}, None),
+        ({"response_format": None}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
+        ({"response_format": json_schema(PERSON)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
+        ({"response_format": json_schema(PERSON, strict=True)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
+        ({"response_format": json_schema(PERSON, strict=False)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
+        ({"structured_outputs": {"json": PERSON}}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
+        ({"structured_outputs": {"json": WRITTEN}}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
+        ({"structured_outputs": {"json_object": True}}, Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
+        ({"structured_outputs": {"regex": "a+"}}, Grammar(GrammarKind.REGEX, "a+")),
+        ({"structured_outputs": {"choice": ["a", 'b"\n']}}, Grammar(GrammarKind.LARK, r'start: "a" | "b\"\n"')),
+        ({"structured_outputs": {"grammar": 'start: "a"'}}, Grammar(GrammarKind.LARK, 'start: "a"')),
+        ({"structured_outputs": {"regex": "a", "json": None, "json_object": False}}, Grammar(GrammarKind.REGEX, "a")),
+    ],
+)
+async def test_both_endpoints_ask_the_engine_for_what_the_fields_say(
+    live: Live, fields: dict[str, object], grammar: Grammar | None
+) -> None:
+    await live.chat(**fields)
+    assert asked(live) == grammar
+    await live.complete(prompt="Hi", **fields)
+    assert asked(live) == grammar
+
+
+async def test_all_answers_of_a_call_have_the_grammar(live: Live) -> None:
+    await live.complete(prompt=["a", "b"], n=2, structured_outputs={"regex": "a"})
+    assert {request.sampling.grammar for request in live.dispatcher.submitted} == {Grammar(GrammarKind.REGEX, "a")}
+
+
+async def test_the_order_of_properties_is_kept(live: Live) -> None:
+    """It is the order in which they will be written."""
+    properties = {name: {"type": "null"} for name in "zebra"}
+    await live.chat(response_format=json_schema({"type": "object", "properties": properties}))
+    grammar = asked(live)
+    assert grammar is not None
+    assert list(orjson.loads(grammar.text)["properties"]) == ["z", "e", "b", "r", "a"]
+
+
+async def test_a_compiled_grammar_is_held_for_as_long_as_its_call_lasts(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits()) as live:
+        live.dispatcher.pause = 0
+        data = orjson.dumps(chat_body(stream=True, structured_outputs={"regex": "a"}))
+        async with live.session.post(live.url + CHAT, data=data) as response:
+            for place in range(200):  # more than are kept
+                live.service.grammars.compile(Grammar(GrammarKind.REGEX, f"b{{{place + 1}}}"))
+            assert Grammar(GrammarKind.REGEX, "a") in live.service.grammars
+            live.dispatcher.go.set()
+            await response.read()
+
+
+DEEP: Any = {}
+for _ in range(100):
+    DEEP = {"items": DEEP}
+
+BAD: dict[str, tuple[dict[str, object], str, str]] = {
+    # what: (fields, param, part of the message)
+    "no schema": ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema.schema: is missing"),
+    "a schema of null": ({"response_format": json_schema(None)}, "response_format", "schema: is missing"),
+    "a schema that is a number": ({"response_format": json_schema(3)}, "response_format", "must be a JSON object"),
+    "an unknown type": ({"response_format": json_schema({"type": "thing"})}, "response_format", "thing"),
+    "a schema that nothing matches": (
+        {"response_format": json_schema({"type": "integer", "minimum": 2, "maximum": 1})},
+        "response_format",
+        "minimum",
+    ),
+    "a keyword that cannot be enforced": (
+        {"response_format": json_schema({"type": "array", "uniqueItems": True})},
+        "response_format",
+        "set strict to false",
+    ),
+    "a schema elsewhere": (
+        {"response_format": json_schema({"$ref": "http://example.org/x"})},
+        "response_format",
+        "example.org",
+    ),
+    "a deep schema": ({"response_format": json_schema(DEEP)}, "response_format", "nested more than"),
+    "a huge schema": ({"response_format": json_schema({"enum": ["x" * 70_000]})}, "response_format", "shorten it"),
+    "both fields": (
+        {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+        "structured_outputs",
+        "give one of them",
+    ),
+    "nothing asked": ({"structured_outputs": {}}, "structured_outputs", "give one of"),
+    "two things asked": ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "give one of"),
+    "an empty choice": ({"structured_outputs": {"choice": [""]}}, "structured_outputs", "length"),
+    "a wrong pattern": ({"structured_outputs": {"regex": "a("}}, "structured_outputs", "unclosed"),
+    "a pattern that nothing matches": (
+        {"structured_outputs": {"regex": r"[^\s\S]"}},
+        "structured_outputs",
+        "no text matches it",
+    ),
+    "a wrong grammar": ({"structured_outputs": {"grammar": "begin: x"}}, "structured_outputs", ""),
+    "a schema of broken text": ({"structured_outputs": {"json": "{"}}, "structured_outputs", "not valid JSON"),
+}
+
+
+@pytest.mark.parametrize(("fields", "param", "said"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_what_cannot_be_asked_is_refused_with_the_reason(
+    live: Live, path: str, fields: dict[str, object], param: str, said: str
+) -> None:
+    body = {**(chat_body() if path == CHAT else {"prompt": "Hi"}), **fields}
+    status, reply = await live.post(path, body)
+    assert status == 400, reply
+    assert reply["error"]["param"] == param
+    assert said in reply["error"]["message"]
+    assert reply["error"]["message"].isprintable()
+    assert live.dispatcher.submitted == []
+
+
+async def test_structured_outputs_do_not_go_with_tools(live: Live) -> None:
+    fields = {"tools": [TOOL], "structured_outputs": {"regex": "a"}}
+    status, reply = await live.post(CHAT, chat_body(**fields))
+    assert (status, reply["error"]["param"]) == (400, "structured_outputs")
+    await live.chat(**fields, tool_choice="none")
+    assert asked(live) == Grammar(GrammarKind.REGEX, "a")
+
+
+async def test_a_length_cannot_be_replayed_in_a_grammar(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(), allow_replay=True) as live:
+        fields = {"replay_tokens": 5, "response_format": {"type": "json_object"}}
+        status, reply = await live.post(CHAT, chat_body(**fields))
+        assert (status, reply["error"]["param"]) == (400, "replay_tokens")

@@ -1,0 +1,178 @@
+"""POST /v1/chat/completions, whole and streamed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from server.api.output.reply import FINGERPRINT
+from server.api.service import Limits
+from tests.server.fakes import ANSWER, FakeText
+from tests.server.live import Live, live_server, text_of
+
+
+async def test_a_whole_answer_has_every_field_of_the_api(live: Live) -> None:
+    reply = await live.chat(model="fake")
+    metrics, created = reply.pop("metrics"), reply.pop("created")
+    assert reply.pop("id").startswith("chatcmpl-")
+    assert created > 1_700_000_000
+    prompt, completion = len(FakeText().encode("user:Hi\nassistant:")), len(ANSWER.encode()) + 1
+    assert reply == {
+        "object": "chat.completion",
+        "model": "fake",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": ANSWER},
+                "logprobs": None,
+                "finish_reason": "stop",
+                "stop_reason": None,
+            }
+        ],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        },
+        "system_fingerprint": FINGERPRINT,
+        "prompt_logprobs": None,
+    }
+    assert set(metrics) == {"queue_time_ms", "time_to_first_token_ms", "generation_time_ms", "predicted_tokens"}
+    assert metrics.pop("predicted_tokens") is None  # nobody predicts here
+    assert all(value >= 0 for value in metrics.values())
+
+
+async def test_the_model_answers_under_each_of_its_names_and_without_one(live: Live) -> None:
+    replies = [await live.chat(model=name) for name in ("fake", "org/alias", None)]
+    assert [reply["model"] for reply in replies] == ["fake", "org/alias", "fake"]
+
+
+async def test_a_stream_tells_the_same_text_as_a_whole_answer(live: Live) -> None:
+    events = await live.stream_chat()
+    assert text_of(events) == ANSWER
+    assert {event["object"] for event in events} == {"chat.completion.chunk"}
+    assert len({event["id"] for event in events}) == 1
+    assert [event["choices"][0]["finish_reason"] for event in events] == [None] * (len(events) - 1) + ["stop"]
+
+
+async def test_the_role_comes_with_the_first_text_and_only_there(live: Live) -> None:
+    deltas = [event["choices"][0]["delta"] for event in await live.stream_chat()]
+    assert deltas[0] == {"role": "assistant", "content": "G"}
+    assert not any("role" in delta for delta in deltas[1:])
+
+
+async def test_usage_comes_in_a_chunk_of_its_own_before_the_end_when_asked_for(live: Live) -> None:
+    *events, last = await live.stream_chat(stream_options={"include_usage": True})
+    whole = await live.chat()
+    assert last["choices"] == []
+    assert last["usage"] == whole["usage"]
+    assert last["metrics"]["generation_time_ms"] >= 0
+    assert not any("usage" in event for event in events)
+
+
+async def test_usage_comes_in_every_chunk_when_asked_for(live: Live) -> None:
+    events = await live.stream_chat(stream_options={"continuous_usage_stats": True})
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts)
+    assert counts[-1] == len(ANSWER.encode()) + 1
+
+
+async def test_n_answers_come_in_the_order_of_their_index_with_seeds_that_follow_each_other(live: Live) -> None:
+    reply = await live.chat(n=3, seed=-1)
+    assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2]
+    assert [request.sampling.seed for request in live.dispatcher.submitted] == [2**64 - 1, 0, 1]
+    single = await live.chat()
+    assert reply["usage"]["prompt_tokens"] == single["usage"]["prompt_tokens"]
+    assert reply["usage"]["completion_tokens"] == 3 * single["usage"]["completion_tokens"]
+
+
+async def test_n_streams_come_interleaved_and_each_complete(live: Live) -> None:
+    events = await live.stream_chat(n=4)
+    assert [text_of(events, index) for index in range(4)] == [ANSWER] * 4
+    assert {event["choices"][0]["index"] for event in events[:4]} == {0, 1, 2, 3}
+    assert all(len(event["choices"]) == 1 for event in events)
+
+
+async def test_without_a_seed_each_answer_has_its_own(live: Live) -> None:
+    await live.chat(n=4)
+    assert len({request.sampling.seed for request in live.dispatcher.submitted}) == 4
+
+
+async def test_logprobs_tell_token_bytes_and_alternatives(live: Live) -> None:
+    reply = await live.chat(logprobs=True, top_logprobs=2, max_tokens=2)
+    content = reply["choices"][0]["logprobs"]["content"]
+    assert content[0] == {
+        "token": "G",
+        "logprob": -0.5,
+        "bytes": [71],
+        "top_logprobs": [
+            {"token": "G", "logprob": -0.5, "bytes": [71]},
+            {"token": "H", "logprob": -1.5, "bytes": [72]},
+        ],
+    }
+    assert len(content) == reply["usage"]["completion_tokens"] == 2
+
+
+async def test_streamed_logprobs_are_those_of_the_whole_answer_even_within_a_character(live: Live) -> None:
+    whole = await live.chat(logprobs=True)
+    events = await live.stream_chat(logprobs=True)
+    streamed = [one for event in events for one in event["choices"][0]["logprobs"]["content"]]
+    assert streamed == whole["choices"][0]["logprobs"]["content"]
+
+
+async def test_prompt_logprobs_are_keyed_by_token_id(live: Live) -> None:
+    reply = await live.chat(prompt_logprobs=1)
+    first, second, *_ = reply["prompt_logprobs"]
+    assert first is None
+    assert second == {str(ord("s")): {"logprob": -0.5, "rank": 1, "decoded_token": "s"}}
+    assert len(reply["prompt_logprobs"]) == reply["usage"]["prompt_tokens"]
+
+
+async def test_text_parts_are_joined_and_developer_counts_as_system(live: Live) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [
+        {"role": "developer", "content": "D"},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": "c"},
+    ]
+    await live.chat(messages=messages)
+    rendered = FakeText().decode(live.dispatcher.submitted[0].prompt)
+    assert rendered == "system:D\nuser:ab\nassistant:\nuser:c\nassistant:"
+
+
+async def test_an_answer_may_take_the_rest_of_the_context_unless_told_otherwise(live: Live) -> None:
+    await live.chat()
+    await live.chat(max_tokens=9)
+    await live.chat(max_tokens=9, max_completion_tokens=5)
+    room = live.service.context_length - len(live.dispatcher.submitted[0].prompt)
+    assert [request.sampling.max_tokens for request in live.dispatcher.submitted] == [room, 9, 5]
+
+
+async def test_the_servers_default_bounds_answers_whose_request_names_no_limit(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(), default_max_tokens=2) as live:
+        reply = await live.chat()
+        assert (reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]) == ("length", 2)
+        assert (await live.stream_chat())[-1]["choices"][0]["finish_reason"] == "length"
+        _, response = await live.post("/v1/responses", {"input": "Hi"})
+        assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+        await live.chat(max_tokens=9)
+        await live.complete(prompt="Hi")
+    assert [request.sampling.max_tokens for request in live.dispatcher.submitted] == [2, 2, 2, 9, 16]
+
+
+async def test_unknown_fields_and_nulls_are_accepted(live: Live) -> None:
+    nulls = dict.fromkeys(["temperature", "stop", "n", "seed", "logit_bias", "stream_options", "tools", "logprobs"])
+    await live.chat(nonsense={"a": [1]}, user="me", tool_choice="none", response_format={"type": "text"}, **nulls)
+
+
+async def test_priority_reaches_the_dispatcher(live: Live) -> None:
+    await live.chat(priority=-3)
+    assert live.dispatcher.submitted[0].priority == -3
+
+
+async def test_a_deadline_is_told_from_the_arrival_on_for_every_answer(live: Live) -> None:
+    await live.chat(deadline_ms=2500, n=2)
+    await live.chat()
+    wanted = [request.deadline for request in live.dispatcher.submitted]
+    arrivals = [request.times.arrival for request in live.dispatcher.submitted]
+    assert wanted == [arrivals[0] + 2.5, arrivals[1] + 2.5, None]

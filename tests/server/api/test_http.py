@@ -1,0 +1,225 @@
+"""What is the same at every endpoint: paths, methods, limits, ids, headers, health."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+from aiohttp import http_parser
+
+from server.api.health import LIFE
+from server.api.service import Limits
+from server.http.parser import ParserError, require_c_parser
+from server.http.routes import build_app
+from server.observe.logs import quiet_broken_requests
+from server.version import VERSION
+from tests.server.live import Live, chat_body
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return Limits(max_body_bytes=10_000, body_timeout=0.2)
+
+
+async def test_an_unknown_path_is_404_in_openai_shape(live: Live) -> None:
+    async with live.session.get(live.url + "/v1/nothing%0Ahere") as response:
+        assert response.status == 404
+        error = (await response.json())["error"]
+    assert (error["type"], error["code"]) == ("NotFoundError", "not_found")
+    assert "/v1/nothing%0Ahere" in error["message"]
+
+
+async def test_a_wrong_method_is_405_and_names_the_right_one(live: Live) -> None:
+    async with live.session.get(live.url + CHAT) as response:
+        assert response.status == 405
+        assert response.headers["Allow"] == "POST"
+        assert (await response.json())["error"]["code"] == "method_not_allowed"
+
+
+async def _chunks(size: int) -> AsyncIterator[bytes]:
+    for _ in range(size // 1000):
+        yield b" " * 1000
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_over_the_limit_is_413(live: Live, chunked: bool) -> None:
+    data = _chunks(20_000) if chunked else b" " * 20_000
+    async with live.session.post(live.url + CHAT, data=data) as response:
+        assert response.status == 413
+        error = (await response.json())["error"]
+    assert (error["type"], error["code"]) == ("PayloadTooLargeError", "body_too_large")
+    assert "10000 bytes" in error["message"]
+
+
+async def test_a_small_body_that_unpacks_to_a_large_one_is_413(live: Live) -> None:
+    bomb = gzip.compress(b" " * 10_000_000)
+    assert len(bomb) < 10_000
+    async with live.session.post(live.url + CHAT, data=bomb, headers={"Content-Encoding": "gzip"}) as response:
+        assert response.status == 413
+
+
+async def test_a_body_with_a_broken_encoding_is_400(live: Live) -> None:
+    headers = {"Content-Encoding": "gzip"}
+    async with live.session.post(live.url + CHAT, data=b"this is no gzip", headers=headers) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["type"] == "BadRequestError"
+
+
+async def test_a_large_body_within_the_limit_is_parsed(live: Live) -> None:
+    status, reply = await live.post(CHAT, chat_body(padding="x" * 9000))
+    assert status == 200, reply
+
+
+async def test_a_body_that_never_ends_is_408_and_its_connection_ends(live: Live) -> None:
+    async with live.connect() as (reader, writer):
+        writer.write(b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{" % CHAT.encode())
+        answer = await reader.readuntil(b"}}")
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"Connection: close" in answer
+        error = orjson.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        assert (error["type"], error["code"]) == ("RequestTimeoutError", "request_timeout")
+        assert await reader.read() == b""
+
+
+async def test_bytes_that_are_not_http_are_refused_without_filling_the_log(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.handler.addFilter(quiet_broken_requests)
+    async with live.connect() as (reader, writer):
+        writer.write(b"\x16\x03\x01 nonsense\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.0 400 ") and b"\r\nServer: Lengthwise" in head
+        assert orjson.loads(body)["error"]["type"] == "BadRequestError"
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: test\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        HEAD + b"Content-Length: +2\r\n\r\n{}",
+        HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Content-Length : 2\r\n\r\n{}",
+        HEAD + b"A: b\r\n c\r\nContent-Length: 2\r\n\r\n{}",
+        HEAD + b"A: \0\r\nContent-Length: 2\r\n\r\n{}",
+        HEAD + b"A: " + b"b" * 9000 + b"\r\n\r\n",
+        HEAD + b"A: b\r\n" * 200 + b"\r\n",
+        b"POST /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: test\r\n\r\n",
+    ],
+)
+async def test_requests_that_two_servers_might_read_differently_end_their_connection(live: Live, sent: bytes) -> None:
+    async with live.connect() as (reader, writer):
+        writer.write(sent)
+        answer = await reader.read()
+    assert answer.startswith((b"HTTP/1.0 400 ", b"HTTP/1.1 400 ")), answer
+    assert live.dispatcher.submitted == []
+
+
+def test_a_server_without_the_c_parser_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_c_parser()
+    monkeypatch.setattr(http_parser, "HttpRequestParser", http_parser.HttpRequestParserPy)
+    with pytest.raises(ParserError, match="AIOHTTP_NO_EXTENSIONS"):
+        require_c_parser()
+
+
+@pytest.mark.parametrize(
+    ("sent", "returned"),
+    [("abc-123", "abc-123"), ("x" * 500, "x" * 128), ("a b\tc\xe9", "abc")],
+)
+async def test_a_request_id_comes_back_as_far_as_it_can_be_printed(live: Live, sent: str, returned: str) -> None:
+    async with live.connect() as (reader, writer):
+        writer.write(b"GET /health/live HTTP/1.1\r\nHost: test\r\nx-request-id: %b\r\n\r\n" % sent.encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert f"x-request-id: {returned}\r\n".encode() in head
+
+
+async def test_every_response_has_a_request_id_and_our_name(live: Live) -> None:
+    ids = set()
+    for path in ("/", "/nothing", "/v1/models", "/health/live"):
+        async with live.session.get(live.url + path) as response:
+            assert response.headers["Server"] == "Lengthwise"
+            ids.add(response.headers["x-request-id"])
+    async with live.session.post(live.url + CHAT, data=orjson.dumps(chat_body(stream=True))) as response:
+        assert response.headers["Server"] == "Lengthwise"
+        ids.add(response.headers["x-request-id"])
+        await response.read()
+    assert len(ids) == 5
+
+
+async def test_an_unforeseen_failure_is_500_and_tells_its_cause_only_to_the_log(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("secret at 0x7f00")
+
+    live.dispatcher.submit = refuse  # type: ignore[assignment,method-assign]
+    status, reply = await live.post(CHAT, chat_body())
+    assert status == 500
+    assert (reply["error"]["type"], reply["error"]["code"]) == ("InternalServerError", "internal_error")
+    assert "secret" not in reply["error"]["message"]
+    assert "secret at 0x7f00" in caplog.text
+
+
+async def test_models_are_listed_under_each_name(live: Live) -> None:
+    async with live.session.get(live.url + "/v1/models") as response:
+        listed = await response.json()
+    assert listed["object"] == "list"
+    assert [card["id"] for card in listed["data"]] == ["fake", "org/alias"]
+    card = listed["data"][0]
+    assert (card["object"], card["owned_by"], card["root"]) == ("model", "lengthwise", "somewhere/fake")
+    assert card["max_model_len"] == 256
+
+
+@pytest.mark.parametrize(("name", "status"), [("fake", 200), ("org/alias", 200), ("other", 404)])
+async def test_a_model_is_found_by_its_name(live: Live, name: str, status: int) -> None:
+    async with live.session.get(f"{live.url}/v1/models/{name}") as response:
+        assert response.status == status
+        reply = await response.json()
+    assert reply["id"] == name if status == 200 else reply["error"]["code"] == "model_not_found"
+
+
+async def test_the_front_page_names_the_endpoints(live: Live) -> None:
+    async with live.session.get(live.url) as response:
+        page = await response.json()
+    assert (page["name"], page["version"], page["model"]) == ("Lengthwise", VERSION, "fake")
+    assert "POST /v1/chat/completions" in page["endpoints"]
+
+
+async def test_a_server_without_executors_is_alive_but_not_ready(live: Live) -> None:
+    for alive, status in ((True, 200), (False, 503)):
+        live.dispatcher.alive = alive
+        for path, expected in (("/health/live", 200), ("/health/ready", status), ("/health", status)):
+            async with live.session.get(live.url + path) as response:
+                assert response.status == expected
+                assert ("error" in await response.json()) is (expected == 503)
+
+
+def test_an_application_starts_out_taking_requests(live: Live) -> None:
+    assert not build_app(live.service)[LIFE].draining
+
+
+async def test_a_draining_dispatcher_makes_new_requests_503(live: Live) -> None:
+    await live.dispatcher.drain()
+    status, reply = await live.post(CHAT, chat_body())
+    assert status == 503
+    assert reply["error"]["type"] == "ServiceUnavailableError"
+
+
+async def test_requests_are_logged_in_one_line_each(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "server.http.routes"):
+        async with live.session.get(live.url + "/v1/models/a%0D%0Ab") as response:
+            await response.read()
+        await asyncio.sleep(0)
+    lines = [record.getMessage() for record in caplog.records if record.name == "server.http.routes"]
+    assert len(lines) == 1
+    assert lines[0].startswith("GET /v1/models/a%0D%0Ab 404 ")

@@ -1,0 +1,54 @@
+"""docs/openapi.json: it is what the types say, it tells all there is, and it is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import orjson
+import pytest
+
+from server.api.errors import KINDS
+from server.api.input.schema import ChatBody
+from server.api.openapi import ERRORS, document, encoded
+from server.cli.main import main
+from server.http.routes import ROUTES
+from tests.server.live import Live
+
+KEPT = Path(__file__).parents[3] / "docs" / "openapi.json"
+PAGES_OWN = {"/dashboard/events", "/dashboard/{name}"}
+"""What only the page at / asks for."""
+
+
+def test_the_kept_document_is_that_of_the_code() -> None:
+    assert KEPT.read_bytes() == encoded(), "run `make docs`"
+
+
+def test_the_command_writes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["openapi"]) == 0
+    assert capsys.readouterr().out.encode() == encoded()
+
+
+async def test_it_is_served(live: Live) -> None:
+    async with live.session.get(live.url + "/openapi.json") as response:
+        assert response.content_type == "application/json"
+        assert orjson.loads(await response.read()) == document()
+
+
+def test_every_route_is_in_it_and_every_path_in_it_has_a_route() -> None:
+    routes = {(route.method.lower(), route.path.replace(":.+", "")) for route in ROUTES if route.path not in PAGES_OWN}
+    told = {(method, path) for path, methods in document()["paths"].items() for method in methods}
+    assert told == routes
+
+
+def test_every_error_that_the_server_knows_is_described() -> None:
+    assert set(ERRORS) == set(KINDS) - {405}  # which only other methods than those described get
+
+
+def test_every_field_of_a_body_is_described_with_its_bounds() -> None:
+    schema = document()["components"]["schemas"]["ChatBody"]
+    refused = {field.name for field in msgspec.structs.fields(ChatBody)} - set(schema["properties"])
+    assert "use_beam_search" in refused and "messages" not in refused
+    assert schema["required"] == ["messages"]
+    numbers = [one for one in schema["properties"]["top_p"]["anyOf"] if one["type"] == "number"]
+    assert numbers == [{"type": "number", "exclusiveMinimum": 0, "maximum": 1}]

@@ -1,0 +1,230 @@
+"""GET /v1/requests, GET /v1/requests/{id}, POST /v1/requests/{id}/cancel, over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+import pytest
+
+from engine.messages import RowUpdate
+from scheduler.request import Request
+from server.api.service import Limits
+from server.http.access import Access
+from server.http.front import Front
+from server.http.keys import Keyring
+from tests.server.fakes import ANSWER
+from tests.server.live import Live, chat_body, live_server, parse_events, text_of
+
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+
+
+async def get(live: Live, path: str, key: str | None = None) -> tuple[int, Any]:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    async with live.session.get(live.url + path, headers=headers) as response:
+        return response.status, orjson.loads(await response.read())
+
+
+async def cancel(live: Live, name: str, key: str | None = None) -> tuple[int, Any]:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    async with live.session.post(f"{live.url}/v1/requests/{name}/cancel", headers=headers) as response:
+        return response.status, orjson.loads(await response.read())
+
+
+def begin(live: Live, path: str, body: dict[str, object], **headers: str) -> asyncio.Task[tuple[int, bytes]]:
+    """A call under way, in a task of its own."""
+
+    async def send() -> tuple[int, bytes]:
+        async with live.session.post(live.url + path, data=orjson.dumps(body), headers=headers) as response:
+            return response.status, await response.read()
+
+    return asyncio.create_task(send())
+
+
+def endless(request: Request) -> Iterable[RowUpdate]:
+    while True:
+        yield RowUpdate(request.row_id, (65,), "A")
+
+
+async def test_a_request_that_waits_tells_its_place_and_how_long_it_is_expected_to_take(live: Live) -> None:
+    live.dispatcher.pause, live.dispatcher.ahead, live.dispatcher.expected = 0, 2, 1.25
+    task = begin(live, CHAT, chat_body(n=2, max_tokens=30), **{"X-Request-Id": "mine"})
+    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
+    _, status = await get(live, "/v1/requests/mine")
+    for request in live.dispatcher.submitted:
+        assert (request.state, request.times.started) == ("waiting", None)
+    assert status["id"].startswith("chatcmpl-")
+    assert {name: status[name] for name in ("state", "place", "expected_wait_s", "endpoint", "model", "stream")} == {
+        "state": "waiting",
+        "place": 3,
+        "expected_wait_s": 1.25,
+        "endpoint": CHAT,
+        "model": "fake",
+        "stream": False,
+    }
+    assert (status["max_tokens"], status["generated_tokens"], status["request_id"]) == (60, 0, "mine")
+    assert status["metrics"]["queue_time_ms"] is None
+    assert [choice["state"] for choice in status["choices"]] == ["waiting", "waiting"]
+    live.dispatcher.go.set()
+    assert (await task)[0] == 200
+
+
+async def test_a_request_that_runs_tells_its_tokens_and_one_that_has_ended_its_times(live: Live) -> None:
+    live.dispatcher.pause = 2
+    body = orjson.dumps({"prompt": "Hi", "max_tokens": 5, "stream": True})
+    async with live.session.post(live.url + COMPLETIONS, data=body) as response:
+        for _ in range(2):
+            await response.content.readuntil(b"\n\n")
+        _, listed = await get(live, "/v1/requests")
+        live.dispatcher.go.set()
+        await response.read()
+    (running,) = listed["data"]
+    assert (running["state"], running["place"], running["prompt_tokens"]) == ("running", None, 2)
+    assert (running["generated_tokens"], running["stream"]) == (2, True)
+    status, ended = await get(live, f"/v1/requests/{running['id']}")
+    assert (status, ended["state"], ended["generated_tokens"]) == (200, "finished", 5)
+    assert ended["metrics"]["generation_time_ms"] >= 0
+    assert (await get(live, f"/v1/requests/{running['id']}"))[1]["age_s"] == ended["age_s"]
+
+
+@pytest.mark.parametrize("by", ["id", "request_id"])
+@pytest.mark.parametrize("pause", [0, 2], ids=["while waiting", "while running"])
+async def test_a_cancelled_request_frees_its_rows_and_its_client_is_told(live: Live, by: str, pause: int) -> None:
+    live.dispatcher.pause = pause
+    task = begin(live, CHAT, chat_body(n=2))
+    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
+    (under_way,) = (await get(live, "/v1/requests"))[1]["data"]
+    status, reply = await cancel(live, under_way[by])
+    assert (status, reply["state"]) == (200, "cancelled")
+    assert live.dispatcher.requests_running == 0
+    status, body = await task
+    assert status == 499
+    assert orjson.loads(body)["error"] == {
+        "message": "the request was cancelled by its id",
+        "type": "RequestCancelledError",
+        "param": None,
+        "code": "request_cancelled",
+    }
+    assert (await get(live, f"/v1/requests/{under_way['id']}"))[1]["state"] == "cancelled"
+
+
+async def test_a_cancelled_stream_ends_with_an_error_event_and_the_end_marker(live: Live) -> None:
+    live.dispatcher.script, live.dispatcher.pause = endless, 3
+    async with live.session.post(live.url + CHAT, data=orjson.dumps(chat_body(stream=True))) as response:
+        first = await response.content.readuntil(b"\n\n")
+        name = orjson.loads(first.removeprefix(b"data: "))["id"]
+        assert (await cancel(live, name))[0] == 200
+        *events, last = parse_events(first + await response.read())
+    assert text_of(events) == "AAA"
+    assert last["error"]["code"] == "request_cancelled"
+
+
+async def test_a_cancelled_response_ends_with_its_failed_event(live: Live) -> None:
+    live.dispatcher.pause = 1
+    async with live.session.post(live.url + RESPONSES, data=b'{"input": "Hi", "stream": true}') as response:
+        first = await response.content.readuntil(b"\n\n")
+        name = orjson.loads(first.partition(b"data: ")[2])["response"]["id"]
+        assert (await cancel(live, name))[1]["state"] == "cancelled"
+        last = (await response.read()).split(b"\n\n")[-2]
+    event = orjson.loads(last.partition(b"data: ")[2])
+    assert (event["type"], event["response"]["status"]) == ("response.failed", "cancelled")
+    assert event["response"]["error"]["code"] == "request_cancelled"
+
+
+async def test_a_request_can_be_cancelled_before_it_is_in_line(live: Live, pool: ThreadPoolExecutor) -> None:
+    class Slow:
+        """Predicts when it is told to."""
+
+        def __init__(self) -> None:
+            self.asked, self.go = asyncio.Event(), asyncio.Event()
+
+        async def predict(self, query: object, sampling: object, **told: object) -> None:
+            self.asked.set()
+            await self.go.wait()
+
+        def note(self, *noted: object) -> None:
+            pass
+
+    slow = Slow()
+    async with live_server(pool, Limits(), foresight=slow) as server:
+        task = begin(server, CHAT, chat_body(), **{"X-Request-Id": "early"})
+        await slow.asked.wait()
+        assert (await get(server, "/v1/requests/early"))[1]["state"] == "arrived"
+        assert (await cancel(server, "early"))[1]["state"] == "cancelled"
+        slow.go.set()
+        assert (await task)[0] == 499
+        assert server.dispatcher.submitted == []
+
+
+async def test_cancelling_what_has_ended_changes_nothing(live: Live) -> None:
+    name = (await live.chat())["id"]
+    assert (await cancel(live, name))[1]["state"] == "finished"
+    assert live.dispatcher.cancelled == []
+
+
+async def test_a_client_that_leaves_has_cancelled_its_request(live: Live) -> None:
+    live.dispatcher.pause = 1
+    task = begin(live, CHAT, chat_body(), **{"X-Request-Id": "gone"})
+    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 1)
+    task.cancel()
+    await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
+    assert (await get(live, "/v1/requests/gone"))[1]["state"] == "cancelled"
+
+
+async def test_calls_that_are_refused_leave_no_trace(live: Live) -> None:
+    assert (await live.post(CHAT, chat_body(min_tokens=1000)))[0] == 400
+    assert (await get(live, "/v1/requests"))[1] == {"data": [], "object": "list"}
+
+
+async def test_the_list_has_the_latest_first_and_as_many_as_are_wanted(live: Live) -> None:
+    names = [(await live.chat())["id"] for _ in range(3)]
+    _, listed = await get(live, "/v1/requests?limit=2")
+    assert [one["id"] for one in listed["data"]] == names[:0:-1]
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "-1", "1.5", "", "²", "9" * 30])
+async def test_a_wrong_limit_is_400(live: Live, limit: str) -> None:
+    status, reply = await get(live, f"/v1/requests?limit={limit}")
+    assert (status, reply["error"]["param"]) == (400, "limit")
+
+
+async def test_an_unknown_request_is_404(live: Live) -> None:
+    for status, reply in (await get(live, "/v1/requests/nobody"), await cancel(live, "nobody")):
+        assert (status, reply["error"]["code"]) == (404, "request_not_found")
+
+
+ONE, OTHER = "one-key-of-ours-0123456789", "other-key-of-ours-0123456789"
+
+
+@pytest.fixture
+async def locked(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
+    async with live_server(pool, Limits(), front=Front(Access(Keyring([ONE, OTHER])))) as live:
+        yield live
+
+
+async def test_a_key_neither_sees_nor_cancels_the_requests_of_another(locked: Live) -> None:
+    locked.dispatcher.pause = 1
+    headers = {"X-Request-Id": "secret", "Authorization": f"Bearer {ONE}"}
+    task = begin(locked, CHAT, chat_body(), **headers)
+    await locked.dispatcher.until(lambda: len(locked.dispatcher.submitted) == 1)
+    (own,) = (await get(locked, "/v1/requests", ONE))[1]["data"]
+    assert (await get(locked, "/v1/requests", OTHER))[1]["data"] == []
+    for name in ("secret", own["id"]):
+        assert (await get(locked, f"/v1/requests/{name}", OTHER))[0] == 404
+        assert (await cancel(locked, name, OTHER))[0] == 404
+    assert locked.dispatcher.cancelled == []
+    locked.dispatcher.go.set()
+    status, body = await task
+    assert (status, orjson.loads(body)["choices"][0]["message"]["content"]) == (200, ANSWER)
+    assert (await get(locked, f"/v1/requests/{own['id']}", OTHER))[0] == 404
+    assert (await get(locked, f"/v1/requests/{own['id']}", ONE))[1]["state"] == "finished"
+
+
+async def test_two_clients_may_call_their_requests_the_same(locked: Live) -> None:
+    for key in (ONE, OTHER):
+        await begin(locked, CHAT, chat_body(), **{"X-Request-Id": "1", "Authorization": f"Bearer {key}"})
+    found = [(await get(locked, "/v1/requests/1", key))[1]["id"] for key in (ONE, OTHER)]
+    assert len(set(found)) == 2

@@ -1,0 +1,235 @@
+"""Streams over raw sockets: framing, keep-alives, failures, and clients that leave or stand still."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from engine.messages import FinishReason, RowUpdate
+from scheduler.request import Request
+from server.api.output.sse import KEEP_ALIVE
+from server.api.service import Limits
+from tests.server.api.trimming_reader import TrimmingReader
+from tests.server.fakes import ANSWER, answer, say
+from tests.server.live import Live, chat_body, parse_events, raw_post, text_of
+
+CHAT = "/v1/chat/completions"
+KEEP_ALIVE_CHUNK = b"%x\r\n%b\r\n" % (len(KEEP_ALIVE), KEEP_ALIVE)
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return Limits(sse_keep_alive_interval=0.02, stall_timeout=0.3, place_interval=0.01)
+
+
+def dechunk(raw: bytes) -> list[bytes]:
+    """The chunks of a chunked HTTP body: each is one write of the server."""
+    chunks = []
+    while raw:
+        size, _, raw = raw.partition(b"\r\n")
+        chunk, raw = raw[: int(size, 16)], raw[int(size, 16) + 2 :]
+        chunks.append(chunk)
+    assert chunks.pop() == b""
+    return chunks
+
+
+async def raw_stream(live: Live, **fields: object) -> list[bytes]:
+    async with live.connect() as (reader, writer):
+        writer.write(raw_post(CHAT, chat_body(stream=True, **fields)))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"Transfer-Encoding: chunked\r\n" in head
+        return dechunk(await reader.readuntil(b"0\r\n\r\n"))
+
+
+async def test_every_event_is_written_whole_and_every_character_arrives_whole(live: Live) -> None:
+    chunks = await raw_stream(live)
+    assert all(chunk.endswith(b"\n\n") for chunk in chunks)
+    pieces = [event["choices"][0]["delta"]["content"] for event in parse_events(b"".join(chunks))]
+    assert [piece for piece in pieces if piece] == list(ANSWER)
+
+
+async def test_tokens_that_several_choices_get_in_one_step_leave_in_one_write(live: Live) -> None:
+    chunks = await raw_stream(live, n=8)
+    assert chunks[0].count(b"data: ") == 8
+    assert [text_of(parse_events(b"".join(chunks)), index) for index in range(8)] == [ANSWER] * 8
+
+
+async def test_a_stream_that_waits_gets_nothing_but_blank_lines_so_that_every_reader_gets_the_event_behind_them(
+    live: Live,
+) -> None:
+    """Comments went out here: a reader that trims what arrives lost every event behind one."""
+    live.dispatcher.pause, live.dispatcher.ahead = 0, 2
+    reader = TrimmingReader()
+    async with live.connect() as (source, sink):
+        sink.write(raw_post(CHAT, chat_body(stream=True)))
+        await source.readuntil(b"\r\n\r\n")
+        for _ in range(10):
+            assert await source.readuntil(KEEP_ALIVE_CHUNK) == KEEP_ALIVE_CHUNK
+        live.dispatcher.go.set()
+        rest = dechunk(await source.readuntil(b"0\r\n\r\n"))
+    assert text_of(parse_events(b"".join(rest))) == ANSWER
+    pieces = [KEEP_ALIVE, *rest]
+    assert text_of([event for piece in pieces for event in reader.feed(piece)]) == ANSWER
+    assert reader.ended
+
+
+async def test_a_stream_that_falls_silent_is_read_by_every_reader(live: Live) -> None:
+    live.dispatcher.pause = 3
+    reader = TrimmingReader()
+    async with live.connect() as (source, sink):
+        sink.write(raw_post(CHAT, chat_body(stream=True)))
+        await source.readuntil(b"\r\n\r\n")
+        begun = await source.readuntil(KEEP_ALIVE_CHUNK)
+        live.dispatcher.go.set()
+        pieces = dechunk(begun + await source.readuntil(b"0\r\n\r\n"))
+    assert text_of([event for piece in pieces for event in reader.feed(piece)]) == ANSWER
+    assert pieces.count(KEEP_ALIVE) >= 1
+
+
+def failing(request: Request) -> Iterable[RowUpdate]:
+    yield from [*say("Half", request)][:4]
+    yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the device caught fire")
+
+
+async def test_a_failure_in_a_stream_is_an_error_event_and_the_end_marker(live: Live) -> None:
+    live.dispatcher.script = failing
+    *events, last = await live.stream_chat()
+    assert text_of(events) == "Half"
+    assert last == {
+        "error": {
+            "message": "the device caught fire",
+            "type": "InternalServerError",
+            "param": None,
+            "code": "generation_failed",
+        }
+    }
+
+
+async def test_a_failure_of_a_whole_answer_is_500(live: Live) -> None:
+    live.dispatcher.script = failing
+    status, reply = await live.post(CHAT, chat_body())
+    assert (status, reply["error"]["message"]) == (500, "the device caught fire")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_when_one_of_several_answers_fails_the_others_are_cancelled(live: Live, stream: bool) -> None:
+    def first_fails(request: Request) -> Iterable[RowUpdate]:
+        return failing(request) if request.sampling.seed == 5 else endless(request)
+
+    live.dispatcher.script = first_fails
+    body = chat_body(n=3, seed=5, stream=stream)
+    if stream:
+        assert "error" in (await live.stream(CHAT, body))[-1]
+    else:
+        assert (await live.post(CHAT, body))[0] == 500
+    assert {request.sampling.seed for request in live.dispatcher.cancelled} == {6, 7}
+    assert live.dispatcher.requests_running == 0
+
+
+async def test_an_unforeseen_failure_in_a_stream_tells_its_cause_only_to_the_log(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(request: Request) -> Iterable[RowUpdate]:
+        first, *_ = answer(request)
+        yield replace(first, logprobs=("no logprob",))  # type: ignore[arg-type]
+
+    live.dispatcher.script = broken
+    last: Any = (await live.stream_chat(logprobs=True))[-1]
+    assert last["error"]["code"] == "internal_error"
+    assert "no attribute" not in last["error"]["message"]
+    assert "no attribute" in caplog.text
+
+
+def endless(request: Request) -> Iterable[RowUpdate]:
+    """An answer that goes on until somebody cancels it."""
+    while True:
+        yield RowUpdate(request.row_id, (65,), "A")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("pause", [0, None], ids=["while waiting", "while running"])
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_client_that_leaves_has_its_requests_cancelled(
+    live: Live, stream: bool, pause: int | None, n: int
+) -> None:
+    live.dispatcher.pause = pause
+    live.dispatcher.script = endless
+    async with live.connect() as (reader, writer):
+        writer.write(raw_post(CHAT, chat_body(stream=stream, n=n)))
+        await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == n)
+        if stream:
+            await reader.readuntil(b"\r\n\r\n")
+    await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == n)
+    assert live.dispatcher.requests_running == 0
+
+
+async def test_a_request_that_has_ended_is_not_cancelled(live: Live) -> None:
+    await live.stream_chat(n=2)
+    await live.chat()
+    assert live.dispatcher.cancelled == []
+
+
+async def test_when_a_later_choice_is_refused_the_earlier_ones_are_cancelled(live: Live) -> None:
+    submit = live.dispatcher.submit
+
+    def submit_one(*args: Any, **kwargs: Any) -> Request:
+        request = submit(*args, **kwargs)
+        live.dispatcher.draining = True
+        return request
+
+    live.dispatcher.submit = submit_one  # type: ignore[method-assign]
+    status, _ = await live.post(CHAT, chat_body(n=2))
+    assert status == 503
+    assert live.dispatcher.cancelled == live.dispatcher.submitted
+    assert len(live.dispatcher.submitted) == 1
+
+
+def flood(request: Request) -> Iterable[RowUpdate]:
+    while True:
+        yield RowUpdate(request.row_id, (65,), "A" * 1_000_000)
+
+
+async def test_a_client_that_stops_reading_is_cut_off_and_others_go_on(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    live.dispatcher.script = flood
+    async with live.connect() as (_, writer):
+        writer.write(raw_post(CHAT, chat_body(stream=True)))
+        await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 1)
+        live.dispatcher.script = answer
+        assert text_of(await live.stream_chat()) == ANSWER
+        await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
+    assert "Traceback" not in caplog.text
+
+
+async def test_old_clients_without_chunks_get_a_stream_that_ends_with_the_connection(live: Live) -> None:
+    body = orjson.dumps(chat_body(stream=True))
+    async with live.connect() as (reader, writer):
+        writer.write(b"POST %b HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (CHAT.encode(), len(body), body))
+        head, _, events = (await reader.read()).partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert text_of(parse_events(events)) == ANSWER
+
+
+async def test_a_thousand_clients_that_leave_at_any_moment_leave_nothing_behind(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def leave(turns: int) -> None:
+        async with live.connect() as (_, writer):
+            writer.write(raw_post(CHAT, chat_body(stream=turns % 2 == 0, n=1 + turns % 3)))
+            for _ in range(turns % 37):
+                await asyncio.sleep(0)
+
+    for _ in range(20):
+        with suppress(ConnectionError):
+            await asyncio.gather(*(leave(turns) for turns in range(50)))
+    await live.dispatcher.until(lambda: live.dispatcher.requests_running == 0)
+    assert text_of(await live.stream_chat()) == ANSWER
+    assert "Traceback" not in caplog.text

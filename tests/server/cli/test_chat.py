@@ -1,0 +1,144 @@
+"""`lengthwise chat` against a live server: as a program with pipes, and its conversation by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import signal
+from asyncio.subprocess import PIPE, create_subprocess_exec
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from loadgen.program import PROGRAM
+from server.api.service import Limits
+from server.cli.conversation import ChatError, Conversation
+from server.http.access import Access
+from server.http.front import Front
+from server.http.keys import Keyring
+from tests.server.fakes import ANSWER, FakeText
+from tests.server.live import Live, live_server
+
+ROOT = Path(__file__).parents[3]
+DEAD_END = "http://127.0.0.1:1"
+
+
+async def chat(url: str, typed: str, *flags: str) -> tuple[int | None, str, str]:
+    """Exit code, output and errors of the command with `typed` in its pipe."""
+    command = [*PROGRAM, "chat", "--url", url, *flags]
+    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    out, err = await process.communicate(typed.encode())
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_without_a_terminal_it_answers_each_line_and_prints_nothing_else(live: Live) -> None:
+    flags = ["--system", "Be brief", "--temperature", "0.5", "--max-tokens", "100"]
+    code, out, err = await chat(live.url, "Hi\n\nMore\n/reset\nAnew\n", *flags)
+    assert (code, out, err) == (0, f"{ANSWER}\n" * 3, "")
+    prompts = [FakeText().decode(request.prompt) for request in live.dispatcher.submitted]
+    assert prompts == [
+        "system:Be brief\nuser:Hi\nassistant:",
+        f"system:Be brief\nuser:Hi\nassistant:{ANSWER}\nuser:More\nassistant:",
+        "system:Be brief\nuser:Anew\nassistant:",
+    ]
+    assert {(one.sampling.temperature, one.sampling.max_tokens) for one in live.dispatcher.submitted} == {(0.5, 100)}
+
+
+async def test_a_key_is_brought_where_the_server_wants_one(pool: ThreadPoolExecutor) -> None:
+    front = Front(Access(Keyring(["a-key-for-the-tests"])))
+    async with live_server(pool, Limits(), front=front) as live:
+        assert (await chat(live.url, "Hi\n", "--api-key", "a-key-for-the-tests"))[:2] == (0, f"{ANSWER}\n")
+        code, out, err = await chat(live.url, "Hi\n")
+        assert (code, out) == (1, "") and "Bearer" in err
+
+
+async def test_without_a_server_it_says_how_to_start_one() -> None:
+    code, out, err = await chat(DEAD_END, "Hi\n")
+    assert (code, out) == (1, "")
+    assert err == (
+        f"lengthwise: error: no server answers at {DEAD_END}/v1/models: "
+        "start one with `lengthwise serve`, or name another with --url\n"
+    )
+
+
+async def test_a_turn_that_fails_is_told_and_makes_the_exit_code_1(live: Live) -> None:
+    code, out, err = await chat(live.url, f"{'x' * 300}\nHi\n")
+    assert (code, out) == (1, f"{ANSWER}\n")
+    assert "the context holds 256 tokens" in err
+
+
+async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(live: Live) -> None:
+    live.dispatcher.pause = 2
+    leader, follower = pty.openpty()
+    command = [*PROGRAM, "chat", "--url", live.url]
+    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    try:
+        await process.stdout.readuntil(b"> ")
+        os.write(leader, b"Hi\n")
+        await process.stdout.readuntil(b"Gr")
+        process.send_signal(signal.SIGINT)
+        await process.stdout.readuntil(b"[stopped]\n> ")
+        await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
+        process.send_signal(signal.SIGINT)
+        # A signal that comes between the prompt and the read behind it is seen only when the read returns.
+        os.write(leader, b"\n")
+        _, err = await process.communicate()
+        assert (process.returncode, err) == (0, b"")
+    finally:
+        os.close(leader)
+        os.close(follower)
+
+
+async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_begins(live: Live) -> None:
+    live.dispatcher.pause, live.dispatcher.ahead, live.dispatcher.expected = 0, 2, 1.25
+    leader, follower = pty.openpty()
+    command = [*PROGRAM, "chat", "--url", live.url]
+    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=follower, stderr=PIPE)
+    os.close(follower)
+    terminal = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(terminal)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(leader, "rb", 0))
+    await terminal.readuntil(b"> ")
+    os.write(leader, b"Hi\n")
+    await terminal.readuntil(b"\r\x1b[KPlace 3 in the queue, about 1.2 s.")
+    live.dispatcher.go.set()
+    assert (await terminal.readuntil(ANSWER.encode())).endswith(b"\r\x1b[K" + ANSWER.encode())
+    await terminal.readuntil(b"> ")
+    process.send_signal(signal.SIGINT)
+    os.write(leader, b"\n")
+    await process.wait()
+    transport.close()
+
+
+async def test_an_answer_that_is_stopped_stays_in_the_conversation_as_far_as_it_came(live: Live) -> None:
+    live.dispatcher.pause = 2
+    conversation = Conversation(live.url)
+    shown: list[str] = []
+    await conversation.connect()
+    turn = asyncio.create_task(conversation.say("Hi", shown.append))
+    await live.dispatcher.until(lambda: bool(live.dispatcher.submitted))
+    while shown != ["G", "r"]:
+        await asyncio.sleep(0)
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    assert conversation.turns == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Gr"}]
+
+
+async def test_a_turn_that_fails_is_undone(live: Live) -> None:
+    conversation = Conversation(live.url, model="unknown")
+    with pytest.raises(ChatError, match="'unknown' is not served here; use fake"):
+        await conversation.say("Hi", print)
+    assert conversation.turns == []
+
+
+async def test_a_page_that_is_no_server_of_ours_is_named(live: Live) -> None:
+    with pytest.raises(ChatError, match="nothing at '/other/v1/models'"):
+        await Conversation(f"{live.url}/other").connect()
+
+
+async def test_the_address_may_end_in_v1(live: Live) -> None:
+    assert await Conversation(f"{live.url}/v1/").connect() == "fake"

@@ -1,0 +1,198 @@
+"""Where settings come from, which source wins, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from server.cli.config import ConfigError, ServeConfig, load_config
+from server.cli.settings import settings
+from server.version import VERSION
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "config.toml"
+    file.write_text(text)
+    return file
+
+
+def toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Path):
+        return repr(str(value))
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml_value(one)}" for name, one in value.items()) + "}"
+    return repr(list(value) if isinstance(value, tuple) else value)
+
+
+def variable_value(value: object) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
+    file = write(tmp_path, "port = 1\nmax_num_seqs = 1\nexecutors = 1\n")
+    environ = {"LENGTHWISE_PORT": "2", "LENGTHWISE_MAX_NUM_SEQS": "2"}
+    config = load_config({"port": 3}, environ, file)
+    assert (config.port, config.max_num_seqs, config.executors) == (3, 2, 1)
+    assert config.host == "127.0.0.1"
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert load_config({}, {}, None) == ServeConfig()
+
+
+def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
+    values = {
+        "model": "m",
+        "host": "::1",
+        "port": 1,
+        "served_model_name": ("a", "b"),
+        "dtype": "float32",
+        "quantization": "int8",
+        "device": "cpu",
+        "executors": 2,
+        "max_model_len": 64,
+        "max_num_seqs": 3,
+        "max_num_batched_tokens": 4,
+        "kv_cache_memory": 0.5,
+        "gpu_memory_utilization": 0.25,
+        "strategy": "baton-pd",
+        "prefill_ahead": 5,
+        "max_batch_size": 7,
+        "batch_wait_timeout": 0.0625,
+        "aging_factor": 11.5,
+        "overtaking_factor": 0.375,
+        "outlier_factor": 1.5,
+        "slice_length": 8,
+        "min_interval": 0.75,
+        "interval_factor": 0.125,
+        "recompute": True,
+        "length_predictor": "forest",
+        "embedder": "e",
+        "embedder_max_tokens": 9,
+        "instruction_split": "first-line",
+        "prediction_timeout": 0.125,
+        "length_cache_size": 10,
+        "learning_interval": 4.5,
+        "journal": Path("j.sqlite3"),
+        "no_journal": True,
+        "journal_prompts": True,
+        "default_max_tokens": 77,
+        "override_generation_config": {"temperature": 0.5, "top_k": 7},
+        "stop_repetition": True,
+        "chat_template": Path("t.jinja"),
+        "seed": 6,
+        "enforce_eager": True,
+        "allow_replay": True,
+        "max_num_queued_reqs": 11,
+        "max_num_queued_tokens": 12,
+        "api_key": ("k", "l"),
+        "api_key_file": Path("keys"),
+        "requests_per_minute": 13,
+        "max_concurrent_requests": 14,
+        "allowed_origins": ("https://a.example",),
+        "allowed_hosts": ("llm.example",),
+        "allowed_methods": ("GET", "POST"),
+        "allowed_headers": ("Authorization",),
+        "allow_credentials": True,
+        "ssl_certfile": Path("c.pem"),
+        "ssl_keyfile": Path("k.pem"),
+        "uds": Path("s.sock"),
+        "max_connections": 15,
+        "send_timeout": 5.5,
+        "stall_timeout": 6.5,
+        "max_body_bytes": 2048,
+        "body_timeout": 1.5,
+        "shutdown_timeout": 2.5,
+        "sse_keep_alive_interval": 3.5,
+        "log_level": "debug",
+        "log_format": "json",
+        "otlp_traces_endpoint": "http://collector:4318/v1/traces",
+    }
+    assert set(values) == {field.name for field in fields(ServeConfig)}
+    environ = {f"LENGTHWISE_{name.upper()}": variable_value(value) for name, value in values.items()}
+    toml = "\n".join(f"{name} = {toml_value(value)}" for name, value in values.items())
+    for config in (load_config({}, environ, None), load_config({}, {}, write(tmp_path, toml))):
+        assert asdict(config) == values
+
+
+def test_yes_and_no_are_true_and_false_from_each_source(tmp_path: Path) -> None:
+    for text in ("false", "False"):
+        assert load_config({}, {"LENGTHWISE_ALLOW_REPLAY": text}, None).allow_replay is False
+    assert load_config({}, {"LENGTHWISE_ALLOW_REPLAY": "TRUE"}, None).allow_replay is True
+    file = write(tmp_path, "allow_replay = true")
+    assert load_config({}, {}, file).allow_replay is True
+    assert load_config({}, {"LENGTHWISE_ALLOW_REPLAY": "false"}, file).allow_replay is False
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert load_config({}, {"LENGTHWISE_SEED": ""}, None).seed is None
+
+
+def test_toml_keys_may_be_written_like_flags_and_whole_numbers_do_for_fractions(tmp_path: Path) -> None:
+    config = load_config({}, {}, write(tmp_path, 'max-num-seqs = 4\nbody_timeout = 3\nserved_model_name = "one"\n'))
+    assert (config.max_num_seqs, config.body_timeout, config.served_model_name) == (4, 3.0, ("one",))
+
+
+@pytest.mark.parametrize(
+    ("environ", "toml", "said"),
+    [
+        ({"LENGTHWISE_PORT": "many"}, "", ["LENGTHWISE_PORT", "'many'", "whole number"]),
+        ({"LENGTHWISE_PORT": "70000"}, "", ["LENGTHWISE_PORT", "70000", "65535"]),
+        ({"LENGTHWISE_BODY_TIMEOUT": "nan"}, "", ["LENGTHWISE_BODY_TIMEOUT", "nan"]),
+        ({"LENGTHWISE_DTYPE": "int3"}, "", ["LENGTHWISE_DTYPE", "bfloat16"]),
+        ({"LENGTHWISE_STRATEGY": "luck"}, "", ["LENGTHWISE_STRATEGY", "baton-pd"]),
+        (
+            {"LENGTHWISE_OVERRIDE_GENERATION_CONFIG": "{"},
+            "",
+            ["LENGTHWISE_OVERRIDE_GENERATION_CONFIG", "a JSON object"],
+        ),
+        ({"LENGTHWISE_OVERRIDE_GENERATION_CONFIG": "[1]"}, "", ["a JSON object"]),
+        ({}, "override_generation_config = 1", ["override_generation_config", "a JSON object"]),
+        ({}, "[override_generation_config]\ntemprature = 1", ["temprature", "did you mean 'temperature'?", "top_k"]),
+        ({}, "[override_generation_config]\ntop_p = 1.5", ["override_generation_config", "<= 1.0", "top_p"]),
+        ({}, "max_num_seq = 1", ["max_num_seq", "did you mean max_num_seqs?"]),
+        ({}, "zzz = 1", ["zzz", "--help"]),
+        ({}, 'port = "80"', ["port", "'80'", "whole number"]),
+        ({}, "port = true", ["port", "True", "whole number"]),
+        ({}, "port = 1.5", ["port", "1.5", "whole number"]),
+        ({"LENGTHWISE_ALLOW_REPLAY": "maybe"}, "", ["LENGTHWISE_ALLOW_REPLAY", "'maybe'", "true or false"]),
+        ({}, "allow_replay = 1", ["allow_replay", "1", "true or false"]),
+        ({}, 'allow_replay = "true"', ["allow_replay", "'true'", "true or false"]),
+        ({}, "host = 1", ["host", "text"]),
+        ({}, "served_model_name = [1]", ["served_model_name", "text"]),
+        ({}, "max_num_seqs = 0", ["max_num_seqs", "between 1 and 65536"]),
+        ({}, "max_model_len = 1", ["max_model_len", "at least 2"]),
+        ({}, "body_timeout = inf", ["body_timeout", "inf"]),
+        ({}, "port = ", ["not valid TOML"]),
+        ({}, "[serve]\nport = 1", ["serve"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_source(
+    tmp_path: Path, environ: dict[str, str], toml: str, said: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({}, environ, write(tmp_path, toml))
+    for part in said:
+        assert part in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml.*--config"):
+        load_config({}, {}, tmp_path / "absent.toml")
+
+
+def test_every_setting_explains_itself_in_one_line() -> None:
+    assert all(10 < len(setting.help) < 120 and "\n" not in setting.help for setting in settings(ServeConfig))
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    assert project["project"]["version"] == VERSION

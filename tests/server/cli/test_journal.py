@@ -1,0 +1,109 @@
+"""`lengthwise journal`: show, export and prune, and their errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from scheduler.journal.file import RequestEntry, read
+from scheduler.journal.writer import Journal
+from server.cli import journal as journal_command
+from tests.scheduler.entries import batch_entry, request_entry
+from tests.server.cli.commands import run_command
+
+run = partial(run_command, journal_command.add_parser, "journal")
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The journal of a server that has served three requests, one of them just now, and a batch."""
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
+    path = tmp_path / "journal" / "journal.sqlite3"
+    journal = Journal(path)
+    journal.start()
+    for at, generated in ((1.0, 111), (2.0, 222), (time.time(), 333)):
+        journal.put(request_entry(at, generated=generated))
+    journal.put(batch_entry())
+    journal.close()
+    return path
+
+
+def test_show_prints_the_newest(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", "-n", "2") == 0
+    out = capsys.readouterr().out
+    assert "222" in out and "333" in out and "111" not in out
+    assert all(word in out for word in ("magnus", "stop", "forest", "0.750 s", "1.500 s"))
+
+
+def test_export_writes_jsonl(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", "--since", "1h") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    row = json.loads(line)
+    assert (row["generated"], row["features"], row["predicted"]) == (333, [0.5, 2.0], 30.5)
+
+
+def test_export_writes_csv(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", "--format", "csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["generated"] for row in rows] == ["111", "222", "333"]
+    assert (rows[0]["features"], rows[0]["instruction"]) == ("0.5 2.0", "")
+
+
+def test_export_writes_batches_too(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", "--what", "batches") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["predicted_seconds"] == 2.5
+
+
+def test_export_writes_rows_to_train_from(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(path)
+    journal.start()
+    for outcome in ("stop", "length", "cancelled"):
+        entry = request_entry(time.time(), generated=7, outcome=outcome, instruction="Mend it.", user_input="It are.")
+        journal.put(entry)
+    journal.close()
+    assert run("export", "--what", "lengths") == 0
+    row = {"instruction": "Mend it.", "input": "It are.", "length": 7}
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [row | {"cut": False}, row | {"cut": True}]
+
+
+def test_rows_to_train_from_need_texts(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", "--what", "lengths") == 1
+    assert "none of 3 answers has its texts: `lengthwise serve --journal-prompts`" in capsys.readouterr().err
+
+
+def test_prune_deletes_by_age_and_number(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("prune", "--keep", "2") == 0
+    assert capsys.readouterr().out == "1 entries deleted\n"
+    assert run("prune", "--older-than", "1d") == 0
+    assert [one.generated for one in read(path, RequestEntry)] == [333]
+
+
+def test_prune_wants_to_know_what(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("prune") == 2
+    assert "say what to delete, with --older-than or --keep" in capsys.readouterr().err
+    assert len(list(read(path, RequestEntry))) == 3
+
+
+@pytest.mark.parametrize("action", [["show"], ["export"], ["prune", "--keep", "1"]])
+def test_a_missing_journal_is_one_line_on_standard_error(
+    tmp_path: Path, action: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*action, "--journal", str(tmp_path / "absent")) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("lengthwise: error: there is no journal at ")
+
+
+@pytest.mark.parametrize("flags", [["prune", "--older-than", "soon"], ["show", "-n", "x"], ["export", "--format", "x"]])
+def test_wrong_values_are_refused(flags: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run(*flags)
+    assert stopped.value.code == 2

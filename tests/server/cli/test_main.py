@@ -1,0 +1,179 @@
+"""The program's commands, flags and exit codes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from server.cli import main as cli
+from server.cli.config import ServeConfig
+from server.version import VERSION
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
+    """The configurations with which `serve` would have started."""
+    configs: list[ServeConfig] = []
+    monkeypatch.setattr(cli, "taken", lambda host, port, path: nullcontext())
+
+    def serve(config: ServeConfig, fetch: object, open_service: object) -> int:
+        configs.append(config)
+        return 0
+
+    root = ModuleType("server.process.app")
+    root.fetch = root.open_service = None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "server.process.app", root)
+    monkeypatch.setattr("server.process.life.serve", serve)
+    return configs
+
+
+def test_serve_takes_its_settings_from_flags_environment_and_file(
+    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("max_num_seqs = 5\nseed = 5\nport = 5\n")
+    monkeypatch.setenv("LENGTHWISE_CONFIG", str(file))
+    monkeypatch.setenv("LENGTHWISE_SEED", "6")
+    monkeypatch.setenv("LENGTHWISE_PORT", "6")
+    assert cli.main(["serve", "some/model", "--port", "7", "--served-model-name", "a", "--served-model-name", "b"]) == 0
+    (config,) = started
+    assert (config.model, config.served_model_name) == ("some/model", ("a", "b"))
+    assert (config.port, config.seed, config.max_num_seqs) == (7, 6, 5)
+
+
+@pytest.mark.parametrize(("flag", "allowed"), [("--allow-replay", True), ("--no-allow-replay", False)])
+def test_a_switch_has_a_flag_for_either_way_that_wins_over_the_environment(
+    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, flag: str, allowed: bool
+) -> None:
+    monkeypatch.setenv("LENGTHWISE_ALLOW_REPLAY", str(not allowed).lower())
+    assert cli.main(["serve", flag]) == 0
+    assert started[0].allow_replay is allowed
+
+
+def test_serve_without_a_model_serves_the_default(started: list[ServeConfig]) -> None:
+    assert cli.main(["serve"]) == 0
+    assert started == [ServeConfig()]
+
+
+def test_a_model_may_come_from_the_environment(started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENGTHWISE_MODEL", "other")
+    assert cli.main(["serve"]) == 0
+    assert started[0].model == "other"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--port", "x"], "'x' is not a whole number"),
+        (["--port", "70000"], "70000 is not between 0 and 65535"),
+        (["--dtype", "int3"], "'int3' is none of auto, float32"),
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag\n"),
+        (["--prot", "7"], "unrecognized arguments: --prot; did you mean --port?\n"),
+        (
+            ["m", "--served-model-name", "a", "b"],
+            "b; a flag for several values takes one at a time: --served-model-name A",
+        ),
+        (["--no-no-journal"], "did you mean --no-journal?"),
+    ],
+)
+def test_wrong_usage_exits_with_2(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["serve", *flags])
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("lengthwise serve: error: ") and told.count("\n") == 2
+    assert said in told
+
+
+def test_a_command_that_is_none_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["srve"])
+    assert capsys.readouterr().err.startswith("lengthwise: error: 'srve' is no command; did you mean serve?\nusage: ")
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: lengthwise")
+
+
+@pytest.mark.parametrize("flag", ["--served-model-name", "--api-key", "--allowed-origins"])
+def test_the_model_behind_a_flag_for_several_values_is_the_model(started: list[ServeConfig], flag: str) -> None:
+    """`--api-key K ~/models/Qwen` made the path a valid key, and served the default model."""
+    assert cli.main(["serve", flag, "one", "~/models/Qwen", flag, "two"]) == 0
+    assert started[0].model == "~/models/Qwen"
+    assert getattr(started[0], flag[2:].replace("-", "_")) == ("one", "two")
+
+
+def test_a_journal_that_cannot_be_written_is_told_at_the_start(
+    started: list[ServeConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server said that it was ready, and lost what it should record."""
+    assert cli.main(["serve", "--journal", str(tmp_path)]) == 78
+    assert "cannot be written: Is a directory; name another file, or give --no-journal" in capsys.readouterr().err
+    assert cli.main(["serve", "--journal", str(tmp_path / "new" / "j.sqlite3")]) == 0
+    assert len(started) == 1
+    assert not (tmp_path / "new" / "j.sqlite3").exists()
+    assert cli.main(["serve", "--journal", str(tmp_path), "--no-journal"]) == 0
+
+
+def test_a_port_in_use_is_told_before_anything_heavy_is_imported() -> None:
+    """It took six seconds."""
+    code = (
+        "import sys; from server.cli import main as cli\n"
+        "print(cli.main(sys.argv[1:]), sorted({'torch', 'transformers', 'aiohttp', 'numpy'} & set(sys.modules)))\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-c", code, "serve", "--port", str(taken.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 []\n"
+    assert "already in use" in done.stderr
+
+
+def test_a_wrong_configuration_exits_with_78_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LENGTHWISE_PORT", "x")
+    assert cli.main(["serve"]) == 78
+    assert capsys.readouterr().err == "lengthwise: error: LENGTHWISE_PORT: 'x' is not a whole number\n"
+
+
+def test_a_variable_that_is_no_setting_is_named_with_the_nearest_that_is(
+    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It does not keep the server from starting: Kubernetes sets some for a service of this name."""
+    for name in ("MAX_NUM_SEQ", "SERVICE_HOST", "SEED", "CACHE"):
+        monkeypatch.setenv(f"LENGTHWISE_{name}", "5")
+    assert cli.main(["serve"]) == 0
+    assert started[0].seed == 5
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "lengthwise: warning: LENGTHWISE_MAX_NUM_SEQ is no setting; did you mean LENGTHWISE_MAX_NUM_SEQS?"
+    assert second.startswith("lengthwise: warning: LENGTHWISE_SERVICE_HOST is no setting")
+
+
+def test_help_names_every_setting_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(f"--{field.name.replace('_', '-')}" in shown for field in fields(ServeConfig) if field.name != "model")
+    assert "(default: 8000)" in shown
+    assert "==SUPPRESS==" not in shown
+
+
+def test_version_and_help_answer_without_importing_what_is_heavy() -> None:
+    code = (
+        "import sys; from server.cli import main as cli\n"
+        "try: cli.main(sys.argv[1:])\n"
+        "finally: print(sorted({'torch', 'transformers', 'aiohttp', 'numpy'} & set(sys.modules)))\n"
+    )
+    for flag, first in (("--version", f"lengthwise {VERSION}"), ("--help", "usage: lengthwise")):
+        command = [sys.executable, "-c", code, flag]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert lines[0].startswith(first)
+        assert lines[-1] == "[]"

@@ -1,0 +1,137 @@
+"""`lengthwise profile` on a tiny checkpoint: what it prints, what it keeps, and how it fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.measure.profiler import Cell, grid
+from models.network.loader import LoadedModel
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.profile_file import load_profile, profile_path, read_profile
+from server.cli import main as cli
+from server.cli.config import ServeConfig
+from server.cli.profile_report import kept
+from server.process.conditions import conditions_of
+from server.process.profiling import QUICK, make_profile, slice_cells
+
+CORES = len(os.sched_getaffinity(0))
+"""As many executors leave each a thread, which is what suits a tiny network."""
+
+FLAGS = [f"--executors={CORES}", "--dtype=float32", "--device=cpu", "--max-num-seqs=2", "--max-model-len=160"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
+    threads = torch.get_num_threads()
+    yield tmp_path / "cache"
+    torch.set_num_threads(threads)
+
+
+def config_for(folder: Path) -> ServeConfig:
+    return ServeConfig(
+        model=str(folder), executors=CORES, dtype="float32", device="cpu", max_num_seqs=2, max_model_len=160
+    )
+
+
+def test_the_command_prints_tables_and_fit_and_keeps_them(
+    cache: Path, tiny_folder: Path, tiny_model: LoadedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["profile", str(tiny_folder), "--quick", *FLAGS]) == 0
+    output = capsys.readouterr()
+    for said in (
+        *("prefill in ms", "one decode iteration in ms", "K and V of a row to host memory and back in ms"),
+        *("T_prefill(N, L) = ", "τ_decode(l, N)", "T_copy(L)", "rows that are handed back", "slice of 128"),
+        *("SCLS: 160 ms", "SCLS: 2300 ms"),
+    ):
+        assert said in output.out
+    assert "copies" in output.err and "prefill" in output.err and "decode" in output.err
+    conditions = conditions_of(config_for(tiny_folder), tiny_model)
+    path = profile_path(cache, conditions)
+    assert output.out.endswith(f"kept in {path}\n")
+    profile = read_profile(path)
+    assert load_profile(cache, conditions) == profile
+    assert [(one.rows, one.length) for one in profile.timings.prefill] == list(grid(2, 160, points=QUICK.points))
+    assert len(profile.timings.decode) == len(profile.timings.prefill)
+    assert [(one.rows, one.length, one.iterations) for one in profile.timings.slices] == [(1, 16, 128), (2, 16, 128)]
+    assert profile.errors.slices is not None
+    assert [(one.rows, one.length) for one in profile.timings.copies] == [(2, 16), (2, 51), (2, 160)]
+    assert profile.model.knows_copies and profile.errors.copies is not None
+
+
+def test_with_the_same_clock_the_same_profile_comes_out(tiny_folder: Path) -> None:
+    """Each reading of the clock is a tenth of a second after the one before, so all that is timed takes as long."""
+    ticks = count()
+    config = config_for(tiny_folder)
+    profile = make_profile(config, QUICK, 1e6, lambda *_: None, clock=lambda: next(ticks) / 10)
+    assert {round(one.seconds, 6) for one in (*profile.timings.prefill, *profile.timings.decode)} == {0.1}
+    assert profile.model.prefill(3, 100) == pytest.approx(0.1)
+    assert profile.model.iteration(3, 100) == pytest.approx(0.1)
+    assert profile.model.copy(100.0) == pytest.approx(0.05), "two rows at a time"
+    assert (profile.errors.prefill, profile.errors.copies) == pytest.approx((0, 0), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("copies", "said"),
+    [
+        ((1.0, 0.0), "keep their K and V, which takes less than reading again, whatever their length"),
+        ((1.0, 6.0), "keep their K and V from 5 tokens on, where that takes less"),
+        ((3.0, 4.0), "keep their K and V up to 6 tokens, where that takes less"),
+        ((3.0, 20.0), "are read again, which takes less than copying, whatever their length"),
+    ],
+)
+def test_the_report_says_which_rows_keep_their_k_and_v(copies: tuple[float, float], said: str) -> None:
+    """Reading again takes 2·L + 10 in the third and fourth case, 2·L + 1 in the others."""
+    marginal = 10.0 if copies[0] == 3.0 else 1.0
+    assert said in kept(Bilinear(2, marginal, 0, 0, 0, 0, 0, 0, *copies))
+
+
+def test_too_little_time_is_told_with_the_remedy(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", str(tiny_folder), *FLAGS, "--time-limit", "1e-9"]) == 1
+    assert "lengthwise: error: 0 prefill timings do not determine" in (err := capsys.readouterr().err)
+    assert "raise --time-limit" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--max-num-seqs", "1"], "needs at least 2 rows"),
+        (["--max-model-len", "20"], "needs at least 2 rows and 32 tokens"),
+        (["--max-model-len", "100000"], "exceeds the model's context"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    tiny_folder: Path, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["profile", str(tiny_folder), *FLAGS, *flags]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lengthwise: error: ")]
+    assert len(lines) == 1 and said in lines[0]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "soon"])
+def test_a_wrong_time_limit_is_wrong_usage(limit: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["profile", f"--time-limit={limit}"])
+    assert stopped.value.code == 2
+
+
+def test_settings_come_from_the_environment_too(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENGTHWISE_MAX_NUM_SEQS", "many")
+    assert cli.main(["profile", str(tiny_folder)]) == 78
+
+
+def test_slices_spread_up_to_the_dearest_that_time_allows() -> None:
+    model = Bilinear(0, 0, 1, 0, 0, 0, 0, 0)  # a second a prompt token
+    cells = [Cell(1, length) for length in (50, 10, 40, 20, 30)]
+    assert slice_cells(cells, model, 3, 1000) == (Cell(1, 20), Cell(1, 30), Cell(1, 50))
+    assert slice_cells(cells, model, 5, 1000) == tuple(sorted(cells))
+    assert slice_cells(cells, model, 2, 60) == (Cell(1, 20), Cell(1, 30))
+    assert slice_cells(cells, model, 3, 35) == (Cell(1, 30),)
+    assert slice_cells(cells, model, 3, 15) == (Cell(1, 10),)
+    assert slice_cells(cells, model, 3, 5) == ()

@@ -1,0 +1,92 @@
+"""The unit: what systemd's own tools say of it, and what installing it writes and leaves alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from server.cli import main as cli
+from server.cli.unit import Unit
+
+PROGRAM = Path("/usr/bin/env")  # any program that is there
+
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    path = tmp_path / "lengthwise.service"
+    path.write_text(Unit(PROGRAM).text())
+    return path
+
+
+@needs_systemd
+def test_it_is_hardened_with_an_exposure_of_2_at_most(unit: Path) -> None:
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"Overall exposure level for lengthwise\.service: (\d\.\d)", said)
+    assert found is not None and float(found[1]) <= 2.0, said
+
+
+@needs_systemd
+def test_systemd_understands_every_line_of_it(unit: Path) -> None:
+    said = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def install(root: Path, *more: str) -> int:
+    return cli.main(["systemd", "install", "--root", str(root), "--program", str(PROGRAM), *more])
+
+
+def test_installing_writes_a_unit_a_configuration_and_a_secret_key_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert install(tmp_path) == 0
+    unit, folder = tmp_path / "etc/systemd/system/lengthwise.service", tmp_path / "etc/lengthwise"
+    assert f"ExecStart={PROGRAM} serve --config /etc/lengthwise/config.toml\n" in unit.read_text()
+    keys, config = folder / "api-keys", folder / "config.toml"
+    key = keys.read_text()
+    assert len(key.strip()) == 64 and keys.stat().st_mode & 0o777 == 0o600
+    config.write_text("port = 9000\n")
+    assert install(tmp_path) == 0
+    assert (keys.read_text(), config.read_text()) == (key, "port = 9000\n")
+    assert key.strip() not in capsys.readouterr().out
+
+
+def test_a_unit_that_differs_is_replaced_only_when_that_is_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit = tmp_path / "etc/systemd/system/lengthwise.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\nExecStart=/bin/false\n")
+    assert install(tmp_path) == 1
+    assert "--force" in capsys.readouterr().err
+    assert install(tmp_path, "--force") == 0
+    assert "Type=notify" in unit.read_text()
+
+
+def test_a_program_that_the_service_could_not_see_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["systemd", "install", "--root", str(tmp_path), "--program", "/home/me/bin/lengthwise"]) == 1
+    assert "/opt" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_systemd_waits_longer_than_the_drain_that_the_configuration_allows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("shutdown_timeout = 300\n")
+    assert cli.main(["systemd", "print", "--config", str(config)]) == 0
+    printed = capsys.readouterr().out
+    assert "\nTimeoutStopSec=330\n" in printed and f"--config {config}\n" in printed
+
+
+def test_names_with_spaces_and_percent_signs_stay_whole() -> None:
+    text = Unit(Path("/opt/my models/100%/lengthwise")).text()
+    assert "ExecStart=/opt/my\\x20models/100%%/lengthwise serve " in text

@@ -1,0 +1,191 @@
+"""`lengthwise train` on a tiny model and a tiny embedder: what it reads, prints and keeps, and its errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.journal.writer import Journal
+from scheduler.length.ablation import PAPER
+from scheduler.length.forest_file import load
+from server.cli import train as train_command
+from server.process.cache_paths import forest_path
+from tests.scheduler.entries import request_entry
+from tests.server.cli.commands import run_command
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+train = partial(run_command, train_command.add_parser, "train")
+
+
+def requests(path: Path, rows: int = 60, **more: object) -> Path:
+    """Two tasks: one answers as long as its input, the other three times as long."""
+    lines = []
+    for number in range(rows):
+        words, task = 1 + number % 12, number % 2
+        text = " ".join("abcdefghijkl"[:words])
+        line = {"instruction": "a b" if task else "x y z", "input": text, "length": words * (3 if task else 1), **more}
+        lines.append(json.dumps({key: value for key, value in line.items() if value is not None}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_file_becomes_a_report_and_a_forest(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = requests(tmp_path / "rows.jsonl")
+    assert train(file, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 5) == 0
+    out = capsys.readouterr().out
+    forest, about = load(forest_path(cache, str(tiny_folder)))
+    assert (about.embedder, about.max_tokens, about.rows) == (str(embedder), 32, 60)
+    assert len(forest.examples) == 60
+    assert "60 rows, 2 instructions" in out and str(forest_path(cache, str(tiny_folder))) in out
+    for word in ("MAE", "RMSE", "Kendall's tau", "UILO", "RAFT", "INST", "USIN", *PAPER):
+        assert word in out
+
+
+def test_the_report_as_json_and_the_forest_where_it_is_wanted(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = requests(tmp_path / "rows.jsonl", length=200), tmp_path / "out" / "my.forest"
+    flags = [
+        "--tokenizer",
+        tiny_folder,
+        "--embedder",
+        embedder,
+        "--trees",
+        5,
+        "--output",
+        out,
+        "--sample",
+        40,
+        "--json",
+    ]
+    assert train(file, *flags, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["rows"], report["instructions"], report["forest"]) == (40, 2, str(out))
+    assert (report["best"], report["installed"], list(report["mae"])) == (
+        "new forest",
+        True,
+        ["new forest", "user input length"],
+    )
+    assert list(report["held_out"]) == ["UILO", "RAFT", "INST", "USIN"]
+    assert set(report["held_out"]["USIN"]) == {"mae", "rmse", "tau"}
+    assert len(load(out)[0].examples) == 40
+
+
+def test_references_are_counted_with_the_end_token(tmp_path: Path, tiny_folder: Path, embedder: Path) -> None:
+    file = requests(tmp_path / "rows.jsonl", length=None, reference="qqq")
+    out = tmp_path / "my.forest"
+    assert train(file, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 1, "--output", out) == 0
+    (length,) = set(load(out)[0].examples.lengths.tolist())
+    assert length == 4  # three letters that make no common token, and the end
+
+
+def test_without_files_the_journal_is_used(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    features = [tuple([float(number % 2)] * 4 + [0.0] * 16 + [float(number)]) for number in range(30)]
+    journal = Journal(cache / "journal" / "journal.sqlite3")
+    journal.start()
+    for number, one in enumerate(features):
+        journal.put(request_entry(generated=100 + number, features=one))
+        journal.put(replace(request_entry(features=one), model="another"))  # whose answers have other lengths
+    journal.close()
+    out = tmp_path / "my.forest"
+    assert train("--trees", 3, "--output", out, "--tokenizer", "somewhere/tiny") == 0
+    assert "30 rows, 2 instructions" in capsys.readouterr().out
+    assert load(out)[0].examples.lengths.tolist() == list(range(100, 130))
+
+
+def test_a_forest_is_installed_only_where_it_beats_the_old_one_and_the_plain_predictor(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "my.forest"
+
+    def learn(lengths: Callable[[int], int], inputs: range) -> dict[str, Any]:
+        """Train anew from answers to inputs of these lengths."""
+        journal = Journal(tmp_path / f"{inputs}.sqlite3")
+        journal.start()
+        for number in inputs:
+            journal.put(request_entry(generated=lengths(number), features=(0.0,) * 20 + (float(number),)))
+        journal.close()
+        flags = ("--trees", 20, "--output", out, "--tokenizer", "somewhere/tiny", "--journal", journal.path)
+        assert train(*flags, "--json") == 0
+        report: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return report
+
+    first = learn(lambda number: number, range(1, 61))
+    assert (first["best"], first["installed"], out.exists()) == ("user input length", False, False)
+    assert list(first["mae"]) == ["new forest", "user input length"] and first["mae"]["user input length"] == 0
+    second = learn(lambda number: 100 + number, range(1, 62))
+    assert (second["best"], second["installed"]) == ("new forest", True)
+    kept = out.read_bytes()
+    third = learn(lambda number: 101 + number, range(1, 61, 3))  # too few to do as well
+    assert (third["best"], third["installed"]) == ("old forest", False)
+    assert third["mae"]["old forest"] < third["mae"]["new forest"] < third["mae"]["user input length"]
+    assert out.read_bytes() == kept
+    again = learn(lambda number: 100 + number, range(1, 62))  # the old one has seen what it would be judged by
+    assert list(again["mae"]) == ["new forest", "user input length"] and again["installed"]
+
+
+def test_the_report_says_which_predictor_is_best_and_by_what(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, flags = tmp_path / "my.forest", ("--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 5)
+    assert train(requests(tmp_path / "rows.jsonl", length=500), *flags, "--output", out) == 0
+    told = capsys.readouterr().out
+    assert "mean absolute error on 12 rows held out: new forest 0.0, user input length 4" in told
+    assert f"the new forest is in {out}" in told
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"instruction": "a"}', "rows.jsonl:1: .*missing required field `input`"),
+        ('{"instruction": "a", "input": "b"}', "rows.jsonl:1: neither length nor reference"),
+        ('{"instruction": "a", "input": "b", "length": 0}', "length 0 is not at least 1"),
+        ("nonsense", "rows.jsonl:1: .*each line is an object with instruction, input"),
+        ('{"instruction": "a", "input": "b", "length": 3}', "only 1 rows to train from, 20 is the least"),
+        ("", "only 0 rows"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_on_standard_error(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(line)
+    assert train(tmp_path / "rows.jsonl", "--tokenizer", tiny_folder, "--embedder", embedder) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("lengthwise: error: ")
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(output.err)
+
+
+def test_a_journal_without_answers_of_the_model_is_told(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(cache / "journal" / "journal.sqlite3")
+    journal.start()
+    journal.put(request_entry())
+    journal.close()
+    assert train("--tokenizer", "other") == 1
+    assert "has no answer of other that was predicted" in capsys.readouterr().err
+
+
+def test_missing_files_and_journals_are_told(
+    tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "absent", "--tokenizer", tiny_folder) == 1
+    assert "absent cannot be read: No such file" in capsys.readouterr().err
+    assert train() == 1
+    assert "there is no journal at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--holdout", "1"], ["--holdout", "x"], ["--trees", "0"], ["--sample", "-1"]])
+def test_wrong_numbers_are_refused(flags: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        train(*flags)
+    assert stopped.value.code == 2

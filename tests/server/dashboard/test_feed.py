@@ -1,0 +1,206 @@
+"""The feed of the dashboard: what it tells, to whom, and that it costs nothing and disturbs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from engine.messages import BatchShape, ExecutorDied, FinishReason, Report, SamplingParams, StepReport, Tally
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Limits as BatchLimits
+from scheduler.dispatcher import Dispatcher
+from scheduler.request import Request
+from scheduler.strategy import STRATEGIES
+from server.api.service import Limits
+from server.dashboard.feed import MOST_VIEWERS, Feed, TooManyViewers
+from server.dashboard.lanes import Stage
+from server.dashboard.scene import Introduction, Scene
+from tests.scheduler.fakes import VirtualClock, port, token
+from tests.server.live import Live, live_server
+
+SOON = 0.001
+"""Seconds between two snapshots."""
+
+
+class Theatre:
+    """A dispatcher on a clock and an executor that the test plays, and a feed of what happens there."""
+
+    def __init__(self, model: str = "m") -> None:
+        self.clock = VirtualClock()
+        self.feed = Feed(SOON)
+        parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
+        self.dispatcher = Dispatcher(parts, [port(rows=2)], self.clock, self.feed)
+        self.feed.show(Scene(self.dispatcher, Introduction(model, "baton-pd", 500), lambda request: 1.5))
+
+    def submit(self, predicted: float | None = None) -> Request:
+        return self.dispatcher.submit(range(4), SamplingParams(max_tokens=8), predicted_length=predicted)
+
+    def receive(self, report: Report) -> None:
+        self.feed.reported(report)
+        self.dispatcher.receive(report)
+
+    def step(self, *row_ids: int, end: FinishReason | None = None, begun: tuple[int, ...] = ()) -> None:
+        """A second passes in which rows get a token."""
+        self.clock.time += 1.0
+        updates = tuple(token(row_id, 5, end=end) for row_id in row_ids)
+        reads = Tally(reads=6 * len(updates), pad_reads=3, invalid_reads=2)
+        tally = Tally(prompt=4 * len(begun), generated=len(updates), pad=1, invalid=2) + reads
+        shape = BatchShape(rows=len(updates), start=3, end=9, columns=50, capacity_tokens=200)
+        self.receive(StepReport(0, 1, updates, shape, 0.25, begun, tally=tally))
+
+
+def parsed(frame: bytes) -> tuple[str, Any]:
+    name, _, data = frame.decode().partition("\n")
+    assert data.startswith("data: ") and frame.endswith(b"\n\n")
+    return name.removeprefix("event: "), orjson.loads(data.removeprefix("data: "))
+
+
+@pytest.fixture
+def theatre() -> Theatre:
+    return Theatre()
+
+
+async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theatre) -> None:
+    first, second, third = theatre.submit(predicted=6.4), theatre.submit(), theatre.submit()
+    theatre.dispatcher.dispatch()
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        name, hello = parsed(await anext(frames))
+        assert (name, hello["model"], hello["strategy"]) == ("hello", "m", "baton-pd")
+        assert hello["devices"] == [{"index": 0, "device": "cpu", "max_rows": 2, "capacity_tokens": 1000}]
+        theatre.step(first.row_id, begun=(first.row_id,))
+        theatre.clock.time += 1.0
+        name, tick = parsed(await anext(frames))
+    assert (name, tick["t"], tick["waiting"], tick["running"]) == ("tick", 2.0, 2, 1)
+    row = [0, first.row_id, Stage.DECODE, 4, 1, 6]
+    expected = {"rows": [row], "batch": 1, "window": 6, "columns": 50, "capacity": 200, "step_ms": 250.0}
+    assert tick["executors"] == [{"index": 0, "alive": True, "staged": 0, **expected}]
+    stages = [Stage.PREFILL, Stage.STAGED, Stage.DECODE]
+    assert [change[1:] for change in tick["changes"]] == [[0, 0, first.row_id, stage] for stage in stages]
+    sent = [second.row_id, 4, 0, None, 2.0, None, 0, 0]
+    queued = [third.row_id, 4, 0, None, 2.0, 1.5, 0, None]
+    assert tick["queue"] == [sent, queued]
+    reads = {"reads": 6, "pad_reads": 3, "invalid_reads": 2}
+    assert tick["totals"] == {"prompt": 4, "generated": 1, "pad": 1, **reads, "ended": 0, "failed": 0}
+
+
+async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) -> None:
+    one = theatre.submit(predicted=3.0)
+    theatre.dispatcher.dispatch()
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        await anext(frames)
+        theatre.step(one.row_id, begun=(one.row_id,))
+        theatre.step(one.row_id, end=FinishReason.STOP)
+        ended = [2.0, 4, 2, 3, 0.75, 1.0, 2.0]
+        assert parsed(await anext(frames))[1]["ended"] == [ended]
+        assert parsed(await anext(frames))[1]["ended"] == []
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        assert parsed(await anext(frames))[1]["ended"] == [ended]
+
+
+async def test_first_tokens_are_told_when_they_come(theatre: Theatre) -> None:
+    one = theatre.submit()
+    theatre.dispatcher.dispatch()
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        await anext(frames)
+        theatre.step(one.row_id, begun=(one.row_id,))
+        tick = parsed(await anext(frames))[1]
+        assert (tick["first_tokens"], tick["ended"]) == ([[1.0, 1.0]], [])
+        theatre.step(one.row_id)
+        assert parsed(await anext(frames))[1]["first_tokens"] == []
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        assert parsed(await anext(frames))[1]["first_tokens"] == [[1.0, 1.0]]
+
+
+async def test_a_slow_reader_misses_snapshots_and_nothing_is_kept_for_it(theatre: Theatre) -> None:
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as slow, aclosing(theatre.feed.frames()) as quick:
+        await anext(slow), await anext(quick)
+        for _ in range(5):
+            theatre.submit()
+            latest = parsed(await anext(quick))[1]
+        assert latest["waiting"] == 5
+        theatre.clock.time = 9.0
+        assert parsed(await anext(slow))[1]["t"] == 9.0
+
+
+async def test_nothing_is_followed_while_nobody_looks(theatre: Theatre) -> None:
+    theatre.feed.reported(ExecutorDied(99, "of which nobody has heard"))
+    assert theatre.feed.viewers == 0
+    async with aclosing(theatre.feed.frames()) as frames:
+        await anext(frames)
+        assert theatre.feed.viewers == 1
+        assert [task for task in asyncio.all_tasks() if task.get_name() == "dashboard"]
+    assert theatre.feed.viewers == 0
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "dashboard"]
+
+
+async def test_a_fault_of_the_feed_ends_it_and_reaches_nobody_else(
+    theatre: Theatre, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        await anext(frames)
+        theatre.feed.reported(ExecutorDied(99, "of which nobody has heard"))
+        with pytest.raises(StopAsyncIteration):
+            await anext(frames)
+    assert "the dashboard lost track" in caplog.text
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        assert [parsed(await anext(frames))[0] for _ in range(2)] == ["hello", "tick"]
+
+
+async def test_an_executor_that_died_leaves_no_row(theatre: Theatre) -> None:
+    one = theatre.submit()
+    theatre.dispatcher.dispatch()
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        await anext(frames)
+        theatre.step(one.row_id, begun=(one.row_id,))
+        theatre.receive(ExecutorDied(0, "fire"))
+        tick = parsed(await anext(frames))[1]
+    assert tick["executors"][0]["rows"] == [] and not tick["executors"][0]["alive"]
+    assert tick["changes"][-1][2:] == [0, one.row_id, Stage.GONE]
+    assert tick["totals"]["failed"] == 1
+
+
+async def test_only_so_many_may_look(theatre: Theatre) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(MOST_VIEWERS):
+            await anext(await stack.enter_async_context(aclosing(theatre.feed.frames())))
+        with pytest.raises(TooManyViewers):
+            await anext(theatre.feed.frames())
+
+
+@asynccontextmanager
+async def served(pool: ThreadPoolExecutor, feed: Feed | None) -> AsyncIterator[Live]:
+    async with live_server(pool, Limits(), feed=feed) as live:
+        yield live
+
+
+async def test_it_is_served_as_events_until_the_reader_leaves(pool: ThreadPoolExecutor, theatre: Theatre) -> None:
+    async with asyncio.timeout(20), served(pool, theatre.feed) as live:
+        async with live.session.get(live.url + "/dashboard/events") as response:
+            assert response.headers["Content-Type"].startswith("text/event-stream")
+            lines = [await response.content.readuntil(b"\n\n") for _ in range(2)]
+            assert [parsed(line)[0] for line in lines] == ["hello", "tick"]
+        while theatre.feed.viewers:
+            await asyncio.sleep(SOON)
+
+
+async def test_a_server_that_goes_does_not_wait_for_viewers(pool: ThreadPoolExecutor, theatre: Theatre) -> None:
+    async with asyncio.timeout(20):
+        async with served(pool, theatre.feed) as live:
+            response = await live.session.get(live.url + "/dashboard/events")
+            await response.content.readuntil(b"\n\n")
+            theatre.feed.close()
+            assert (await response.read()).count(b"event: hello") == 0
+            async with live.session.get(live.url + "/dashboard/events") as refused:
+                assert refused.status == 503
+
+
+async def test_a_server_without_a_feed_has_none(live: Live) -> None:
+    async with live.session.get(live.url + "/dashboard/events") as response:
+        assert response.status == 404

@@ -1,0 +1,135 @@
+"""What somebody who looks on learns of rows from an executor's reports: where they are, and what is done with them."""
+
+from __future__ import annotations
+
+from engine.messages import BatchShape, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport, Tally
+from scheduler.request import Request, State
+from server.dashboard.lanes import Change, Lanes, Stage
+from tests.scheduler.fakes import request, token
+
+END = FinishReason.STOP
+
+
+class Watched:
+    """Lanes, and the requests that their executor holds. A turn takes a second."""
+
+    def __init__(self, *held: Request) -> None:
+        self.lanes = Lanes(held)
+        self.requests: dict[RowId, Request] = {one.row_id: one for one in held}
+        self.now = 0.0
+
+    def hold(self, *row_ids: RowId) -> None:
+        self.requests |= {row_id: request(row_id) for row_id in row_ids}
+
+    def turn(
+        self,
+        *updates: RowUpdate,
+        begun: tuple[RowId, ...] = (),
+        extracted: tuple[RowId, ...] = (),
+        back: tuple[RowId, ...] = (),
+        tally: Tally = Tally(generated=1),  # noqa: B008
+        rows: int = 1,
+        staged: int = 0,
+    ) -> list[Change]:
+        self.now += 1.0
+        handed_back = (HandedBack(back, Cause.PAUSE),) if back else ()
+        shape = BatchShape(rows=rows, staged=staged)
+        report = StepReport(0, 1, updates, shape, 1.0, begun, handed_back, tally, extracted)
+        self.lanes.report(report, self.requests, self.now)
+        return self.lanes.take_changes()
+
+    @property
+    def stages(self) -> dict[int, tuple[RowId, Stage]]:
+        """By lane."""
+        return {one.lane: (one.request.row_id, one.stage) for one in self.lanes.occupants}
+
+
+READ = Tally(prompt=8)
+
+
+def test_a_row_is_read_waits_for_a_slot_and_decodes() -> None:
+    watched = Watched()
+    watched.hold(7)
+    assert watched.turn(begun=(7,), tally=READ, rows=0) == [Change(0.0, 0, 7, Stage.PREFILL)]
+    first = watched.turn(token(7, 1), tally=Tally(prompt=8, generated=1), rows=0, staged=1)
+    assert first == [Change(2.0, 0, 7, Stage.STAGED)]
+    assert watched.turn(token(7, 1)) == [Change(2.0, 0, 7, Stage.DECODE)]
+    assert watched.turn(token(7, 1)) == []
+    assert watched.turn(token(7, 1, end=END), rows=0) == [Change(5.0, 0, 7, Stage.GONE)]
+    assert watched.stages == {}
+
+
+def test_a_row_that_enters_by_shape_is_in_the_batch_with_its_first_token() -> None:
+    watched = Watched()
+    watched.hold(1, 2)
+    watched.turn(token(1, 5), begun=(1,), tally=Tally(prompt=4, generated=1))
+    assert watched.stages == {0: (1, Stage.DECODE)}
+    watched.turn(token(1, 5), token(2, 5), begun=(2,), tally=Tally(prompt=4, generated=2), rows=2)
+    assert watched.stages == {0: (1, Stage.DECODE), 1: (2, Stage.DECODE)}
+
+
+def test_lanes_are_used_again_the_lowest_first() -> None:
+    watched = Watched()
+    watched.hold(0, 1, 2, 3)
+    watched.turn(begun=(0, 1, 2), tally=READ, rows=0)
+    watched.turn(back=(1,), tally=READ, rows=0)
+    watched.turn(back=(0,), tally=READ, rows=0)
+    watched.turn(begun=(3,), tally=READ, rows=0)
+    assert watched.stages == {2: (2, Stage.PREFILL), 0: (3, Stage.PREFILL)}
+
+
+def test_a_row_that_is_taken_out_is_paused_until_it_has_another_token() -> None:
+    watched = Watched()
+    watched.hold(1, 2)
+    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
+    assert watched.turn(token(1, 5), extracted=(2,), staged=1) == [Change(1.0, 1, 2, Stage.PAUSED)]
+    assert watched.turn(token(1, 5), token(2, 5), rows=2) == [Change(2.0, 1, 2, Stage.DECODE)]
+
+
+def test_rows_of_a_closed_batch_are_invalid_from_their_end_to_the_batchs() -> None:
+    watched = Watched()
+    watched.hold(1, 2)
+    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
+    assert watched.turn(token(1, 5, end=END), token(2, 5), rows=2) == [Change(2.0, 0, 1, Stage.GONE)]
+    invalid = Tally(generated=1, invalid=1)
+    assert watched.turn(token(2, 5), tally=invalid, rows=2) == [Change(2.0, 0, 1, Stage.INVALID)]
+    assert watched.stages == {0: (1, Stage.INVALID), 1: (2, Stage.DECODE)}
+    last = watched.turn(token(2, 5, end=END), tally=invalid, rows=0)
+    assert last == [Change(4.0, 1, 2, Stage.GONE), Change(4.0, 0, 1, Stage.GONE)]
+    assert watched.stages == {}
+
+
+def test_an_ended_row_without_a_slot_gives_its_lane_back_with_the_next_step() -> None:
+    watched = Watched()
+    watched.hold(1, 2, 3)
+    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
+    watched.turn(token(1, 5, end=END), token(2, 5))
+    assert watched.turn(token(2, 5)) == []
+    watched.turn(begun=(3,), tally=READ)
+    assert watched.stages == {0: (3, Stage.PREFILL), 1: (2, Stage.DECODE)}
+
+
+def test_rows_that_nobody_holds_any_more_are_gone() -> None:
+    watched = Watched()
+    watched.hold(1, 2)
+    watched.turn(begun=(1, 2), tally=READ, rows=0)
+    watched.lanes.prune({2}, 4.0)
+    assert watched.lanes.take_changes() == [Change(4.0, 0, 1, Stage.GONE)]
+    watched.lanes.clear(5.0)
+    assert watched.lanes.take_changes() == [Change(5.0, 1, 2, Stage.GONE)]
+    assert 1 not in watched.lanes and 2 not in watched.lanes
+
+
+def test_a_row_that_nobody_knows_is_left_out() -> None:
+    watched = Watched()
+    assert watched.turn(token(9, 5), begun=(9,), extracted=(8,), back=(7,)) == []
+
+
+def test_who_comes_later_sees_what_runs_already() -> None:
+    running, begun, sent = request(1), request(2), request(3)
+    for one in (running, begun, sent):
+        one.move(State.ASSIGNED)
+    running.generated = sent.generated = 5
+    for one in (running, begun):
+        one.move(State.RUNNING)
+    assert Watched(running, begun, sent).stages == {0: (1, Stage.DECODE), 1: (2, Stage.PREFILL)}

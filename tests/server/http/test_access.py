@@ -1,0 +1,173 @@
+"""Keys: which routes want one, what else opens them, how they are told apart, and that nothing shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from server.api.service import Limits
+from server.cli.config import ServeConfig, load_config
+from server.cli.settings import ConfigError
+from server.http.access import Access
+from server.http.front import Front
+from server.http.keys import Keyring, load_keys
+from server.http.quota import Quota
+from server.http.routes import build_app
+from tests.server.fakes import ANSWER
+from tests.server.live import Live, chat_body, live_server, text_of
+
+KEY, OTHER = "a-long-key-for-the-tests", "another-key-for-the-tests"
+CHAT = "/v1/chat/completions"
+BEARER = {"Authorization": f"Bearer {KEY}"}
+
+
+def front(quota: Quota | None = None) -> Front:
+    return Front(Access(Keyring([KEY, OTHER]), quota or Quota()))
+
+
+def routes(live: Live) -> list[tuple[str, str]]:
+    """Every method and path that there is, and one that is not."""
+    app = build_app(live.service)
+    found = [(route.method, route.resource) for route in app.router.routes()]
+    paths = [(method, resource.canonical) for method, resource in found if isinstance(resource, web.AbstractResource)]
+    return [(method, path.replace("{", "").replace("}", "")) for method, path in paths] + [("GET", "/nothing")]
+
+
+async def test_every_route_but_liveness_wants_a_key(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(), front=front()) as live:
+        assert len(routes(live)) > 5
+        for method, path in routes(live):
+            async with live.session.request(method, live.url + path) as response:
+                if path == "/health/live":
+                    assert response.status == 200
+                    continue
+                assert response.status == 401, path
+                assert response.headers["WWW-Authenticate"] == 'Bearer realm="Lengthwise"'
+                if method != "HEAD":
+                    error = (await response.json())["error"]
+                    assert (error["type"], error["code"]) == ("AuthenticationError", "invalid_api_key")
+        assert live.dispatcher.submitted == []
+
+
+@pytest.mark.parametrize("key", [KEY, OTHER])
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "Basic"])
+async def test_each_key_opens_as_a_token_or_as_a_browsers_password(
+    pool: ThreadPoolExecutor, key: str, scheme: str
+) -> None:
+    sent = base64.b64encode(f"anybody:{key}".encode()).decode() if scheme == "Basic" else key
+    headers = {"Authorization": f"{scheme} {sent}"}
+    async with (
+        live_server(pool, Limits(), front=front()) as live,
+        live.session.post(live.url + CHAT, json=chat_body(), headers=headers) as response,
+    ):
+        assert (await response.json())["choices"][0]["message"]["content"] == ANSWER
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "Bearer", "Bearer wrong", f"Bearer {KEY}x", KEY, f"Token {KEY}", "Basic %%%", "Basic \xff", "Basic YQ=="],
+)
+async def test_anything_else_does_not(pool: ThreadPoolExecutor, value: str) -> None:
+    async with live_server(pool, Limits(), front=front()) as live, live.connect() as (reader, writer):
+        head = f"GET /v1/models HTTP/1.1\r\nHost: test\r\nAuthorization: {value}\r\n\r\n"
+        writer.write(head.encode("latin-1"))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+
+
+async def test_no_host_header_and_no_path_gets_around_the_key(pool: ThreadPoolExecutor) -> None:
+    """A server that rebuilt the URL from the Host header could be told that it was asked for liveness."""
+    hosts = ["a/health/live?", "a/health/live#", "health", "[::1]/health/live", "a:80/health/live?x="]
+    paths = ["/v1/models", "/v1/../health/live/../../v1/models", "//v1/models", "/health/live/../../v1/models"]
+    async with live_server(pool, Limits(), front=front()) as live:
+        for host in hosts:
+            for path in paths:
+                async with live.connect() as (reader, writer):
+                    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+                    status = (await reader.readline()).split()[1]
+                    assert status in (b"400", b"401"), (host, path, status)
+
+
+async def test_a_browser_that_asks_for_a_page_is_told_to_ask_its_user(pool: ThreadPoolExecutor) -> None:
+    async with (
+        live_server(pool, Limits(), front=front()) as live,
+        live.session.get(live.url, headers={"Accept": "text/html,*/*;q=0.8"}) as response,
+    ):
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"].startswith("Basic ")
+
+
+async def test_each_key_has_its_own_share_and_is_told_when_it_has_used_it(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(), front=front(Quota(requests_per_minute=1))) as live:
+        for key, status in ((KEY, 200), (KEY, 429), (OTHER, 200)):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with live.session.post(live.url + CHAT, json=chat_body(), headers=headers) as response:
+                assert response.status == status
+                if status == 429:
+                    assert (await response.json())["error"]["code"] == "rate_limit_exceeded"
+                    assert 1 <= int(response.headers["Retry-After"]) <= 60
+        async with live.session.get(live.url + "/v1/models", headers=BEARER) as response:
+            assert response.status == 200
+
+
+async def test_a_request_that_ends_makes_room_for_the_keys_next(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(), front=Front(Access(quota=Quota(max_concurrent=1)))) as live:
+        live.dispatcher.pause = 1
+        stream = asyncio.create_task(live.stream_chat())
+        await live.dispatcher.until(lambda: bool(live.dispatcher.submitted))
+        status, reply = await live.post(CHAT, chat_body())
+        assert (status, reply["error"]["code"]) == (429, "rate_limit_exceeded")
+        live.dispatcher.go.set()
+        assert text_of(await stream) == ANSWER
+        await live.chat()
+
+
+def test_keys_come_from_flags_a_file_and_a_credential_together(tmp_path: Path) -> None:
+    file, credential = tmp_path / "keys", tmp_path / "api-keys"
+    file.write_text("# ours\n\nkey-number-two-0\n  key-number-three  \n")
+    credential.write_text("key-number-four-\n")
+    file.chmod(0o600)
+    keys = load_keys(["key-number-one-0"], file, {"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert len(keys) == 4
+    known = ["key-number-one-0", "key-number-two-0", "key-number-three", "key-number-four-"]
+    assert len({keys.holder(key) for key in known} - {None}) == 4
+    assert keys.holder("# ours") is keys.holder("") is None
+
+
+@pytest.mark.parametrize("text", ["", "# none\n\n", "two words\n", "\xe4\xf6\xfc\n"])
+def test_a_file_without_usable_keys_keeps_the_server_from_starting_and_is_not_quoted(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_keys([], file, {})
+    assert "--api-key-file" in str(error.value)
+    assert not text.strip("# \n") or text.strip() not in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--api-key-file .* cannot be read: No such file"):
+        load_keys([], tmp_path / "absent", {})
+
+
+def test_keys_that_can_be_guessed_or_read_by_others_are_warned_of_without_showing_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("hunter2\n")
+    file.chmod(0o644)
+    load_keys([], file, {})
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert "hunter2" not in caplog.text
+
+
+def test_the_environment_holds_several_keys_and_no_configuration_shows_them() -> None:
+    config = load_config({}, {"LENGTHWISE_API_KEY": f"{KEY},{OTHER}"}, None)
+    assert config.api_key == (KEY, OTHER)
+    assert KEY not in repr(config) and KEY not in str(config)
+    assert "api_key" in ServeConfig.__annotations__

@@ -1,0 +1,203 @@
+"""Connections over raw sockets: too many, too slow, unread, encrypted, and through a file."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import aiohttp
+import orjson
+import pytest
+
+from engine.messages import FinishReason, RowUpdate
+from scheduler.request import Request
+from server.api.service import Limits
+from server.cli.settings import ConfigError
+from server.http import listener
+from server.http.front import Front
+from server.http.listener import Connection, ConnectionLimits
+from server.http.tls import tls_context
+from server.process.life import listening
+from server.process.port import PortError, take_path
+from tests.server.fakes import ANSWER, FakeDispatcher, fake_service
+from tests.server.live import Live, chat_body, live_server, raw_post, text_of
+
+CHAT = "/v1/chat/completions"
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: test\r\n\r\n"
+
+
+async def test_a_connection_too_many_is_told_so_and_the_next_after_one_has_gone_is_served(
+    pool: ThreadPoolExecutor,
+) -> None:
+    async with live_server(pool, Limits(), front=Front(connections=ConnectionLimits(most=2))) as live:
+        async with live.connect() as (first, writer), live.connect():
+            writer.write(LIVE)
+            assert (await first.readline()).startswith(b"HTTP/1.1 200 ")
+            async with live.connect() as (reader, _):
+                head, _, body = (await reader.readuntil(b"}}")).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 1\r\n" in head
+                assert orjson.loads(body)["error"]["code"] == "too_many_connections"
+        await live.chat()
+
+
+async def test_half_a_header_is_cut_off(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.1)
+    async with live_server(pool, Limits()) as live:
+        for sent in (b"", b"GET /health/live HTTP/1.1\r\nHo", LIVE + LIVE[:9]):
+            async with live.connect() as (reader, writer):
+                writer.write(sent)
+                async with asyncio.timeout(20):
+                    answer = await reader.read()
+                assert answer.count(b"HTTP/1.1 200 ") == sent.count(LIVE)
+
+
+def huge(request: Request) -> Iterable[RowUpdate]:
+    """An answer that no system's buffers hold."""
+    yield RowUpdate(request.row_id, (65,), "A" * 30_000_000, finish_reason=FinishReason.STOP)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
+    pool: ThreadPoolExecutor, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = asyncio.Event()
+
+    class Noted(Connection):
+        def connection_lost(self, exc: BaseException | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    monkeypatch.setattr(listener, "Connection", Noted)
+    limits = ConnectionLimits(send_timeout=0.2)
+    async with live_server(pool, Limits(), front=Front(connections=limits)) as live:
+        live.dispatcher.script = huge
+        async with live.connect() as (_, writer):
+            writer.write(raw_post(CHAT, chat_body(stream=stream)))
+            await asyncio.wait_for(lost.wait(), 20)
+        assert live.dispatcher.requests_running == 0
+
+
+async def test_the_system_too_cuts_off_who_takes_nothing(live: Live) -> None:
+    """What fits into the system's buffers leaves ours, so the end of it nobody here would see."""
+    seen: list[int] = []
+    bound = listener._bound_silence
+
+    def look(transport: asyncio.BaseTransport, seconds: float) -> None:
+        bound(transport, seconds)
+        connection = transport.get_extra_info("socket")
+        seen.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listener, "_bound_silence", look)
+        await live.chat()
+    assert seen == [30_000]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("makes its certificate with the openssl program, which is not here")
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "certificate.pem", folder / "key.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    outputs = ["-out", str(files[0]), "-keyout", str(files[1])]
+    subprocess.run([*command, "-days", "2", *subject, *outputs], check=True, capture_output=True)
+    return files
+
+
+async def test_with_a_certificate_the_server_speaks_https_only(
+    pool: ThreadPoolExecutor, certificate: tuple[Path, Path]
+) -> None:
+    front = Front(tls=tls_context(*certificate))
+    trust = ssl.create_default_context(cafile=certificate[0])
+    async with live_server(pool, Limits(), front=front) as live:
+        url = live.url.replace("http:", "https:") + CHAT
+        async with live.session.post(url, json=chat_body(), ssl=trust) as response:
+            assert (await response.json())["choices"][0]["message"]["content"] == ANSWER
+        with pytest.raises(aiohttp.ClientError):
+            await live.post(CHAT, chat_body())
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0, 0), (0, 2)])
+def test_files_that_make_no_certificate_are_said_with_the_remedy(
+    certificate: tuple[Path, Path], order: tuple[int, int]
+) -> None:
+    files = (*certificate, Path("absent.pem"))
+    with pytest.raises(ConfigError, match="give PEM files"):
+        tls_context(files[order[0]], files[order[1]])
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    locked = tmp_path / "locked.pem"
+    command = ["openssl", "ec", "-in", str(certificate[1]), "-out", str(locked), "-aes128", "-passout", "pass:secret"]
+    subprocess.run(command, check=True, capture_output=True)
+    with pytest.raises(ConfigError, match="without a password"):
+        tls_context(certificate[0], locked)
+
+
+def test_a_key_alone_is_no_certificate() -> None:
+    assert tls_context(None, None) is None
+    with pytest.raises(ConfigError, match="--ssl-certfile"):
+        tls_context(None, Path("key.pem"))
+
+
+async def test_a_unix_socket_serves_from_when_it_listens_and_is_gone_afterwards(
+    pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    path = tmp_path / "server.sock"
+    dispatcher = FakeDispatcher()
+    with take_path(path) as taken:
+        assert not path.exists()
+        async with listening(fake_service(pool, dispatcher, Limits()), taken, uds=path):
+            with pytest.raises(PortError, match="already in use"), take_path(path):
+                pass
+            connector = aiohttp.UnixConnector(str(path))
+            async with aiohttp.ClientSession(connector=connector) as session:
+                live = Live(0, fake_service(pool, dispatcher, Limits()), dispatcher, session)
+                assert text_of(await live.stream_chat()) == ANSWER
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_socket_that_was_left_behind_is_replaced(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    path = tmp_path / "server.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with take_path(path):
+        pass
+
+
+def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(PortError, match="no socket"), take_path(path):
+        pass
+    assert path.read_text() == "data"
+
+
+def test_a_path_that_cannot_be_taken_is_said(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent" / "server.sock", tmp_path / ("x" * 200)):
+        with pytest.raises(PortError, match="cannot be taken"), take_path(path):
+            pass
+
+
+async def test_two_servers_that_load_at_once_do_not_take_each_others_socket(
+    pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    path = tmp_path / "server.sock"
+    service = fake_service(pool, FakeDispatcher(), Limits())
+    with take_path(path) as taken, socket.socket(socket.AF_UNIX) as late:
+        late.bind(str(tmp_path / "late"))
+        async with listening(service, taken, uds=path):
+            with pytest.raises(PortError, match="already in use"):
+                async with listening(service, late, uds=path):
+                    pass
+            assert path.exists()

@@ -1,0 +1,38 @@
+"""The predictor's process without a network: what it answers to can be foreseen, and it starts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.lengths.process import answer_all
+from server.lengths.worker import LengthWorker, Setup
+
+
+class FakeEmbedder:
+    """Every value of a text's embedding is its number of letters."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.calls.append(list(texts))
+        return np.array([[len(text)] * 16 for text in texts], dtype=np.float32)
+
+
+def predict(connection: Connection[Any, Any], setup: Setup) -> None:
+    """Runs in a process of its own."""
+    answer_all(connection, lambda: LengthWorker(FakeEmbedder(), setup))
+
+
+def fail(connection: Connection[Any, Any], setup: Setup) -> None:
+    """A process that cannot load its embedder."""
+
+    def make() -> LengthWorker:
+        raise ValueError(f"{setup.folder} is empty")
+
+    answer_all(connection, make)

@@ -1,0 +1,207 @@
+"""What handlers do with predictions: which texts are asked about, what reaches the dispatcher, and what clients see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from engine.messages import SamplingParams
+from scheduler.length.distribution import LengthDistribution
+from scheduler.length.features import LengthQuery
+from scheduler.length.oracle import oracle
+from scheduler.length.prediction import Answer, Prediction, Source
+from scheduler.request import Request
+from server.api.service import Limits, Revise
+from server.lengths.instruction import InstructionSplit
+from tests.server.live import Live, chat_body, live_server
+
+LIKELY = LengthDistribution.certain(7.25)
+
+
+class FakeForesight:
+    """Foresees 7.25 tokens for everybody, once it may."""
+
+    def __init__(self) -> None:
+        self.queries: list[LengthQuery] = []
+        self.queuing: list[bool] = []
+        self.noted: list[tuple[Request, LengthQuery, Prediction | None]] = []
+        self.asked = asyncio.Event()
+        self.may = asyncio.Event()
+        self.may.set()
+        self.left = asyncio.Event()
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
+        self.queries.append(query)
+        self.queuing.append(queues)
+        self.asked.set()
+        try:
+            await self.may.wait()
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+        return Prediction(7.25, Source.FOREST, (1.0,), LIKELY)
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
+        self.noted.append((request, query, prediction))
+
+
+class Late(FakeForesight):
+    """Guesses, and what it foresees of a prompt other than "slow" is still to come; of that one it says nothing yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[Answer] = []
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
+        if query.user_input == "slow":
+            return await super().predict(query, sampling)
+        self.late.append(asyncio.get_running_loop().create_future())
+        return Prediction(9.0, Source.HISTORY, late=self.late[-1])
+
+
+class Oracle(FakeForesight):
+    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
+        return oracle(sampling)
+
+
+@pytest.fixture
+async def foresight() -> FakeForesight:
+    return FakeForesight()
+
+
+@pytest.fixture
+async def seeing(pool: ThreadPoolExecutor, foresight: FakeForesight) -> AsyncIterator[Live]:
+    async with live_server(pool, Limits(), foresight=foresight) as live:
+        yield live
+
+
+def asked(foresight: FakeForesight) -> list[tuple[str, str, int, int]]:
+    return [(one.instruction, one.user_input, one.user_input_length, one.max_tokens) for one in foresight.queries]
+
+
+async def test_a_prediction_reaches_the_dispatcher_the_records_and_the_client(
+    seeing: Live, foresight: FakeForesight
+) -> None:
+    messages = [{"role": "system", "content": "Translate."}, {"role": "user", "content": "Grüße"}]
+    reply = await seeing.chat(messages=messages, max_tokens=9)
+    (request,) = seeing.dispatcher.submitted
+    assert (request.predicted_length, request.distribution) == (7.25, LIKELY)
+    assert asked(foresight) == [("Translate.", "Grüße", 7, 9)]  # a token is a byte here
+    ((noted, query, prediction),) = foresight.noted
+    assert (noted, query) == (request, foresight.queries[0]) and prediction is not None
+    assert reply["metrics"]["predicted_tokens"] == 7.2
+
+
+async def test_equal_prompts_are_asked_about_once_and_answers_count_together(
+    seeing: Live, foresight: FakeForesight
+) -> None:
+    reply = await seeing.complete(prompt=["one", "three"], n=2, max_tokens=3)
+    assert [one.user_input for one in foresight.queries] == ["one", "three"]
+    assert len(foresight.noted) == 4
+    assert [one.predicted_length for one in seeing.dispatcher.submitted] == [7.25] * 4
+    assert (reply["metrics"]["predicted_tokens"], reply["usage"]["completion_tokens"]) == (29.0, 12)
+
+
+@pytest.mark.parametrize(("free", "waiting", "queues"), [(0, 0, True), (3, 0, True), (4, 0, False), (4, 1, True)])
+async def test_answers_that_would_all_start_at_once_need_no_prediction_for_that(
+    seeing: Live, foresight: FakeForesight, free: int, waiting: int, queues: bool
+) -> None:
+    seeing.dispatcher.free_slots, seeing.dispatcher.waiting = free, waiting
+    await seeing.complete(prompt=["one", "three"], n=2, max_tokens=3)
+    assert foresight.queuing == [queues, queues]
+
+
+async def test_a_request_arrives_before_it_is_predicted(seeing: Live, foresight: FakeForesight) -> None:
+    foresight.may.clear()
+    before = seeing.dispatcher.now()
+    call = asyncio.create_task(seeing.chat())
+    await foresight.asked.wait()
+    predicted = seeing.dispatcher.now()
+    foresight.may.set()
+    await call
+    assert before <= seeing.dispatcher.submitted[0].times.arrival <= predicted
+
+
+async def test_a_client_that_leaves_while_it_is_predicted_costs_nothing(seeing: Live, foresight: FakeForesight) -> None:
+    foresight.may.clear()
+    call = asyncio.create_task(seeing.chat())
+    await foresight.asked.wait()
+    call.cancel()
+    await foresight.left.wait()
+    assert seeing.dispatcher.submitted == []
+
+
+async def test_what_is_foreseen_too_late_for_a_call_is_forgotten_with_it(pool: ThreadPoolExecutor) -> None:
+    foresight = Late()
+    async with live_server(pool, Limits(max_num_queued_tokens=100), foresight=foresight) as live:
+        await live.complete(prompt=["one", "two"], n=2, max_tokens=3)
+        assert [one.cancelled() for one in foresight.late] == [True, True]
+        live.dispatcher.tokens_waiting = 1
+        status, _ = await live.post("/v1/completions", {"prompt": "x" * 95, "max_tokens": 9})
+        assert (status, foresight.late[2].cancelled()) == (429, True)
+
+
+async def test_who_leaves_while_one_of_several_prompts_is_predicted_leaves_nothing_behind(
+    pool: ThreadPoolExecutor,
+) -> None:
+    foresight = Late()
+    foresight.may.clear()
+    async with live_server(pool, Limits(), foresight=foresight) as live:
+        call = asyncio.create_task(live.complete(prompt=["one", "slow"], max_tokens=3))
+        await foresight.asked.wait()
+        call.cancel()
+        await foresight.left.wait()
+        async with asyncio.timeout(20):
+            with suppress(asyncio.CancelledError):
+                await foresight.late[0]
+    assert foresight.late[0].cancelled()
+
+
+@pytest.mark.parametrize(
+    ("fields", "instruction", "user_input"),
+    [
+        ({}, "", "Do.\n\nHi there"),
+        ({"instruction_split": "blank-line"}, "Do.", "Hi there"),
+        ({"instruction_split": "first-line"}, "Do.", "Hi there"),
+        ({"instruction": "there"}, "there", "Do.\n\nHi"),
+        ({"instruction": "there", "instruction_split": "first-line"}, "there", "Do.\n\nHi"),
+    ],
+)
+async def test_a_request_can_say_what_its_instruction_is(
+    seeing: Live, foresight: FakeForesight, fields: dict[str, object], instruction: str, user_input: str
+) -> None:
+    await seeing.chat(messages=[{"role": "user", "content": "Do.\n\nHi there"}], **fields)
+    await seeing.complete(prompt="Do.\n\nHi there", **fields)
+    await seeing.complete(prompt=list(b"Do.\n\nHi there"), **fields)
+    assert [(one.instruction, one.user_input) for one in foresight.queries] == [(instruction, user_input)] * 3
+    chat, text, ids = seeing.dispatcher.submitted
+    assert chat.prompt == tuple(b"user:Do.\n\nHi there\nassistant:")  # the model reads what it would have read
+    assert text.prompt == ids.prompt == tuple(b"Do.\n\nHi there")
+
+
+@pytest.mark.parametrize("fields", [{"instruction_split": "last-line"}, {"instruction": 5}])
+async def test_a_wrong_instruction_is_refused(seeing: Live, fields: dict[str, object]) -> None:
+    status, reply = await seeing.post("/v1/chat/completions", chat_body(**fields))
+    assert (status, reply["error"]["param"]) == (400, next(iter(fields)))
+
+
+async def test_the_servers_own_split_holds_where_a_request_says_nothing(
+    pool: ThreadPoolExecutor, foresight: FakeForesight
+) -> None:
+    split = InstructionSplit.FIRST_LINE
+    async with live_server(pool, Limits(), foresight=foresight, instruction_split=split) as live:
+        await live.chat(messages=[{"role": "user", "content": "Do.\nHi"}])
+    assert [(one.instruction, one.user_input) for one in foresight.queries] == [("Do.", "Hi")]
+
+
+async def test_an_oracle_wants_to_be_told(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(), allow_replay=True, foresight=Oracle()) as live:
+        status, reply = await live.post("/v1/completions", {"prompt": "Hi"})
+        assert (status, reply["error"]["param"]) == (400, "replay_tokens")
+        assert "replay_tokens" in reply["error"]["message"] and live.dispatcher.submitted == []
+        reply = await live.complete(prompt="Hi", replay_tokens=5)
+        assert reply["metrics"]["predicted_tokens"] == 5

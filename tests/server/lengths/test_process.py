@@ -1,0 +1,201 @@
+"""The predictor's process: what its worker answers, and a real process that is asked, taught, killed and closed."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from models.embedder import Embedder
+from scheduler.length.features import FEATURES, LengthQuery
+from scheduler.length.forest import Examples, Growth, grow
+from scheduler.length.forest_file import load, manifest, save
+from scheduler.length.learning import ServedRow
+from server.lengths import process as length_process
+from server.lengths.process import PredictorProcess, ProcessFailed
+from server.lengths.worker import LengthWorker, Setup, Swap, embed
+from tests.models import tiny_embedder
+from tests.scheduler.length.examples import linear
+from tests.server.lengths import light_predictor
+from tests.server.lengths.light_predictor import FakeEmbedder
+
+ROOT = Path(__file__).parents[3]
+QUERIES = (LengthQuery("a b", "c d", 40, 100), LengthQuery("a b", "e", 5, 100))
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    """Nothing is nice, since other tests may keep all cores busy."""
+    return Setup("tiny", tmp_path, 32, tmp_path / "tiny.forest", Growth(trees=5), niceness=0)
+
+
+def keep_forest(setup: Setup, examples: Examples, *, embedder: str = "tiny") -> None:
+    save(setup.forest, grow(examples, setup.growth), manifest(embedder, setup.max_tokens, len(examples)))
+
+
+def worker(setup: Setup) -> LengthWorker:
+    return LengthWorker(FakeEmbedder(), setup)
+
+
+def test_instructions_and_inputs_are_embedded_in_one_call() -> None:
+    fake = FakeEmbedder()
+    features = embed(fake, QUERIES)
+    assert fake.calls == [["a b", "a b", "c d", "e"]]
+    assert features[0].tolist() == [6.0] * 4 + [3.0] * 16 + [40.0]
+    assert features[1].tolist() == [6.0] * 4 + [1.0] * 16 + [5.0]
+
+
+def test_with_a_forest_the_worker_answers_with_distributions(setup: Setup) -> None:
+    keep_forest(setup, linear(1000))
+    reply = worker(setup).answer(QUERIES)
+    assert (reply.error, reply.warning) == (None, None)
+    means = [one.distribution.mean for one in reply.estimates if one.distribution is not None]
+    assert means == pytest.approx(grow(linear(1000), setup.growth).predict(embed(FakeEmbedder(), QUERIES)))
+    assert [one.features[-1] for one in reply.estimates] == [40, 5]
+
+
+def test_without_a_forest_it_answers_with_features(setup: Setup) -> None:
+    reply = worker(setup).answer(QUERIES)
+    assert [one.distribution for one in reply.estimates] == [None, None]
+    assert [len(one.features) for one in reply.estimates] == [FEATURES, FEATURES]
+    assert worker(setup).answer(()).estimates == ()
+
+
+def test_a_forest_for_another_embedder_is_told_once_and_not_used(setup: Setup) -> None:
+    keep_forest(setup, linear(), embedder="labse")
+    one = worker(setup)
+    first, second = one.answer(QUERIES), one.answer(QUERIES)
+    assert first.warning is not None and "made for the embedder labse with 32 tokens, not for tiny" in first.warning
+    assert second.warning is None
+    assert [estimate.distribution for estimate in first.estimates] == [None, None]
+
+
+def test_a_new_forest_takes_the_old_ones_place(setup: Setup) -> None:
+    keep_forest(setup, linear())
+    one = worker(setup)
+    ten = Examples(linear().features, np.full(200, 10, dtype=np.float32))
+    keep_forest(setup, ten)
+    assert one.answer(Swap()).error is None
+    assert one._loading is not None
+    one._loading.result()
+    distributions = [estimate.distribution for estimate in one.answer(QUERIES).estimates]
+    assert [one.mean for one in distributions if one is not None] == [10, 10]
+
+
+def test_what_goes_wrong_in_a_batch_is_its_answer(setup: Setup) -> None:
+    class Broken(FakeEmbedder):
+        def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            raise ZeroDivisionError("division by zero")
+
+    reply = LengthWorker(Broken(), setup).answer(QUERIES)
+    assert reply.error == "ZeroDivisionError: division by zero"
+
+
+async def test_a_real_embedder_works_in_the_process(setup: Setup, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
+    process = PredictorProcess(replace(setup, folder=folder))
+    try:
+        await process.start()
+        features = [one.features for one in await process.estimate(QUERIES)]
+    finally:
+        process.close()
+    assert np.array(features) == pytest.approx(embed(Embedder.load(folder, max_tokens=32), QUERIES), abs=1e-5)
+
+
+def test_a_forest_grows_as_nicely_as_it_is_told(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr("os.nice", given.append)
+    monkeypatch.setattr("signal.signal", lambda *ignored: None)
+    ours, theirs = multiprocessing.Pipe()
+    length_process._train(theirs, replace(setup, niceness=7), linear())
+    assert (given, ours.recv(), setup.forest.exists()) == ([7], (True, None), True)
+
+
+async def test_a_forest_that_is_worse_than_the_present_one_is_not_put_in_place(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_forest(setup, linear(1000))
+    kept = setup.forest.read_bytes()
+    caplog.set_level("INFO", "server.lengths.process")
+    features, lengths = linear().features, linear().lengths
+    rows = zip(features.tolist(), lengths.tolist(), strict=True)
+    judges = [ServedRow(tuple(one), 0.0, int(length)) for one, length in rows]
+    process = PredictorProcess(setup, light_predictor.predict)
+    try:
+        await process.train(Examples(features, np.full(len(features), 8155, dtype=np.float32)), judges)
+        assert setup.forest.read_bytes() == kept
+        assert f"worse on {len(judges)} answers held out" in caplog.text
+    finally:
+        process.close()
+
+
+@pytest.mark.timeout(400)
+async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup) -> None:
+    process = PredictorProcess(setup, light_predictor.predict)
+    try:
+        await process.start()
+        assert (await process.estimate(QUERIES))[0].distribution is None
+        await process.train(linear())
+        assert load(setup.forest)[0].examples.lengths.tolist() == linear().lengths.tolist()
+        while (await process.estimate(QUERIES))[0].distribution is None:
+            await asyncio.sleep(0)
+
+        (child,) = (one for one in multiprocessing.active_children() if one.name == "predict")
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        with pytest.raises(ProcessFailed, match="process is gone"):
+            while True:  # it may still have answered one
+                await process.estimate(QUERIES)
+        assert (await process.estimate(QUERIES))[0].distribution is not None
+    finally:
+        process.close()
+    assert multiprocessing.active_children() == []
+
+
+async def test_its_modules_never_come_from_the_working_directory(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "multiprocessing").mkdir()
+    (tmp_path / "multiprocessing" / "__init__.py").write_text("raise SystemExit('not the one that was meant')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    process = PredictorProcess(setup, light_predictor.predict)
+    try:
+        await process.start()
+    finally:
+        process.close()
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
+async def test_examples_that_nothing_can_be_learned_from_are_told(setup: Setup) -> None:
+    process = PredictorProcess(setup, light_predictor.predict)
+    try:
+        with pytest.raises(ProcessFailed, match="no forest could be grown: ValueError: there are no examples"):
+            await process.train(linear(0))
+    finally:
+        process.close()
+
+
+async def test_a_process_that_cannot_work_says_why(setup: Setup) -> None:
+    process = PredictorProcess(setup, light_predictor.fail)
+    try:
+        with pytest.raises(ProcessFailed, match="is empty"):
+            await process.start()
+    finally:
+        process.close()
+
+
+def test_the_trainers_process_starts_without_torch() -> None:
+    program = "import server.length_process, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

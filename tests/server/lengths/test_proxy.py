@@ -1,0 +1,134 @@
+"""SSJF's proxy from `lengthwise train` to the process that predicts with it, on a tiny model and a tiny encoder."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from models.proxy.store import load, read_manifest
+from models.proxy.task import Task
+from scheduler.length.conversation import conversation
+from scheduler.length.features import LengthQuery
+from scheduler.length.prediction import Source
+from server.cli import train as train_command
+from server.lengths.process import PredictorProcess, ProcessFailed
+from server.lengths.proxy_training import PAPER
+from server.lengths.proxy_worker import ProxyWorker, predict_by_proxy
+from server.lengths.worker import Setup, Texts, load_embedder
+from server.process.cache_paths import proxy_path
+from tests.server.cli.commands import run_command
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+train = partial(run_command, train_command.add_parser, "train", "--predictor", "proxy")
+
+
+def rows_file(path: Path, rows: int = 60, length: int | None = None) -> Path:
+    """Answers as long as their inputs, or all of one length."""
+    lines = []
+    for number in range(rows):
+        words = 1 + number % 12
+        line = {"instruction": "x y", "input": " ".join("abcdefghijkl"[:words]), "length": length or words}
+        lines.append(json.dumps(line))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def flags(tiny_folder: Path, embedder: Path) -> tuple[object, ...]:
+    return ("--tokenizer", tiny_folder, "--embedder", embedder / "bert", "--epochs", 1)
+
+
+def test_a_file_becomes_a_report_and_a_proxy(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder)) == 0
+    out = capsys.readouterr().out
+    path = proxy_path(cache, str(tiny_folder))
+    about = read_manifest(path)
+    assert (about.task, about.max_tokens, about.rows) == (Task.REGRESSION_L1, 32, 43)
+    assert "43 rows to learn from, 5 watched, 12 held out" in out and str(path) in out
+    for word in ("accuracy", "F1", "MAE", "Kendall's tau", "Reliability", "0.615 / 0.615"):
+        assert word in out
+
+
+def test_all_tasks_are_compared_as_json_and_one_is_kept(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "mine"
+    more = ("--task", "ordinal-l1", "--compare-tasks", "--json", "--output", out)
+    assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), *more) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["kept"] == "ordinal-l1" and read_manifest(out).task is Task.ORDINAL_L1
+    assert told["tasks"].keys() == set(Task) and told["paper"].keys() == set(PAPER)
+    assert told["tasks"]["binary"]["accuracy"] is None and 0 <= told["tasks"]["ordinal-l1"]["accuracy"] <= 1
+    assert sum(one["rows"] for one in told["tasks"]["regression-l1"]["reliability"]) == told["rows"]["test"] == 12
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "more", "said"),
+    [
+        (None, None, (), "name files to train from"),
+        (10, None, (), "only 10 rows to train from"),
+        (60, 5, ("--task", "classification"), "--task classification: the lengths are too much alike"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(
+    tmp_path: Path,
+    tiny_folder: Path,
+    embedder: Path,
+    rows: int | None,
+    length: int | None,
+    more: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = () if rows is None else (rows_file(tmp_path / "rows.jsonl", rows, length),)
+    assert train(*files, *flags(tiny_folder, embedder), *more) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("lengthwise: error: ") and said in err and err.count("\n") == 1
+
+
+@pytest.fixture
+def trained(tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]) -> Setup:
+    path = tmp_path / "proxy"
+    assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), "--output", path) == 0
+    return Setup("tiny", embedder, 32, path)
+
+
+QUERIES = (LengthQuery("x y", "a b c", 3, 100), LengthQuery("", "a", 1, 100))
+
+
+def test_a_worker_says_what_the_proxy_says_and_embeds_for_the_cache(trained: Setup) -> None:
+    proxy, encoder = load(trained.forest), load_embedder(trained.folder, 32)
+    worker = ProxyWorker(proxy, lambda: encoder)
+    reply = worker.answer(QUERIES)
+    expected = proxy.predict([conversation(query) for query in QUERIES]).tolist()
+    assert [one.distribution.mean for one in reply.estimates if one.distribution is not None] == pytest.approx(expected)
+    assert {one.source for one in reply.estimates} == {Source.PROXY}
+    embeddings = worker.answer(Texts(("a b", "c"))).embeddings
+    assert embeddings is not None and embeddings.shape == (2, 16)
+    broken = ProxyWorker(proxy, lambda: (_ for _ in ()).throw(OSError("gone")))
+    assert broken.answer(Texts(("a",))).error == "OSError: gone"
+
+
+async def test_a_process_predicts_by_proxy(trained: Setup) -> None:
+    process = PredictorProcess(trained, predict_by_proxy)
+    try:
+        await process.start()
+        estimates = await process.estimate(QUERIES)
+        assert [one.source for one in estimates] == [Source.PROXY] * 2
+        assert (await process.embed(["a b", "c", "d"])).shape == (3, 16)
+    finally:
+        process.close()
+
+
+async def test_a_missing_proxy_is_told_with_the_remedy(tmp_path: Path, embedder: Path) -> None:
+    process = PredictorProcess(Setup("tiny", embedder, 32, tmp_path / "none"), predict_by_proxy)
+    try:
+        with pytest.raises(ProcessFailed, match="make one with `lengthwise train --predictor proxy`"):
+            await process.start()
+    finally:
+        process.close()

@@ -1,0 +1,150 @@
+"""What is recorded of a request and of a batch, figure by figure, and who hears of answers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.messages import REPETITION, FinishReason, SamplingParams
+from scheduler.assignment import Assignment
+from scheduler.journal.file import BatchEntry, RequestEntry, read
+from scheduler.journal.writer import Journal
+from scheduler.length.features import LengthQuery
+from scheduler.length.prediction import Prediction, Source
+from scheduler.plan import Plan
+from scheduler.request import Request, Times
+from scheduler.strategy import CLOSED
+from server.lengths.records import Ended, Origin, Records, batch_entry
+
+ORIGIN = Origin("tiny", "magnus")
+QUERY = LengthQuery("Translate.", "Hello", 3, 8)
+FORESEEN = Prediction(6.5, Source.FOREST, (1.0, 2.0))
+
+
+def ended_request(generated: int = 5, *, replay: int | None = None) -> Request:
+    sampling = SamplingParams(max_tokens=8, replay_tokens=replay)
+    times = Times(100.0, assigned=100.5, started=101.0, first_token=102.0, end=104.0)
+    return Request(7, (1, 2, 3, 4), sampling, times, generated=generated, runs=2)
+
+
+class Stage:
+    """Records over a journal in a file."""
+
+    def __init__(self, path: Path, origin: Origin = ORIGIN) -> None:
+        self.heard: list[Ended] = []
+        self.journal = Journal(path)
+        self.journal.start()
+        self.records = Records(origin, self.journal, self.heard.append)
+
+    def end(self, request: Request, reason: FinishReason | None, prediction: Prediction | None = FORESEEN) -> None:
+        self.records.note(request, QUERY, prediction)
+        self.records.ended(request, reason, 104.0)
+
+    def requests(self) -> list[RequestEntry]:
+        self.journal.close()
+        return list(read(self.journal.path, RequestEntry))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite3"
+
+
+def test_a_finished_request_is_recorded_without_its_texts(path: Path) -> None:
+    stage, before = Stage(path), time.time()
+    stage.end(ended_request(), FinishReason.STOP)
+    (entry,) = stage.requests()
+    assert before <= entry.finished_at <= time.time()
+    assert entry == RequestEntry(
+        finished_at=entry.finished_at,
+        model="tiny",
+        strategy="magnus",
+        outcome="stop",
+        input_length=4,
+        user_input_length=3,
+        max_tokens=8,
+        generated=5,
+        predicted=6.5,
+        source="forest",
+        assigned=0.5,
+        started=1.0,
+        first_token=2.0,
+        latency=4.0,
+        runs=2,
+        features=(1.0, 2.0),
+    )
+
+
+def test_texts_are_recorded_where_the_operator_allows_it(path: Path) -> None:
+    stage = Stage(path, Origin("tiny", "magnus", prompts=True))
+    stage.end(ended_request(replay=5), FinishReason.LENGTH, None)
+    (entry,) = stage.requests()
+    assert (entry.instruction, entry.user_input, entry.replayed) == ("Translate.", "Hello", True)
+    assert (entry.predicted, entry.source, entry.features) == (None, None, ())
+
+
+@pytest.mark.parametrize(("stop", "outcome", "whole"), [((), "repetition", False), (("repetition",), "stop", True)])
+def test_an_answer_that_repeated_itself_is_not_whole(
+    path: Path, stop: tuple[str, ...], outcome: str, whole: bool
+) -> None:
+    stage, request = Stage(path), ended_request()
+    request.sampling, request.stop_reason = replace(request.sampling, stop=stop), REPETITION
+    stage.end(request, FinishReason.STOP)
+    assert stage.heard == [Ended(QUERY, 5, whole)]
+    assert [entry.outcome for entry in stage.requests()] == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("reason", "generated", "replay", "outcome", "heard"),
+    [
+        (FinishReason.STOP, 5, None, "stop", Ended(QUERY, 5, whole=True)),
+        (FinishReason.LENGTH, 8, None, "length", Ended(QUERY, 8, whole=False)),
+        (FinishReason.LENGTH, 5, 5, "length", Ended(QUERY, 5, whole=True)),
+        (FinishReason.ERROR, 5, None, "error", None),
+        (None, 5, None, "cancelled", None),
+    ],
+)
+def test_only_answers_that_nobody_broke_off_are_heard_of(
+    path: Path, reason: FinishReason | None, generated: int, replay: int | None, outcome: str, heard: Ended | None
+) -> None:
+    stage = Stage(path)
+    stage.end(ended_request(generated, replay=replay), reason)
+    assert stage.heard == ([] if heard is None else [heard])
+    assert [entry.outcome for entry in stage.requests()] == [outcome]
+
+
+def test_a_request_is_recorded_once_and_not_kept() -> None:
+    heard: list[Ended] = []
+    records, request = Records(ORIGIN, None, heard.append), ended_request()
+    records.note(request, QUERY, None)
+    for _ in range(2):
+        records.ended(request, FinishReason.STOP, 104.0)
+    assert len(heard) == 1
+
+
+def test_a_batch_is_recorded_as_it_was_planned_and_as_it_went(path: Path) -> None:
+    one, other = ended_request(generated=0), ended_request(generated=0)
+    assignment = Assignment(Plan((one, other), estimate=2.5, generation_length=12), 1, 100.0, began=100.5)
+    one.generated, other.generated, assignment.ended = 5, 9, 103.0
+    stage = Stage(path)
+    stage.records.finished(assignment, 103.0)
+    stage.journal.close()
+    (entry,) = read(path, BatchEntry)
+    assert entry == BatchEntry(entry.finished_at, "tiny", "magnus", 1, 2, 4, 9, 12, 2.5, 2.5), "others may have joined"
+    assignment.intact = False
+    assert batch_entry(ORIGIN, assignment) is None
+
+
+def test_of_a_closed_batch_its_make_up_and_conditions_are_recorded() -> None:
+    fresh, kept = ended_request(generated=0), ended_request(generated=3)
+    plan = Plan((fresh, kept), CLOSED, estimate=2.5)
+    assignment = Assignment(plan, 1, 100.0, began=100.5, ended=103.0)
+    fresh.generated, kept.generated = 5, 7
+    entry = batch_entry(Origin("tiny", "scls", conditions="these"), assignment)
+    assert entry is not None
+    assert (entry.rows, entry.input_length, entry.generation_length, entry.seconds) == (2, 7, 5, 2.5)
+    assert (entry.iterations, entry.fresh_rows, entry.fresh_length, entry.copied_tokens) == (4, 1, 4, 7)
+    assert entry.conditions == "these"

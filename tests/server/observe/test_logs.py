@@ -1,0 +1,112 @@
+"""How log lines look: for people, for programs, and in systemd's journal."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from server.api.service import Limits
+from server.observe.logs import JsonLines, Prioritised, configure, in_journal, with_fields
+from server.observe.metrics import Metrics
+from tests.server.live import Live, live_server
+
+
+@contextmanager
+def configured(format: str) -> Iterator[None]:
+    """The root logger as the server has it. What it had before, pytest's own handlers too, comes back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers = []
+    configure("info", format)
+    yield
+    root.handlers, root.level = handlers, level
+
+
+def record(message: str = "it happened", level: int = logging.INFO, **extra: Any) -> logging.LogRecord:
+    made = logging.LogRecord("server.test", level, __file__, 1, message, (), None)
+    made.created = 1_700_000_000.25
+    vars(made).update(extra)
+    return made
+
+
+def test_a_json_line_tells_when_where_and_what() -> None:
+    assert orjson.loads(JsonLines().format(record())) == {
+        "time": "2023-11-14T22:13:20.250Z",
+        "level": "info",
+        "logger": "server.test",
+        "message": "it happened",
+    }
+
+
+def test_fields_of_a_call_are_fields_of_the_line() -> None:
+    entry = orjson.loads(JsonLines().format(record(fields=with_fields(status="200", duration_ms=3)["fields"])))
+    assert (entry["status"], entry["duration_ms"]) == ("200", 3)
+
+
+def test_a_traceback_and_half_a_character_fit_into_one_line() -> None:
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        made = record("half \ud800", exc_info=sys.exc_info())
+    line = JsonLines().format(made)
+    assert "\n" not in line
+    entry = orjson.loads(line)
+    assert entry["message"] == "half ?"
+    assert entry["exception"].endswith("ValueError: first\nsecond")
+
+
+def test_in_the_journal_each_line_has_its_severity() -> None:
+    formatter = Prioritised(logging.Formatter("%(message)s"))
+    assert formatter.format(record("one\ntwo", logging.ERROR)) == "<3>one\n<3>two"
+    marks = [formatter.format(record("", level)) for level in (50, 40, 30, 20, 10)]
+    assert marks == ["<2>", "<3>", "<4>", "<6>", "<7>"]
+
+
+def test_the_journal_is_known_by_its_device_and_inode(tmp_path: os.PathLike[str]) -> None:
+    with open(os.path.join(tmp_path, "log"), "w") as file:
+        status = os.fstat(file.fileno())
+        assert in_journal(file, {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"})
+        assert not in_journal(file, {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino + 1}"})
+        assert not in_journal(file, {})
+
+
+@pytest.mark.parametrize(("format", "is_json"), [("human", False), ("json", True)])
+def test_the_format_is_chosen_at_the_start(capsys: pytest.CaptureFixture[str], format: str, is_json: bool) -> None:
+    with configured(format):
+        logging.getLogger("server.test").info("hello")
+        logging.getLogger("server.test").debug("too fine")
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "hello" in line
+    assert line.startswith("{") is is_json
+
+
+async def test_lines_that_are_written_while_a_request_is_served_tell_its_id(
+    live: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with configured("json"):
+        async with live.session.get(live.url + "/nothing", headers={"x-request-id": "abc"}) as response:
+            assert response.status == 404
+    line = capsys.readouterr().err.splitlines()[-1]
+    entry = orjson.loads(line)
+    assert entry["request_id"] == "abc"
+    told = {key: entry[key] for key in ("method", "path", "status", "logger")}
+    assert told == {"method": "GET", "path": "/nothing", "status": "404", "logger": "server.http.routes"}
+    assert entry["duration_ms"] >= 0
+
+
+async def test_monitoring_does_not_fill_the_log(pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "server.http.routes")
+    async with live_server(pool, Limits(), metrics=Metrics("m")) as live:
+        for path in ("/metrics", "/health", "/health/live", "/health/ready", "/v1/models"):
+            async with live.session.get(live.url + path) as response:
+                assert response.status == 200
+    levels = [record.levelno for record in caplog.records if record.name == "server.http.routes"]
+    assert levels == [logging.DEBUG] * 4 + [logging.INFO]

@@ -1,0 +1,87 @@
+"""That what is written about metrics, and the Grafana file that draws them, agree with what /metrics tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.counted import counted
+
+DOCS = Path(__file__).parents[3] / "docs"
+LINE = re.compile(r"^\| `((?:vllm|lengthwise):\w+)` \| (\w+) \|[^|]+\|([^|]*)\|", re.MULTILINE)
+
+
+@pytest.fixture
+async def told() -> dict[str, tuple[str, set[str]]]:
+    """Type and own labels of each metric, by name."""
+    families = list((await counted()).metrics.registry.collect())
+    return {
+        family.name: (family.type, set(_labels(family)) - {"model_name", "le"})
+        for family in families
+        if not family.name.startswith("process_")
+    }
+
+
+def _labels(family: Any) -> Iterator[str]:
+    """Those of its samples; for one that has counted nothing yet, those it was made with."""
+    for sample in family.samples:
+        yield from sample.labels
+
+
+async def test_each_metric_is_explained_with_its_type(told: dict[str, tuple[str, set[str]]]) -> None:
+    written = {name: kind for name, kind, _ in LINE.findall((DOCS / "observability.md").read_text("utf-8"))}
+    assert written == {name: kind for name, (kind, _) in told.items()}
+
+
+async def test_labels_are_those_that_are_explained(told: dict[str, tuple[str, set[str]]]) -> None:
+    text = (DOCS / "observability.md").read_text("utf-8")
+    written = {name: set(re.findall(r"`(\w+)`", labels)) for name, _, labels in LINE.findall(text)}
+    assert [name for name, (_, labels) in told.items() if labels and labels != written[name]] == []
+
+
+async def test_the_process_is_explained() -> None:
+    text = (DOCS / "observability.md").read_text("utf-8")
+    families = {family.name for family in (await counted()).metrics.registry.collect()}
+    own = {name for name in families if name.startswith("process_")}
+    assert len(own) == 6
+    assert {re.sub("_total$", "", name) for name in re.findall(r"`(process_\w+)`", text)} == own
+
+
+def expressions(node: Any) -> Iterator[str]:
+    """Every PromQL expression of a Grafana dashboard."""
+    if isinstance(node, dict):
+        if "expr" in node:
+            yield node["expr"]
+        for value in node.values():
+            yield from expressions(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from expressions(value)
+
+
+async def test_the_grafana_dashboard_draws_metrics_that_exist(told: dict[str, tuple[str, set[str]]]) -> None:
+    board = json.loads((DOCS / "grafana.json").read_text("utf-8"))
+    kinds = {name: kind for name, (kind, _) in told.items()}
+    known = {f"{name}_total" if kind == "counter" else name for name, kind in kinds.items() if kind != "histogram"}
+    suffixes = ("bucket", "sum", "count")
+    known |= {f"{name}_{suffix}" for name, kind in kinds.items() if kind == "histogram" for suffix in suffixes}
+    found = [name for text in expressions(board) for name in re.findall(r"(?:vllm|lengthwise):\w+", text)]
+    assert len(found) > 50
+    assert set(found) - known == set()
+
+
+def test_the_grafana_dashboard_has_panels_that_do_not_overlap() -> None:
+    panels = json.loads((DOCS / "grafana.json").read_text("utf-8"))["panels"]
+    cells = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert len({panel["id"] for panel in panels}) == len(panels)

@@ -1,0 +1,89 @@
+"""What the settings mean on machines with and without GPUs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from models.network.loader import LoadError
+from server.cli.config import ServeConfig
+from server.process.devices import cuda_devices, predictor_threads, require_room, swap_bytes, threads
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """16 cores and two GPUs."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    return monkeypatch
+
+
+def config(**flags: object) -> ServeConfig:
+    return ServeConfig(model="m", **flags)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("machine")
+def test_executors_drive_a_gpu_each_unless_told_otherwise() -> None:
+    assert cuda_devices(config()) == ["cuda:0", "cuda:1"]
+    assert cuda_devices(config(executors=1)) == ["cuda:0"]
+    assert cuda_devices(config(device="cpu", executors=3)) == []
+    with pytest.raises(LoadError, match="only 2 CUDA devices are visible"):
+        cuda_devices(config(executors=3))
+
+
+def test_a_gpu_that_is_asked_for_must_be_there(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr("torch.cuda.device_count", lambda: 0)
+    assert cuda_devices(config()) == []
+    with pytest.raises(LoadError, match="no CUDA device is visible"):
+        cuda_devices(config(device="cuda"))
+
+
+@pytest.mark.usefixtures("machine")
+def test_executors_on_a_cpu_share_its_cores() -> None:
+    assert [threads(config(executors=executors)) for executors in (0, 1, 3, 32)] == [16, 16, 5, 1]
+
+
+def test_rows_that_wait_take_a_quarter_of_free_memory_4_gib_at_most(machine: pytest.MonkeyPatch) -> None:
+    for free, most in ((2, 0.5), (64, 4)):
+        machine.setattr("psutil.virtual_memory", lambda free=free: SimpleNamespace(available=free * 2**30))
+        assert swap_bytes(config()) == most * 2**30
+    assert swap_bytes(config(swap_space=10.0)) == 10 * 2**30
+    assert swap_bytes(config(swap_space=0.0)) == 0
+
+
+def test_lengths_are_predicted_by_cores_that_no_executor_needs(machine: pytest.MonkeyPatch) -> None:
+    assert (predictor_threads("auto"), predictor_threads("cuda"), predictor_threads("cpu")) == (4, 4, 1)
+    machine.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    assert predictor_threads("auto") == 1
+    machine.setattr("os.sched_getaffinity", lambda pid: set(range(9)))
+    assert predictor_threads("auto") == 2
+    machine.setattr("torch.cuda.is_available", lambda: False)
+    assert predictor_threads("auto") == 1
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model of 1 MiB of keys and values a token, on a machine with 20 GiB free."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=20 * 2**30))
+    return SimpleNamespace(device=torch.device("cpu"), kv=SimpleNamespace(bytes_per_token=2**20))
+
+
+def test_memory_for_keys_and_values_that_the_machine_does_not_have_is_refused(model: Any) -> None:
+    """The server said that it was ready, and the system ended it once it was busy."""
+    with pytest.raises(LoadError, match=r"--kv-cache-memory 24: 1 x 24.0 GiB of .* into the 20.0 GiB that are free"):
+        require_room(config(kv_cache_memory=24.0), model, 24 * 1024)
+    with pytest.raises(LoadError, match=r"2 x 12.0 GiB"):
+        require_room(config(kv_cache_memory=12.0, executors=2), model, 12 * 1024)
+    require_room(config(kv_cache_memory=12.0), model, 12 * 1024)
+    require_room(config(), model, 24 * 1024)
+
+
+def test_more_memory_than_can_be_used_is_told(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """--kv-cache-memory 100 was ready on a machine with 23 GiB, as all rows together need 11."""
+    require_room(config(kv_cache_memory=100.0), model, 11 * 1024)
+    (record,) = caplog.records
+    assert "--max-num-seqs 32 rows of the longest context need no more than 11.0 GiB" in record.getMessage()

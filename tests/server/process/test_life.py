@@ -1,0 +1,174 @@
+"""The life of the process: the port, the ready line, signals, draining, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+import orjson
+import pytest
+
+from models.network.generation_config import SamplingDefaults
+from server.process.life import drain, tell_limits
+from server.process.port import PortError, take_port
+from tests.server.fakes import ANSWER
+from tests.server.live import Live, chat_body, parse_events, text_of
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A process that serves."""
+
+    process: Process
+    url: str
+    session: aiohttp.ClientSession
+
+    @asynccontextmanager
+    async def begun_stream(self) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A stream whose first event has come."""
+        body = orjson.dumps(chat_body(stream=True))
+        async with self.session.post(f"{self.url}/v1/chat/completions", data=body) as response:
+            await response.content.readuntil(b"\n\n")
+            yield response
+
+    async def status(self, path: str) -> int:
+        async with self.session.get(self.url + path) as response:
+            return response.status
+
+    async def until_status(self, path: str, status: int) -> None:
+        while await self.status(path) != status:
+            pass
+
+
+async def start(model: str, port: int = 0, timeout: float = 60) -> Process:
+    arguments = [sys.executable, "-m", "tests.server.serve_fake", model, str(port), str(timeout)]
+    return await create_subprocess_exec(*arguments, cwd=ROOT, stdout=PIPE, stderr=PIPE)
+
+
+@asynccontextmanager
+async def serving(model: str, timeout: float = 60) -> AsyncIterator[Server]:
+    process = await start(model, timeout=timeout)
+    assert process.stdout is not None
+    try:
+        await process.stdout.readline()
+        ready = (await process.stdout.readline()).decode()
+        found = re.fullmatch(r"Lengthwise ready on (http://127\.0\.0\.1:\d+) \(fake, 1 executor, \d+\.\d s\)\n", ready)
+        assert found is not None, ready
+        async with aiohttp.ClientSession() as session:
+            yield Server(process, found[1], session)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def test_what_does_not_end_in_time_ends_with_an_error_event_and_the_end_marker() -> None:
+    async with serving("stuck", timeout=0.5) as server, server.begun_stream() as stream:
+        server.process.send_signal(signal.SIGTERM)
+        await server.until_status("/health/ready", 503)
+        assert await server.status("/health/live") == 200
+        async with server.session.post(f"{server.url}/v1/chat/completions", json=chat_body()) as refused:
+            assert (refused.status, refused.headers["Connection"]) == (503, "close")
+            assert (await refused.json())["error"]["code"] == "server_shutting_down"
+        (error,) = parse_events(await stream.read())
+        assert error["error"] == {
+            "message": "the server is shutting down",
+            "type": "ServiceUnavailableError",
+            "param": None,
+            "code": "server_shutting_down",
+        }
+        assert await server.process.wait() == 0
+
+
+async def test_a_second_signal_ends_what_runs_at_once_and_frees_the_port() -> None:
+    async with serving("stuck") as server, server.begun_stream() as stream:
+        server.process.send_signal(signal.SIGINT)
+        await server.until_status("/health/ready", 503)
+        sent = time.monotonic()
+        server.process.send_signal(signal.SIGINT)
+        parse_events(await stream.read())
+        assert await server.process.wait() == 0
+        assert time.monotonic() - sent < 10
+    with take_port("127.0.0.1", int(server.url.rpartition(":")[2])):
+        pass
+
+
+async def test_when_nothing_is_left_that_could_serve_clients_are_told_and_the_process_ends_with_70() -> None:
+    """It used to stay for ever, ready for nothing, and no service manager could know."""
+    async with serving("mortal") as server, server.begun_stream() as stream:
+        (error,) = parse_events(await stream.read())
+        assert (error["error"]["type"], error["error"]["code"]) == ("ServiceUnavailableError", "executor_failed")
+        assert await server.process.wait() == 70
+
+
+async def test_a_signal_while_the_model_loads_ends_the_process_at_once_with_0() -> None:
+    process = await start("endless load")
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"loading endless load\n"
+    process.send_signal(signal.SIGTERM)
+    _, stderr = await process.communicate()
+    assert (process.returncode, stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+async def test_a_signal_while_the_model_is_fetched_lets_what_is_half_done_be_cleaned_up(number: int, code: int) -> None:
+    """It used to end the process on the spot: pip lived on, and a part of the model stayed in the cache."""
+    process = await start("endless fetch")
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"fetching\n"
+    process.send_signal(number)
+    stdout, _ = await process.communicate()
+    assert (process.returncode, stdout) == (code, b"cleaned up\n")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("absent", "lengthwise: error: unknown model 'absent': name another\n"), ("fake", "choose another with --port")],
+)
+async def test_what_keeps_the_server_from_starting_is_said_in_one_line_with_exit_code_1(model: str, said: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] if model == "fake" else 0
+        process = await start(model, port)
+        _, stderr = await process.communicate()
+    assert process.returncode == 1
+    assert said in stderr.decode()
+    assert stderr.count(b"\n") == 1
+
+
+async def test_a_default_limit_of_answers_is_logged_at_start(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "server.process.life")
+    tell_limits(live.service)
+    assert not caplog.records, "there is none"
+    tell_limits(replace(live.service, default_max_tokens=77))
+    assert "end after 77 tokens: --default-max-tokens changes that" in caplog.text
+    tell_limits(replace(live.service, sampling_defaults=SamplingDefaults(max_new_tokens=66)))
+    assert "all answers end after 66 tokens" in caplog.text
+
+
+async def test_draining_lets_running_answers_end(live: Live) -> None:
+    live.dispatcher.pause = 3
+    stream = asyncio.create_task(live.stream_chat())
+    await live.dispatcher.until(lambda: bool(live.dispatcher.submitted))
+    draining = asyncio.create_task(drain(live.service, 60, asyncio.Event()))
+    await live.dispatcher.until(lambda: live.dispatcher.draining or draining.done())
+    live.dispatcher.go.set()
+    assert text_of(await stream) == ANSWER
+    await draining
+
+
+@pytest.mark.parametrize("host", ["no such host", "203.0.113.7"])
+def test_an_address_of_another_machine_is_refused_with_the_remedy(host: str) -> None:
+    with pytest.raises(PortError, match="127.0.0.1"), take_port(host, 0):
+        pass

@@ -1,0 +1,166 @@
+"""What is refused, when, and what the refused are told: over HTTP, with a queue that the test fills."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+import pytest
+
+from engine.messages import FinishReason, RowUpdate
+from scheduler.refusal import TooLate
+from scheduler.request import Failure, Request
+from server.api.errors import busy
+from server.api.input import body as body_module
+from server.api.service import Limits
+from tests.server.fakes import ANSWER, FakeText
+from tests.server.live import Live, chat_body, live_server, text_of
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return Limits(max_num_queued_reqs=2, max_num_queued_tokens=300, max_body_bytes=100_000)
+
+
+async def refusal(live: Live, **fields: object) -> tuple[int, Any, Mapping[str, str]]:
+    async with live.session.post(live.url + CHAT, data=orjson.dumps(chat_body(**fields))) as response:
+        return response.status, (await response.json()).get("error"), response.headers
+
+
+async def test_when_enough_requests_wait_one_more_is_told_when_to_come_again(live: Live) -> None:
+    live.dispatcher.waiting, live.dispatcher.wait = 2, 7.2
+    status, error, headers = await refusal(live)
+    assert (status, error["type"], error["code"]) == (429, "RateLimitError", "queue_full")
+    assert "--max-num-queued-reqs" in error["message"]
+    assert (headers["Retry-After"], headers["retry-after-ms"]) == ("8", "7200")
+    live.dispatcher.waiting = 1
+    assert (await refusal(live))[0] == 200
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, ("1", "1")), (1.0, ("1", "1000")), (1.001, ("2", "1001"))])
+def test_the_time_to_come_again_is_at_least_a_second_in_whole_ones(seconds: float, told: tuple[str, str]) -> None:
+    headers = busy("later", "queue_full", seconds).headers
+    assert (headers["Retry-After"], headers["retry-after-ms"]) == told
+
+
+async def test_who_would_not_wait_is_let_in(live: Live) -> None:
+    live.dispatcher.waiting, live.dispatcher.free_slots = 2, 1
+    assert (await refusal(live))[0] == 200
+
+
+async def test_a_full_queue_refuses_before_the_body_has_come(live: Live) -> None:
+    live.dispatcher.waiting = 2
+    async with live.connect() as (reader, writer):
+        writer.write(b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 5000\r\n\r\n" % CHAT.encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+
+
+async def test_a_body_that_is_never_welcome_is_told_so_even_then(live: Live) -> None:
+    live.dispatcher.waiting = 2
+    async with live.session.post(live.url + CHAT, data=b" " * 200_000) as response:
+        assert response.status == 413
+
+
+async def test_other_endpoints_answer_while_the_queue_is_full(live: Live) -> None:
+    live.dispatcher.waiting = 2
+    for path in ("/v1/models", "/health/ready", "/"):
+        async with live.session.get(live.url + path) as response:
+            assert response.status == 200
+
+
+class SlowText(FakeText):
+    """A tokenizer that waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert self.go.wait(20)
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+async def test_a_refusal_does_not_wait_for_the_tokenizer_whose_line_counts_as_the_queue(limits: Limits) -> None:
+    text = SlowText()
+    with ThreadPoolExecutor(1) as pool:
+        async with live_server(pool, limits, text=text) as live:
+            calls = [asyncio.create_task(refusal(live)) for _ in range(2)]
+            while live.service.crowd.pending < 2:
+                await asyncio.sleep(0)
+            status, error, _ = await refusal(live)
+            assert (status, error["code"]) == (429, "queue_full")
+            text.go.set()
+            assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
+            assert live.service.crowd.pending == 0
+            assert (await refusal(live))[0] == 200
+
+
+async def test_calls_that_fail_before_the_queue_no_longer_count(live: Live) -> None:
+    for _ in range(3):
+        status, _, _ = await refusal(live, temperature=-1)
+        assert status == 400
+    assert live.service.crowd.pending == 0
+
+
+async def test_when_enough_tokens_wait_one_more_call_is_refused_unread(live: Live) -> None:
+    live.dispatcher.tokens_waiting = 300
+    async with live.connect() as (reader, writer):
+        writer.write(b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 5000\r\n\r\n" % CHAT.encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "max_tokens", "status"),
+    [(200, 50, 200), (200, 90, 429), (0, 230, 200)],
+    ids=["fits", "is too much", "is let in alone"],
+)
+async def test_a_call_of_many_tokens_waits_only_where_they_fit(
+    live: Live, waiting: int, max_tokens: int, status: int
+) -> None:
+    live.dispatcher.tokens_waiting = waiting
+    got, error, _ = await refusal(live, max_tokens=max_tokens)
+    assert got == status
+    assert error is None or error["code"] == "queue_full"
+
+
+async def test_a_deadline_that_cannot_be_met_is_429(live: Live) -> None:
+    def refuse(*args: object, **kwargs: object) -> Request:
+        raise TooLate
+
+    live.dispatcher.submit = refuse  # type: ignore[method-assign]
+    live.dispatcher.wait = 3.0
+    status, error, headers = await refusal(live)
+    assert (status, error["code"], headers["Retry-After"]) == (429, "deadline_unreachable", "3")
+
+
+def expired(request: Request) -> Iterable[RowUpdate]:
+    request.failure = Failure.DEADLINE
+    yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the deadline passed")
+
+
+async def test_a_deadline_that_passes_in_the_queue_is_504(live: Live) -> None:
+    live.dispatcher.script = expired
+    status, error, _ = await refusal(live)
+    assert (status, error["type"], error["code"]) == (504, "DeadlineExceededError", "deadline_exceeded")
+    (event,) = await live.stream_chat()
+    assert event["error"]["code"] == "deadline_exceeded"
+
+
+async def test_only_so_many_large_bodies_are_read_at_a_time(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "LARGE_BODIES", 1)
+    head = b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 90000\r\n\r\n{" % CHAT.encode()
+    async with live.connect() as (_, writer):
+        writer.write(head)
+        while not live.service.crowd.large_bodies:
+            await asyncio.sleep(0)
+        async with live.connect() as (reader, second):
+            second.write(head)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+        assert text_of(await live.stream_chat()) == ANSWER
+    while live.service.crowd.large_bodies:
+        await asyncio.sleep(0)

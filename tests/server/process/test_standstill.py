@@ -1,0 +1,200 @@
+"""Executors that stand still or die under a real dispatcher, real threads, real HTTP: who is told what, how often."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+from engine.executor import Executor
+from engine.messages import (
+    BatchShape,
+    ExecutorInfo,
+    FinishReason,
+    HandedBack,
+    Report,
+    RowId,
+    RowSpec,
+    RowUpdate,
+    StepReport,
+    Tally,
+    Terms,
+)
+from engine.pipeline import Pipeline
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Limits as BatchLimits
+from scheduler.clock import MonotonicClock
+from scheduler.dispatcher import Dispatcher
+from scheduler.strategy import STRATEGIES
+from server.api.service import Limits
+from server.process.watchdog import Watchdog, kept
+from tests.server.live import Live, chat_body, live_server, text_of
+
+TOKENS = 3
+"""Of each answer."""
+
+
+class FragilePipeline:
+    """Makes a letter a row and turn. What `fault` does to a turn, after the first, the whole device suffers."""
+
+    begun: tuple[RowId, ...] = ()
+    extracted: tuple[RowId, ...] = ()
+    tally = Tally()
+
+    def __init__(self) -> None:
+        self.made: dict[RowId, int] = {}
+        self.turns = 0
+        self.fault: threading.Event | Exception | None = None
+        self.stuck = threading.Event()
+
+    @property
+    def idle(self) -> bool:
+        return not self.made
+
+    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
+        self.made.update((one.row_id, 0) for one in specs)
+
+    def cancel(self, row_ids: Iterable[RowId]) -> None:
+        for row_id in row_ids:
+            self.made.pop(row_id, None)
+
+    def salvage(self) -> tuple[RowId, ...]:
+        return ()
+
+    def leave_store(self) -> None:
+        pass
+
+    def take_handed_back(self) -> tuple[HandedBack, ...]:
+        return ()
+
+    def shape(self) -> BatchShape:
+        return BatchShape(rows=len(self.made))
+
+    def turn(self) -> list[RowUpdate]:
+        self.turns += 1
+        if self.turns > 1 and isinstance(self.fault, threading.Event):
+            self.stuck.set()
+            assert self.fault.wait(60)
+        if self.turns > 1 and isinstance(self.fault, Exception):
+            raise self.fault
+        return [self._advance(row_id) for row_id in list(self.made)]
+
+    def _advance(self, row_id: RowId) -> RowUpdate:
+        self.made[row_id] += 1
+        if self.made[row_id] < TOKENS:
+            return RowUpdate(row_id, (65,), "A")
+        del self.made[row_id]
+        return RowUpdate(row_id, (65,), "A", finish_reason=FinishReason.LENGTH)
+
+
+@dataclass
+class Machine:
+    """Executors and who watches over them."""
+
+    dispatcher: Dispatcher
+    pipelines: list[FragilePipeline]
+    reports: list[Report] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def machine(executors: int) -> AsyncIterator[Machine]:
+    loop, pipelines = asyncio.get_running_loop(), [FragilePipeline() for _ in range(executors)]
+
+    def deliver(report: Report) -> None:
+        loop.call_soon_threadsafe(receive, report)
+
+    def receive(report: Report) -> None:
+        made.reports.append(report)
+        vigil.reported(report)
+        dispatcher.receive(report)
+
+    infos = [ExecutorInfo(index, "cpu", 10_000, 1, 256) for index in range(executors)]
+    threads = [Executor(*pair, deliver) for pair in zip(infos, cast(list[Pipeline], pipelines), strict=True)]
+    parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=1000, prefill_ahead=0))
+    dispatcher = Dispatcher(parts, threads, MonotonicClock())
+    vigil = Watchdog(threads, dispatcher, 0.4, interval=0.05)
+    made = Machine(dispatcher, pipelines)
+    with _running(threads):
+        dispatching = asyncio.create_task(dispatcher.run())
+        async with kept(vigil):
+            yield made
+        dispatching.cancel()
+
+
+@contextmanager
+def _running(threads: list[Executor]) -> Iterator[None]:
+    for one in threads:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in threads:
+            one.stop(20)
+            assert not one.alive
+
+
+async def ready(live: Live) -> tuple[int, str | None]:
+    async with live.session.get(live.url + "/health/ready") as response:
+        return response.status, (await response.json()).get("error", {}).get("code")
+
+
+async def codes(live: Live, calls: int) -> list[str | None]:
+    """What became of streams: None for a whole answer, else the one error that each ended with."""
+    streams = await asyncio.gather(*(live.stream_chat(max_tokens=TOKENS) for _ in range(calls)))
+    errors = [[event["error"]["code"] for event in events if "error" in event] for events in streams]
+    assert all(len(one) <= 1 for one in errors)
+    return [one[0] if one else None for one in errors]
+
+
+async def test_with_the_only_executor_standing_still_all_get_one_error_and_readiness_turns(
+    pool: ThreadPoolExecutor,
+) -> None:
+    go = threading.Event()
+    async with machine(1) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
+        assert await ready(live) == (200, None)
+        made.pipelines[0].fault = go
+        try:
+            assert await codes(live, 3) == ["executor_failed"] * 3
+            assert await ready(live) == (503, "no_executor")
+            await asyncio.wait_for(made.dispatcher.death(), 20)
+            status, reply = await live.post("/v1/chat/completions", chat_body())
+            assert (status, reply["error"]["code"]) == (503, "executor_failed")
+        finally:
+            go.set()  # it wakes up, and finds that it is to end
+
+
+async def test_what_the_one_had_not_begun_another_executor_serves(pool: ThreadPoolExecutor) -> None:
+    go = threading.Event()
+    async with machine(2) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
+        made.pipelines[0].fault = go
+        try:
+            found = await codes(live, 6)
+            assert sorted(one or "" for one in found) == [""] * 5 + ["executor_failed"]
+            assert await ready(live) == (200, None)
+        finally:
+            go.set()
+
+
+async def test_what_a_woken_executor_says_changes_no_answer(pool: ThreadPoolExecutor) -> None:
+    go = threading.Event()
+    async with machine(2) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
+        made.pipelines[0].fault = go
+        try:
+            found = await codes(live, 2)
+        finally:
+            go.set()
+        assert sorted(one or "" for one in found) == ["", "executor_failed"]
+        while not any(isinstance(one, StepReport) and one.executor == 0 and one.step > 1 for one in made.reports):
+            await asyncio.sleep(0)
+        assert text_of(await live.stream_chat(max_tokens=TOKENS)) == "A" * TOKENS
+
+
+async def test_a_dead_executor_fails_its_requests_once(pool: ThreadPoolExecutor) -> None:
+    async with machine(1) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
+        made.pipelines[0].fault = RuntimeError("the device is lost")
+        assert await codes(live, 3) == ["executor_failed"] * 3
+        assert await ready(live) == (503, "no_executor")
