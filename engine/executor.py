@@ -7,7 +7,6 @@ thread, and its last word says so.
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 import time
@@ -35,15 +34,12 @@ log = logging.getLogger(__name__)
 class Executor:
     """A device's thread. Everything public may be called from any thread."""
 
-    def __init__(
-        self, info: ExecutorInfo, pipeline: Pipeline, deliver: Deliver, *, threads: int | None = None, niceness: int = 0
-    ) -> None:
-        """On a CPU, `threads` compute, and are nicer than the process by `niceness`, as in nice(1)."""
+    def __init__(self, info: ExecutorInfo, pipeline: Pipeline, deliver: Deliver, *, threads: int | None = None) -> None:
+        """On a CPU, `threads` compute."""
         self.info = info
         self._pipeline = pipeline
         self._deliver = deliver
         self._torch_threads = threads
-        self._niceness = niceness
         self._inbox: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._turns = 0
         self.beat = 0
@@ -81,10 +77,7 @@ class Executor:
 
     def _run(self) -> None:
         try:
-            # Inference mode, the current device, the number of CPU threads and niceness are each thread's own; OpenMP's
-            # helpers are born with this one's niceness.
-            if self._niceness:
-                os.nice(self._niceness)
+            # Inference mode, the current device and the number of CPU threads are each thread's own.
             if self._torch_threads is not None:
                 torch.set_num_threads(self._torch_threads)
             with torch.inference_mode():

@@ -200,13 +200,10 @@ def answer_all(connection: Connection[Any, Any], make: Callable[[], Worker]) -> 
 
 
 def _real_worker(setup: Setup) -> LengthWorker:
-    import torch  # here only: the trainer's process and the server's other parts start without
+    from server.process.devices import run_beside_executors  # with torch, which the trainer's process starts without
 
-    from server.process.devices import predictor_threads
-
-    embedder = load_embedder(setup.folder, setup.max_tokens)
-    torch.set_num_threads(predictor_threads(setup.device))
-    return LengthWorker(embedder, setup)
+    run_beside_executors(setup.device)
+    return LengthWorker(load_embedder(setup.folder, setup.max_tokens), setup)
 
 
 def _train(

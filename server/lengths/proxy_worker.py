@@ -54,10 +54,8 @@ def predict_by_proxy(connection: Connection[Any, Any], setup: Setup) -> None:
 
 
 def _worker(setup: Setup) -> ProxyWorker:
-    import torch  # in this process only
+    from models.proxy.store import load  # with torch, in this process only
+    from server.process.devices import run_beside_executors
 
-    from models.proxy.store import load
-    from server.process.devices import predictor_threads
-
-    torch.set_num_threads(predictor_threads(setup.device))
+    run_beside_executors(setup.device)
     return ProxyWorker(load(setup.forest).packed(), partial(load_embedder, setup.folder, setup.max_tokens))

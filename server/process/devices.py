@@ -31,6 +31,9 @@ SWAP_MEMORY_SHARE = 0.25
 PREDICTOR_THREADS = 4
 """At most: a short text's products are too small for more."""
 
+PREDICTOR_NICENESS = 10
+"""As in nice(1): a tenth of a core that an executor computes on, all of a core that is free."""
+
 
 def hush_transformers() -> None:
     """What it reports of a load ends in our own errors; its progress bars are for terminals."""
@@ -66,12 +69,17 @@ def threads(config: ServeConfig) -> int:
     return max(1, cores() // max(1, config.executors))
 
 
-def predictor_threads(device: str) -> int:
-    """CPU threads of the process that predicts lengths, for a --device: one where executors compute on the same cores,
-    a quarter of the cores beside GPUs."""
-    if device == "cpu" or not torch.cuda.is_available():
-        return 1
-    return max(1, min(PREDICTOR_THREADS, cores() // 4))
+def run_beside_executors(device: str) -> None:
+    """Set this process, which predicts lengths, to the threads and the niceness that executors on a --device leave it.
+
+    Beside GPUs it has a quarter of the cores. Where executors compute on the same cores it has one thread, and gives
+    way to theirs: what is predicted late is of use still, but a step waits for the slowest of its threads.
+    """
+    if device != "cpu" and torch.cuda.is_available():
+        torch.set_num_threads(max(1, min(PREDICTOR_THREADS, cores() // 4)))
+        return
+    torch.set_num_threads(1)
+    os.nice(PREDICTOR_NICENESS)
 
 
 def context_length(config: ServeConfig, model: LoadedModel) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 
 import torch
@@ -21,13 +20,9 @@ from engine.sampling.grammar import Grammars
 from models.network.loader import LoadedModel, LoadError
 from models.text import Text
 from server.cli.config import ServeConfig
-from server.lengths.predictors import KINDS, length_of
 from server.process.devices import capacity_tokens, context_length, require_room, threads
 
 log = logging.getLogger(__name__)
-
-NICENESS = 10
-"""As in nice(1): who competes for a core with a thread of this has nine tenths of it."""
 
 
 def build_executor(
@@ -56,14 +51,7 @@ def build_executor(
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
     if model.device.type == "cuda":
         return Executor(info, pipeline, deliver)
-    return Executor(info, pipeline, deliver, threads=threads(config), niceness=niceness(config))
-
-
-def niceness(config: ServeConfig) -> int:
-    """By how much threads that compute on a CPU give way to the process that predicts lengths beside them: a step waits
-    for the slowest of its threads, so sharing a core costs it more than to let a prediction be done with."""
-    beside = length_of(config) in KINDS and sys.platform == "linux"  # elsewhere, niceness is a process's
-    return NICENESS if beside else 0
+    return Executor(info, pipeline, deliver, threads=threads(config))
 
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import cast
@@ -101,11 +99,11 @@ class ScriptedPipeline:
 class Bench:
     """An executor on a scripted pipeline, and what it reports."""
 
-    def __init__(self, niceness: int = 0) -> None:
+    def __init__(self) -> None:
         self.pipeline = ScriptedPipeline()
         self.reports: queue.Queue[Report] = queue.Queue()
         info = ExecutorInfo(3, "cpu", capacity_tokens=100, max_rows=4, context_length=50)
-        self.executor = Executor(info, cast(Pipeline, self.pipeline), self.reports.put, niceness=niceness)
+        self.executor = Executor(info, cast(Pipeline, self.pipeline), self.reports.put)
 
     def alive(self) -> bool:
         return self.executor.alive
@@ -183,21 +181,6 @@ def test_gradients_are_off_in_the_thread(bench: Bench) -> None:
     bench.executor.post(Admit((spec(0, 1),)))
     bench.step()
     assert bench.pipeline.modes == {True}
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="niceness is a thread's on Linux only")
-@pytest.mark.parametrize("niceness", [0, 7])
-def test_its_thread_is_nicer_than_its_process_as_it_is_told(niceness: int) -> None:
-    bench = Bench(niceness)
-    levels: list[int] = []
-    bench.pipeline.during_turn = lambda: levels.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    bench.executor.start()
-    bench.executor.post(Admit((spec(0, 1),)))
-    bench.step()
-    bench.executor.stop(PATIENCE)
-    assert levels == [min(19, own + niceness)]
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
 def test_stopping_ends_the_thread_after_the_turn_under_way(bench: Bench) -> None:

@@ -24,6 +24,7 @@ from scheduler.length.learning import ServedRow
 from server.lengths import process as length_process
 from server.lengths.process import PredictorProcess, ProcessFailed
 from server.lengths.worker import LengthWorker, Setup, Swap, embed
+from server.process.devices import PREDICTOR_NICENESS
 from tests.models import tiny_embedder
 from tests.scheduler.length.examples import linear
 from tests.server.lengths import light_predictor
@@ -101,11 +102,17 @@ def test_what_goes_wrong_in_a_batch_is_its_answer(setup: Setup) -> None:
     assert reply.error == "ZeroDivisionError: division by zero"
 
 
-async def test_a_real_embedder_works_in_the_process(setup: Setup, tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_a_real_embedder_works_in_the_process_and_gives_way(
+    setup: Setup, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
     process = PredictorProcess(replace(setup, folder=folder))
     try:
         await process.start()
+        (child,) = (one for one in multiprocessing.active_children() if one.name == "_predict")
+        assert child.pid is not None
+        own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, child.pid))
+        assert its == min(19, own + PREDICTOR_NICENESS)
         features = [one.features for one in await process.estimate(QUERIES)]
     finally:
         process.close()

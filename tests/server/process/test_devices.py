@@ -10,7 +10,12 @@ import torch
 
 from models.network.loader import LoadError
 from server.cli.config import ServeConfig
-from server.process.devices import cuda_devices, predictor_threads, require_room, swap_bytes, threads
+from server.process.devices import (
+    cuda_devices,
+    require_room,
+    swap_bytes,
+    threads,
+)
 
 
 @pytest.fixture
