@@ -51,7 +51,7 @@ def run_bench(args: argparse.Namespace) -> int:
 def _print(done: Benchmark, what: BenchOptions) -> None:
     rate = what.arrivals.rate if what.arrivals and what.arrivals.ramp is None else math.inf
     shown = None if math.isinf(rate) else rate
-    Console().print(report.table(done.figures, done.run.client, what.max_concurrency, shown))
+    Console().print(report.table(done.figures, done.run.client, what.max_concurrency, shown, what.num_warmups))
     errors = Console(stderr=True)
     if done.run.interrupted:
         ended, planned = len(done.run.outcomes), done.run.planned
@@ -91,6 +91,7 @@ def _setting(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> d
         "base_url": what.target.base_url,
         "dataset_name": " ".join(args.mix) if args.mix else args.dataset_name or "builtin",
         "seed": what.seed,
+        "num_warmups": what.num_warmups,
         "request_rate": _rate(args),
         "burstiness": args.burstiness,
         "max_concurrency": what.max_concurrency,

@@ -17,11 +17,11 @@ from loadgen.client.outcome import Outcome
 MAX_ERRORS = 10
 
 
-def table(figures: Figures, client: ClientLoad, max_concurrency: int | None, rate: float | None) -> Table:
+def table(figures: Figures, client: ClientLoad, max_concurrency: int | None, rate: float | None, warmups: int) -> Table:
     """Two columns: what, how much. `rate` is None when arrivals have no one rate."""
     result = Table("", "", title="Serving Benchmark Result", show_header=False, title_style="bold")
     result.columns[1].justify = "right"
-    for line in _counts(figures, max_concurrency, rate):
+    for line in _counts(figures, max_concurrency, rate, warmups):
         result.add_row(*line)
     for name in figures.distributions:
         result.add_section()
@@ -36,11 +36,14 @@ def table(figures: Figures, client: ClientLoad, max_concurrency: int | None, rat
     return result
 
 
-def _counts(figures: Figures, max_concurrency: int | None, rate: float | None) -> Iterator[tuple[str, str]]:
+def _counts(
+    figures: Figures, max_concurrency: int | None, rate: float | None, warmups: int
+) -> Iterator[tuple[str, str]]:
     yield "Successful requests:", str(figures.completed)
     yield "Failed requests:", str(figures.failed)
     yield "Rejected requests:", str(figures.rejected)
     yield "Cancelled requests:", str(figures.cancelled)
+    yield "Warm-up requests (not counted):", str(warmups)
     if max_concurrency is not None:
         yield "Maximum request concurrency:", str(max_concurrency)
     if rate is not None:

@@ -62,6 +62,7 @@ def document(comparison: Comparison, setting: Setting) -> dict[str, object]:
         "seed": plan.seed,
         "rounds": plan.rounds,
         "rounds_finished": {one.name: comparison.rounds_finished(one) for one in plan.contestants},
+        "num_warmups": plan.num_warmups,
         "interrupted": comparison.interrupted,
         "baseline": plan.baseline,
         "contestants": [_contestant(comparison, one) for one in plan.contestants],

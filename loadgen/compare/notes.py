@@ -42,6 +42,7 @@ def remarks(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
         f"{decided} made here, about {_rounded(decided * chance(rounds))} would be apart by chance alone. "
         "More rounds (--rounds) make that rarer."
     )
+    yield warm_up(comparison.plan.num_warmups)
     yield (
         "Every round plays the same requests at the same times: the spread shows how much runs of one trace differ, "
         "not how much traces do. Another --seed is another trace."
@@ -56,6 +57,14 @@ def _judged_rounds(comparison: Comparison) -> int:
     """The fewest rounds on which a verdict rests; as many as planned where there is none."""
     finished = [comparison.rounds_finished(one) for one in comparison.plan.contestants]
     return min((count for count in finished if count >= LEAST_ROUNDS), default=comparison.plan.rounds)
+
+
+def warm_up(requests: int) -> str:
+    """How servers were warmed up, given the requests for that in each turn."""
+    if not requests:
+        return "No server was warmed up (--num-warmups 0): what is slow at first is part of the figures."
+    sent = "1 request" if requests == 1 else f"{requests} requests"
+    return f"Each server was warmed up with {sent} before each of its turns, which the figures leave out."
 
 
 def _planned(comparison: Comparison) -> int:

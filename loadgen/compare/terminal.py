@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.compare.document import all_verdicts
+from loadgen.compare.notes import warm_up
 from loadgen.compare.plan import Point
 from loadgen.compare.quantities import Quantity, quantity
 from loadgen.compare.record import Comparison
@@ -20,7 +21,8 @@ SHOWN = ("request_throughput", "mean_jct_ms", "p99_jct_ms", "mean_ttft_ms")
 
 def summary(comparison: Comparison) -> RenderableType:
     """The figures that matter most; the report has the others."""
-    return Group(*(_table(comparison, point) for point in comparison.plan.points), *_verdicts(comparison))
+    tables = (_table(comparison, point) for point in comparison.plan.points)
+    return Group(*tables, Text(warm_up(comparison.plan.num_warmups)), *_verdicts(comparison))
 
 
 def _table(comparison: Comparison, point: Point) -> Table:

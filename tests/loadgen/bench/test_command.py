@@ -53,7 +53,7 @@ async def test_our_own_server_from_end_to_end(live_url: str, tmp_path: Path) -> 
     assert (saved["model_id"], saved["k"], saved["num_prompts"], saved["interrupted"]) == ("tiny", "v", 6, False)
     # The workload says how many tokens there are; ignore_eos comes with it.
     assert (saved["input_lens"], saved["output_lens"], saved["uncounted"]) == ([8] * 6, [6] * 6, 0)
-    assert (saved["total_input_tokens"], saved["total_output_tokens"]) == (48, 36)
+    assert (saved["total_input_tokens"], saved["total_output_tokens"], saved["num_warmups"]) == (48, 36, 1)
     assert saved["request_goodput"] == saved["request_throughput"] == pytest.approx(6 / saved["duration"])
     assert 0 < saved["mean_ttft_ms"] <= saved["mean_e2el_ms"] <= saved["mean_jct_ms"]
     assert saved["p99_tpot_ms"] > 0 and 0 < saved["jain_fairness_index"] <= 1
@@ -61,6 +61,7 @@ async def test_our_own_server_from_end_to_end(live_url: str, tmp_path: Path) -> 
     assert saved["client_cpu_percent"] > 0
     table = shown(out)
     assert (table["Successful requests:"], table["Total generated tokens:"]) == ("6", "36")
+    assert table["Warm-up requests (not counted):"] == "1"
     assert table["P99 TTFT (ms):"] == f"{saved['p99_ttft_ms']:.2f}"
 
 
@@ -105,6 +106,7 @@ async def test_what_did_not_complete_is_counted_apart_and_told() -> None:
     table = shown(out)
     counts = [table[f"{kind} requests:"] for kind in ("Successful", "Failed", "Rejected", "Cancelled")]
     assert counts == ["2", "1", "1", "0"]
+    assert table["Warm-up requests (not counted):"] == "0"
     assert "1 x http: status 429: full" in err and "1 x closed: the server closed the connection" in err
 
 

@@ -80,6 +80,7 @@ async def test_two_strategies_from_end_to_end(tiny_folder: Path, tmp_path: Path)
     assert {path.name for path in (folder / "logs").iterdir()} == logs
     assert "a-key-of-the" not in (folder / "report.json").read_text() + (folder / "report.html").read_text()
     assert "vs against baton-pd, 50 requests/s, mean JCT: " in out
+    assert held["num_warmups"] == 1 and "warmed up with 1 request before each of its turns" in out
     assert servers_of(model) == []
 
 

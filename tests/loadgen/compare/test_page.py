@@ -86,6 +86,19 @@ def test_it_names_the_machine_versions_seed_flags_and_commands() -> None:
     assert "lengthwise serve 'tiny model' --strategy magnus" in said
 
 
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        (4, "Each server was warmed up with 4 requests before each of its turns, which the figures leave out."),
+        (0, "No server was warmed up (--num-warmups 0): what is slow at first is part of the figures."),
+    ],
+)
+def test_it_tells_how_servers_were_warmed_up(requests: int, expected: str) -> None:
+    held = comparison(APART)
+    warmed = replace(held, plan=replace(held.plan, num_warmups=requests))
+    assert expected in read(warmed).said
+
+
 def test_overlapping_rounds_are_never_called_different() -> None:
     said = read(comparison(EQUAL)).said
     assert "no difference shown (rounds overlap)" in said

@@ -61,13 +61,23 @@ def test_rows_that_wait_take_a_quarter_of_free_memory_4_gib_at_most(machine: pyt
 
 
 def test_lengths_are_predicted_by_cores_that_no_executor_needs(machine: pytest.MonkeyPatch) -> None:
-    assert (predictor_threads("auto"), predictor_threads("cuda"), predictor_threads("cpu")) == (4, 4, 1)
+    given: list[tuple[str, int]] = []
+    machine.setattr("torch.set_num_threads", lambda count: given.append(("threads", count)))
+    machine.setattr("os.nice", lambda level: given.append(("nice", level)))
+
+    def leave(device: str) -> list[tuple[str, int]]:
+        given.clear()
+        run_beside_executors(device)
+        return list(given)
+
+    alone = [("threads", 1), ("nice", PREDICTOR_NICENESS)]
+    assert (leave("auto"), leave("cuda"), leave("cpu")) == ([("threads", 4)], [("threads", 4)], alone)
     machine.setattr("os.sched_getaffinity", lambda pid: {0, 1})
-    assert predictor_threads("auto") == 1
+    assert leave("auto") == [("threads", 1)]
     machine.setattr("os.sched_getaffinity", lambda pid: set(range(9)))
-    assert predictor_threads("auto") == 2
+    assert leave("auto") == [("threads", 2)]
     machine.setattr("torch.cuda.is_available", lambda: False)
-    assert predictor_threads("auto") == 1
+    assert leave("auto") == alone
 
 
 @pytest.fixture
