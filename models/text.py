@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -70,6 +71,12 @@ class Text:
             return "tools" in meta.find_undeclared_variables(Environment().parse(self._template))
         except TemplateError:  # it is written in an extension of jinja, or wrong, which its use will tell
             return "tools" in self._template
+
+    def warm_up(self) -> None:
+        """Compile the chat template and encode a text, which takes longer the first time."""
+        self.encode("a")
+        with suppress(TextError):  # there may be no template, or one that takes other conversations only
+            self.encode_chat([{"role": "user", "content": "a"}])
 
     def to_json(self) -> str:
         """The tokenizer in the format of the tokenizers library, without padding and truncation."""

@@ -103,6 +103,11 @@ class PredictorContext:
     """Whether the model computes where the predictor does."""
 
 
+def cache_size(config: ServeConfig, kind: Kind) -> int:
+    """Prompts that the length cache holds; 0 where there is none."""
+    return kind.cache_size if config.length_cache_size is None else config.length_cache_size
+
+
 @dataclass(frozen=True, slots=True)
 class Predictor:
     """What predicts, on its way to be ready."""
@@ -129,7 +134,7 @@ async def opened_predictor(
     path = kind.path(default_cache(), config.model)
     setup = Setup(config.embedder, folder, config.embedder_max_tokens, path, niceness=niceness, device=config.device)
     process = PredictorProcess(setup, work or kind.work)
-    started = asyncio.create_task(process.start(), name="length predictor")
+    started = asyncio.create_task(process.start(embeds=cache_size(config, kind) > 0), name="length predictor")
     try:
         yield Predictor(kind, process, started)
     finally:
@@ -168,7 +173,7 @@ async def _connected(
 ) -> Lengths:
     """The parts put together, and their loops started."""
     process, history = predictor.process, LengthHistory()
-    size = predictor.kind.cache_size if config.length_cache_size is None else config.length_cache_size
+    size = cache_size(config, predictor.kind)
     cache = LengthCache(size) if size else None
     cached = None if cache is None else CachedPredictor(process, process, cache)
     front = Front(

@@ -28,6 +28,14 @@ from server.lengths.worker import LengthWorker, Recall, Reply, Setup, Swap, Text
 
 log = logging.getLogger(__name__)
 
+WARM_UP_TEXT = "Say which of these words is the longest one, and why that is so. " * 4
+
+WARM_UP = (
+    (LengthQuery("", WARM_UP_TEXT, 64, 1),),
+    tuple(LengthQuery(WARM_UP_TEXT, WARM_UP_TEXT[: 32 * more], 8 * more, 1) for more in range(1, 9)),
+)
+"""Queries that are asked before any request: one alone, and a batch of short and long ones."""
+
 GOODBYE = 5.0
 """Seconds that a process has to end once nobody wants it any more."""
 
@@ -59,9 +67,13 @@ class PredictorProcess:
         self._connection: Connection[Any, Any] | None = None
         self._up = False  # whether the process has answered, and is not busy with loading any more
 
-    async def start(self) -> None:
-        """Return when it is ready. Raises ProcessFailed with the reason."""
-        await self._call(())
+    async def start(self, *, embeds: bool = False) -> None:
+        """Return when it is ready: it has loaded, and answered what takes longer at first than later, texts too where
+        the length cache `embeds` them. Raises ProcessFailed with the reason."""
+        for queries in WARM_UP:
+            await self._call(queries)
+        if embeds:
+            await self._call(Texts((WARM_UP_TEXT,)))
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query. Raises ProcessFailed."""

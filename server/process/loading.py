@@ -22,6 +22,7 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     hush_transformers()
     folder = Catalog().resolve(config.model)
     text = Text.load(folder, chat_template=_chat_template(config))
+    text.warm_up()
     models = _networks(config, folder)
     probe(models[0], text)
     return models, text

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.catalog.catalog import default_cache
 from server.lengths.process import answer_all
 from server.lengths.worker import LengthWorker, Setup
 
@@ -22,6 +23,20 @@ class FakeEmbedder:
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         self.calls.append(list(texts))
         return np.array([[len(text)] * 16 for text in texts], dtype=np.float32)
+
+
+class NotingEmbedder(FakeEmbedder):
+    """Notes how many texts it was given at a time, a line each, in the cache folder."""
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        with (default_cache() / "noted").open("a") as noted:
+            noted.write(f"{len(texts)}\n")
+        return super().encode(texts)
+
+
+def note(connection: Connection[Any, Any], setup: Setup) -> None:
+    """The same, where a test wants to know what it was asked."""
+    answer_all(connection, lambda: LengthWorker(NotingEmbedder(), setup))
 
 
 def predict(connection: Connection[Any, Any], setup: Setup) -> None:

@@ -106,6 +106,16 @@ async def test_without_a_forest_earlier_answers_are_the_guess_and_features_go_in
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize(("cache_size", "cached"), [(0, []), (8, ["1"])])
+async def test_serving_begins_when_the_predictor_is_warm(
+    config: ServeConfig, cache: Path, cache_size: int, cached: list[str]
+) -> None:
+    cache.mkdir()
+    async with lengths_of(replace(config, length_cache_size=cache_size), light_predictor.note):
+        # Instructions and user inputs: of a query alone, of a batch; and a text as the length cache has it embedded.
+        assert (cache / "noted").read_text().split() == ["2", "16", *cached]
+
+
 async def test_a_prediction_that_is_late_reaches_its_request_and_the_journal(
     config: ServeConfig, cache: Path, embedder: Path
 ) -> None:

@@ -11,8 +11,10 @@ import torch
 from models.network.loader import LoadError
 from server.cli.config import ServeConfig
 from server.process.devices import (
+    PREDICTOR_NICENESS,
     cuda_devices,
     require_room,
+    run_beside_executors,
     swap_bytes,
     threads,
 )
