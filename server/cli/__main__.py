@@ -1,4 +1,4 @@
-"""Lets `python -m server.cli` run the program."""
+"""The program `lengthwise`, run as a module."""
 
 import sys
 

@@ -85,8 +85,7 @@ class ServeConfig:
     )
     swap_space: float | None = option(
         None,
-        "host memory for keys and values of rows that wait, over all executors, in GiB; what does not fit is computed "
-        "again; default: 4, or a quarter of what is free where that is less",
+        "host memory for keys and values of rows that wait, in GiB; default: 4, or a quarter of what is free if less",
         low=0,
     )
     gpu_memory_utilization: float = option(

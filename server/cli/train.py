@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS, CatalogError
 
 TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary")
-"""As models.proxy_task has them, which would import torch; a test compares."""
+"""As models.proxy.task has them, which would import torch; a test compares."""
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -1,6 +1,6 @@
 """How wrong a simulated predictor must be to be as good as a paper's: sigma of its log-normal error.
 
-A prediction is the true length times exp(sigma·z + sigma²/2), as loadgen.simulated_prediction has it.
+A prediction is the true length times exp(sigma·z + sigma²/2), as loadgen.simulate.prediction has it.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def _validate(args: argparse.Namespace) -> list[Verdict]:
     if args.save_result is not None:
         result.prepare(args.save_result.parent)
     config = _config(args)
-    with ThreadPoolExecutor(1, "loader") as loader:  # see server.app: what computes here must be gone later
+    with ThreadPoolExecutor(1, "loader") as loader:  # see server.process.app: what computes here must be gone later
         engine = loader.submit(load_engine, config).result()
     verdicts = _verdicts(args, engine)
     table_console().print(table(verdicts))

@@ -117,7 +117,7 @@ def test_a_place_that_cannot_be_written_does_not_raise(tmp_path: Path, caplog: p
 def test_entries_survive_a_kill(path: Path) -> None:
     program = (
         "import sys, pathlib\n"
-        "from scheduler.journal import Journal\n"
+        "from scheduler.journal.writer import Journal\n"
         "from tests.scheduler.entries import request_entry\n"
         "journal = Journal(pathlib.Path(sys.argv[1]))\n"
         "journal.start()\n"

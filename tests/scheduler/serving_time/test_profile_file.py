@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_a_profile_is_read_without_importing_torch_or_an_optimizer(tmp_path: Path) -> None:
     path = write_profile(tmp_path, PROFILE)
     code = (
-        "import sys; from pathlib import Path; from scheduler.profile_store import read_profile\n"
+        "import sys; from pathlib import Path; from scheduler.serving_time.profile_file import read_profile\n"
         "print(read_profile(Path(sys.argv[1])).program, sorted({'torch', 'scipy', 'sklearn'} & set(sys.modules)))\n"
     )
     command = [sys.executable, "-c", code, str(path)]

@@ -62,6 +62,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "max_num_seqs": 3,
         "max_num_batched_tokens": 4,
         "kv_cache_memory": 0.5,
+        "swap_space": 1.25,
         "gpu_memory_utilization": 0.25,
         "strategy": "baton-pd",
         "prefill_ahead": 5,

@@ -203,6 +203,6 @@ async def test_a_process_that_cannot_work_says_why(setup: Setup) -> None:
 
 
 def test_the_trainers_process_starts_without_torch() -> None:
-    program = "import server.length_process, sys; print('torch' in sys.modules)"
+    program = "import server.lengths.process, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -100,7 +100,7 @@ def _about(engine: Engine) -> str:
 
 
 def _apart(work: Callable[[], T]) -> T:
-    """In a thread that ends, see server.app: what computes here must be gone later."""
+    """In a thread that ends, see server.process.app: what computes here must be gone later."""
     with ThreadPoolExecutor(1, "loader") as loader:
         return loader.submit(work).result()
 
