@@ -4,7 +4,7 @@ It measures how fast rows make tokens, and looks at what waits and at what execu
 decides nothing, and knows no strategy beyond the order in which its batcher tells what waits.
 
 The formula. Let v(R) be tokens that one row makes a second while R rows are held by executors, as measured of late
-(scheduler.wait_estimate.speed); reading prompts and waiting there for a slot are in it. Let R be the rows held now, r the mean of the
+(wait_estimate.speed); reading prompts and waiting there for a slot are in it. Let R be the rows held now, r the mean of the
 tokens that they are still expected to make, and g_j what each request j ahead in line is. One that has the requests
 1..k ahead of it is expected to start after
 
@@ -15,7 +15,7 @@ next of R rows ends, on the average. It then takes g / v(R) to answer. While not
 those whose place is below the number of free slots start at once, and share the executors with so many rows as there
 will be then.
 
-Tokens still to come are predicted where the request carries a prediction (scheduler.remaining_length), else the running mean
+Tokens still to come are predicted where the request carries a prediction (remaining_length), else the running mean
 of generated lengths, never more than a request may make. The estimate is as good as that; it knows no prompt lengths
 but those of the recent past, which are in v, and none of the requests that will come and overtake.
 """

@@ -1,6 +1,6 @@
 """A waiting line in which the cheapest request goes first, but no request waits much longer than in line.
 
-Cheap is what takes little of the device's time (scheduler.waiting.work). To age requests without a clock, and at whatever speed
+Cheap is what takes little of the device's time (waiting.work). To age requests without a clock, and at whatever speed
 the device works, waiting is counted in work too: S, the work of all requests that have been taken from the line. A
 request that came at S = s is promoted once
 
