@@ -1,12 +1,17 @@
-"""The rows of one order, and how far they have come together. Knows no tensor and no device."""
+"""The rows of one command, and how far they have come together. Knows no tensor and no device."""
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from engine.messages import RowId, Terms
+
+Rank: TypeAlias = tuple[int, int]
+"""(priority, number of the admission); the least is the best."""
 
 
 class Group:
-    """What closed batches need to know of their rows."""
+    """The state that the rows of a closed batch share."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms

@@ -1,76 +1,54 @@
-"""Rows that a device has but does not run yet, or no more: to be read, being read, waiting for a slot.
+"""Rows that a device has but does not run: to be read, waiting for a slot. Kept in order of rank.
 
-It keeps them in order of rank and takes them out; when they move on is decided above.
+When they move on is decided above.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from typing import Generic
 
-from engine.forward.prefill import Prefill
-from engine.kv.row_kv import RowKv
-from engine.messages import RowId
-from engine.row import Rank, Row
+from engine.device import RowT
+from engine.group import Rank
 
 
-@dataclass(order=True, slots=True)
-class Staged:
-    """A row out of the batch with its K and V: just prefilled, or taken out for lack of room."""
-
-    rank: Rank
-    row: Row = field(compare=False)
-    kv: RowKv = field(compare=False)
-
-
-class Queues:
-    """Each row is in one of its four places."""
+class Queues(Generic[RowT]):
+    """Each row is in one of three places, if it is here."""
 
     def __init__(self) -> None:
-        self.unread: list[list[Row]] = []
+        self.unread: list[list[RowT]] = []
         """Rows to prefill, those of one list together; the list with the best row first."""
-        self.prefill: Prefill | None = None
-        """The rows whose prompts are being read."""
-        self.staged: list[Staged] = []
-        """Rows to embed, best first."""
-        self.entering: list[Row] = []
+        self.staged: list[RowT] = []
+        """Rows to embed, best first; their K and V exist."""
+        self.entering: list[RowT] = []
         """Rows to enter by shape, best first."""
 
-    def __bool__(self) -> bool:
-        return bool(self.unread or self.prefill or self.staged or self.entering)
-
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[RowT]:
         for rows in self.unread:
             yield from rows
-        if self.prefill is not None:
-            yield from self.prefill.rows
-        yield from (staged.row for staged in self.staged)
+        yield from self.staged
         yield from self.entering
 
-    def read(self, rows: list[Row]) -> None:
+    def add_unread(self, rows: list[RowT]) -> None:
         """Let rows wait to be prefilled together."""
         if rows:
             bisect.insort(self.unread, rows, key=lambda group: group[0].rank)
 
-    def enter(self, row: Row) -> None:
+    def enter(self, row: RowT) -> None:
         """Let a row wait to enter by shape."""
-        bisect.insort(self.entering, row, key=lambda other: other.rank)
+        bisect.insort(self.entering, row, key=_rank)
 
-    def stage(self, row: Row, kv: RowKv) -> None:
+    def stage(self, row: RowT) -> None:
         """Let a row whose K and V exist wait for a slot."""
-        bisect.insort(self.staged, Staged(row.rank, row, kv))
+        bisect.insort(self.staged, row, key=_rank)
 
-    def kv_of(self, row: Row) -> RowKv | None:
-        """K and V of a row that waits for a slot; None for others, which have none."""
-        return next((staged.kv for staged in self.staged if staged.row is row), None)
-
-    def drop(self, row_id: RowId) -> None:
+    def drop(self, row: RowT) -> None:
         """Take a row out; does nothing when it is not here."""
-        self.unread = [left for rows in self.unread if (left := [row for row in rows if row.row_id != row_id])]
-        self.staged = [staged for staged in self.staged if staged.row.row_id != row_id]
-        self.entering = [row for row in self.entering if row.row_id != row_id]
-        if self.prefill is not None:
-            self.prefill.drop(row_id)
-            if not self.prefill.rows:
-                self.prefill = None
+        self.unread = [left for rows in self.unread if (left := [one for one in rows if one is not row])]
+        self.staged = [one for one in self.staged if one is not row]
+        self.entering = [one for one in self.entering if one is not row]
+
+
+def _rank(row: RowT) -> Rank:
+    return row.rank

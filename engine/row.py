@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.group import Group
+from engine.group import Group, Rank
+from engine.kv.row_kv import RowKv
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, SamplingParams, Terms, TokenLogprob
 from engine.sampling.grammar import Matcher
 from engine.sampling.repetition import RepetitionDetector
 from models.text import StopMatcher, Text, TextStream
-
-Rank: TypeAlias = tuple[int, int]
-"""(priority, number of the admission); the least is the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +46,8 @@ class Row:
         """Set anew whenever the row is admitted, as is its group."""
         self.group = Group(Terms())
         replayed = spec.sampling.replay_tokens is not None
+        self.kv: RowKv | None = None
+        """K and V outside the batch: just prefilled, or taken out."""
         self.matcher = None if replayed else matcher
         """Where the row is in its grammar; None when it has none."""
         self._ignored = end_token_ids if spec.sampling.ignore_eos else frozenset()
@@ -61,14 +60,32 @@ class Row:
         self._repetition = RepetitionDetector() if _may_be_ended_early(spec.sampling) else None
 
     @property
-    def kv_length(self) -> int:
+    def tokens(self) -> tuple[int, ...]:
+        """Prompt and generated tokens: what a prefill must read where there are no K and V."""
+        return (*self.prompt, *self.generated)
+
+    @property
+    def length(self) -> int:
+        """Tokens, prompt and generated."""
+        return len(self.prompt) + len(self.generated)
+
+    @property
+    def cached_tokens(self) -> int:
         """Tokens whose K and V exist: the newest token's are written by the next step."""
         return len(self.prompt) + max(0, len(self.generated) - 1)
 
     @property
-    def context(self) -> tuple[int, ...]:
-        """Tokens that a prefill must read: the prompt, and what was generated if its K and V are to be made again."""
-        return (*self.prompt, *self.generated)
+    def started(self) -> bool:
+        """Whether anything has been generated."""
+        return bool(self.generated)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log-probabilities of the prompt are asked for."""
+        return self.sampling.prompt_logprobs is not None
+
+    def drop_kv(self) -> None:
+        self.kv = None
 
     @property
     def last_token(self) -> int:

@@ -26,6 +26,13 @@ ALLOWED = {
 LIGHT = (
     "scheduler",
     "engine/messages.py",
+    "engine/device.py",
+    "engine/lifecycle.py",
+    "engine/row_table.py",
+    "engine/queues.py",
+    "engine/group.py",
+    "engine/similar.py",
+    "engine/kv/host_store.py",
     "engine/simulated",
     "engine/measure/timing.py",
     "models/network/quantization.py",

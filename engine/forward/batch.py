@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.forward.graphs import DecodeGraphs
 from engine.kv.arena import ArenaFull, KvArena
 from engine.kv.row_kv import RowKv
-from engine.messages import BatchShape, RowId, Tally
+from engine.messages import BatchShape, Tally
 from engine.row import Row
 from models.network.loader import LoadedModel
 
@@ -73,9 +73,6 @@ class RunningBatch:
         self.remove(row)
         return kv
 
-    def find(self, row_id: RowId) -> Row | None:
-        return next((row for row in self.rows if row.row_id == row_id), None)
-
     def step(self) -> Tensor:
         """One decode iteration; returns the logits (rows, vocab) of each row's next token.
 
@@ -105,11 +102,11 @@ class RunningBatch:
         Returns the logits (rows, vocab) of each row's next token, those of the new rows last. Raises ArenaFull unless
         the batch `admits` them. A step that fails leaves rows and arena as they were.
         """
-        lengths = [len(row.context) for row in joining]
+        lengths = [row.length for row in joining]
         self._make_room(len(joining), self.arena.window + max(lengths) - 1)
         width = self.arena.open(lengths)
         try:
-            logits = self._forward([*((row.last_token,) for row in self.rows), *(row.context for row in joining)])
+            logits = self._forward([*((row.last_token,) for row in self.rows), *(row.tokens for row in joining)])
         except BaseException:
             self.arena.close(width, len(joining))
             raise
@@ -132,14 +129,22 @@ class RunningBatch:
             tokens, positions, self.arena.mask(width), self.arena, (rows, torch.full_like(rows, width - 1))
         )
 
+    def can_step(self) -> bool:
+        """Whether some view of the budget holds one more column."""
+        return self.arena.window < self.arena.columns or self._next_view() is not None
+
     def _make_column(self) -> None:
         """Re-shape if need be, so that every row can have one more cell."""
         arena = self.arena
         if arena.window == arena.columns:
-            view = choose_view(arena.capacity_tokens, arena.max_rows, len(self), arena.window + 1, arena.window + 1)
+            view = self._next_view()
             if view is None:
                 raise ArenaFull(f"{len(self)} rows of up to {arena.window} tokens fill the budget")
             arena.reshape(*view)
+
+    def _next_view(self) -> tuple[int, int] | None:
+        arena, needed = self.arena, self.arena.window + 1
+        return choose_view(arena.capacity_tokens, arena.max_rows, len(self), needed, needed)
 
     def _make_room(self, rows: int, columns: int, *, lasting: bool = True) -> None:
         """Re-shape if need be, so that rows can join; `columns` is the window with them."""
@@ -187,7 +192,7 @@ class RunningBatch:
         assert len(self.rows) == self.arena.live
         for place, row in enumerate(self.rows):
             length = self.arena.lengths[place]
-            assert length >= row.kv_length if row.ended else length == row.kv_length, f"row {row.row_id}"
+            assert length >= row.cached_tokens if row.ended else length == row.cached_tokens, f"row {row.row_id}"
 
 
 def _padded(part: Sequence[int], width: int) -> list[int]:

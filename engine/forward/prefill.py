@@ -40,21 +40,18 @@ class Prefill:
 
     def __init__(self, model: LoadedModel, rows: Iterable[Row]) -> None:
         self._model = model
-        self.rows: list[Row] = sorted(rows, key=lambda row: -len(row.context))
+        self.rows: list[Row] = sorted(rows, key=lambda row: -row.length)
+        for row in self.rows:
+            row.prompt_logprobs = None  # what was read of its prompt before is read again
         self.tally = Tally()
         """What the latest chunk computed."""
-        self._contexts = [row.context for row in self.rows]  # what is read of each row
+        self._contexts = [row.tokens for row in self.rows]  # what is read of each row
         self._done = 0  # columns [0, done) are computed
         self._ended: list[Prefilled] = []  # by the latest chunk
         kv, count = model.kv, len(self.rows)
         layout = (kv.layers, count, kv.kv_heads, len(self._contexts[0]), kv.head_dim)
         self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
-
-    @property
-    def tokens(self) -> int:
-        """K and V held, in tokens."""
-        return self._keys.shape[1] * self._keys.shape[3]
 
     def advance(self, max_tokens: int) -> list[Prefilled]:
         """`launch` a chunk and `collect` what it brought."""

@@ -1,6 +1,6 @@
 """Where prefill runs: on a CUDA device in a stream of its own, beside decode steps; elsewhere here and now.
 
-What a lane has made may be used outside it once the lane is `done`: the host has then seen its work end.
+What the stream has made may be used outside it once it is `done`: the host has then seen its work end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PrefillStream:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """What is launched within belongs to the lane."""
+        """Launch in this stream what is computed within."""
         if self._stream is None:
             yield
             return
@@ -43,8 +43,8 @@ class PrefillStream:
         self._event = self._stream.record_event()
 
     def hand_over(self, *tensors: Tensor) -> None:
-        """Let the stream that decodes use what the lane has made: memory that is freed there must not be given to the
-        lane's next work before that use has ended.
+        """Let the stream that decodes use what this one has made: memory that is freed there must not be given to
+        this stream's next work before that use has ended.
         """
         if self._stream is not None:
             for tensor in tensors:

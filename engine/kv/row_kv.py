@@ -19,9 +19,13 @@ class RowKv:
     def length(self) -> int:
         return self.keys.shape[2]
 
-    def on_host(self) -> RowKv:
-        """The same in host memory."""
-        return self if not self.keys.is_cuda else RowKv(to_host(self.keys), to_host(self.values))
+    @property
+    def in_host_memory(self) -> bool:
+        return not self.keys.is_cuda
+
+    def to_host(self) -> RowKv:
+        """These K and V in host memory."""
+        return self if self.in_host_memory else RowKv(to_host(self.keys), to_host(self.values))
 
     @property
     def bytes(self) -> int:

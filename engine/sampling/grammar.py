@@ -21,6 +21,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
+from engine.device import RowFault
 from engine.messages import Grammar, GrammarKind
 from engine.sampling.grammar_bounds import require_bounds
 from engine.sampling.grammar_error import GrammarError as GrammarError
@@ -51,7 +52,7 @@ LONGEST_MESSAGE = 400
 """Characters of the library's complaint that a client is told."""
 
 
-class GrammarFault(RuntimeError):
+class GrammarFault(RowFault):
     """A row cannot go on in its grammar; the message is for the client."""
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.device import RowFault
 from engine.messages import SamplingParams, TokenLogprob
 from engine.row import Choice, Row
 from engine.sampling.grammar import GrammarFault
@@ -23,8 +24,13 @@ BLOCK = 256
 """Tokens whose probabilities are summed up at a time."""
 
 
-class NonFiniteLogits(ValueError):
+class NonFiniteLogits(RowFault):
     """The network computed NaN or infinity for a row."""
+
+    wipe = True
+
+    def __init__(self) -> None:
+        super().__init__("the model computed a value that is not a finite number")
 
 
 Unchosen: TypeAlias = NonFiniteLogits | GrammarFault

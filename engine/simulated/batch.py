@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from engine.messages import RowId, Tally
+from engine.messages import Tally
 from engine.simulated.row import SimulatedRow
 
 
@@ -31,7 +31,7 @@ class SimulatedBatch:
 
     def __init__(self, capacity_tokens: int, max_rows: int, headroom: int) -> None:
         self.capacity_tokens = capacity_tokens
-        self.rows: dict[RowId, SimulatedRow] = {}
+        self.rows: list[SimulatedRow] = []
         self.iterations = 0
         self._max_rows = max_rows
         self._headroom = headroom
@@ -79,15 +79,15 @@ class SimulatedBatch:
 
     def insert(self, row: SimulatedRow) -> None:
         """Let a row join; its columns are its own tokens only."""
-        row.since, row.offset = self.iterations, row.kv_length - self._opened
+        row.since, row.offset = self.iterations, row.cached_tokens - self._opened
         row.ends_at = self.iterations + row.total - row.generated
-        self.rows[row.row_id] = row
+        self.rows.append(row)
         self._bounds = None
 
     def remove(self, row: SimulatedRow) -> None:
         """Let a row leave, with what it has generated here."""
         self.settle(row)
-        del self.rows[row.row_id]
+        self.rows.remove(row)
         self._bounds = None
 
     def settle(self, row: SimulatedRow) -> None:
@@ -117,7 +117,7 @@ class SimulatedBatch:
     def enter(self, joining: Sequence[SimulatedRow]) -> None:
         """An iteration in which rows enter with their prompts: every row before them gets as many columns."""
         self.iterations += 1
-        self._opened += max(row.context for row in joining)
+        self._opened += max(row.length for row in joining)
         for row in joining:
             row.generated += 1
             self.insert(row)
@@ -127,7 +127,7 @@ class SimulatedBatch:
         if self._bounds is not None and self._bounds.next_end > self.iterations:
             return []
         self._bounds = None
-        ended = [row for row in self.rows.values() if row.told < row.total and row.ends_at <= self.iterations]
+        ended = [row for row in self.rows if row.reported < row.total and row.ends_at <= self.iterations]
         for row in ended:
             self.settle(row)
         return ended
@@ -145,8 +145,8 @@ class SimulatedBatch:
     @property
     def _found(self) -> Bounds:
         if self._bounds is None:
-            live = [row for row in self.rows.values() if row.ends_at > self.iterations]
-            farthest = max((row.offset for row in self.rows.values()), default=0)
-            own = sum(row.kv_length - row.since for row in live)
+            live = [row for row in self.rows if row.ends_at > self.iterations]
+            farthest = max((row.offset for row in self.rows), default=0)
+            own = sum(row.cached_tokens - row.since for row in live)
             self._bounds = Bounds(farthest, len(live), min((row.ends_at for row in live), default=0), own)
         return self._bounds

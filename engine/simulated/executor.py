@@ -10,13 +10,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.messages import Admit, Cancel, Deliver, ExecutorInfo, Order, Pause, Stop
+from engine.device import Action
+from engine.kv.host_store import HostStore
+from engine.lifecycle import Lifecycle
+from engine.messages import Admit, Cancel, Deliver, ExecutorInfo, Order, Pause, StepReport, Stop, Tally
 from engine.simulated.batch import SimulatedBatch
 from engine.simulated.cost import Cost
-from engine.simulated.outbox import Outbox
-from engine.simulated.pipeline import SimulatedPipeline
-from engine.simulated.store import SimulatedStore
-from engine.simulated.work import Kind, Work
+from engine.simulated.device import SimulatedDevice
+from engine.simulated.row import SimulatedRow
+from engine.simulated.work import Work
 
 HEADROOM = 32
 """Columns that must stay free when a row joins others, as on a real device."""
@@ -36,7 +38,7 @@ class Usage:
 
     def book(self, work: Work, rows: int, now: float) -> None:
         self.last = now
-        if work.kind is Kind.DECODE:
+        if work.action is Action.DECODE:
             self.decode += work.seconds
             self.row_decode += rows * work.seconds
         else:
@@ -56,7 +58,7 @@ class SimulatedExecutor:
         now: Callable[[], float],
         deliver: Deliver,
         *,
-        store: SimulatedStore | None = None,
+        store: HostStore[SimulatedRow] | None = None,
         max_prefill_tokens: int | None = None,
         headroom: int = HEADROOM,
     ) -> None:
@@ -71,7 +73,8 @@ class SimulatedExecutor:
         self._inbox: list[Order] = []
         batch = SimulatedBatch(info.capacity_tokens, info.max_rows, headroom)
         chunk = info.capacity_tokens * info.max_rows if max_prefill_tokens is None else max_prefill_tokens
-        self._pipeline = SimulatedPipeline(batch, cost, SimulatedStore() if store is None else store, chunk)
+        self._device = SimulatedDevice(batch, cost, chunk)
+        self._lifecycle = Lifecycle(self._device, HostStore() if store is None else store, chunk)
         self._work: Work | None = None
         self._began = 0.0
         self._turns = 0
@@ -101,24 +104,24 @@ class SimulatedExecutor:
 
     def check(self) -> None:
         """Assert that its books agree; for tests."""
-        self._pipeline.check()
+        self._lifecycle.check()
 
     def _can_wait(self, order: Order) -> bool:
         """Whether an order changes nothing before the work under way has ended anyway."""
-        return isinstance(order, Admit) and order.terms.closed and self._pipeline.closed
+        return isinstance(order, Admit) and order.terms.closed and self._lifecycle.closed
 
     def _end(self, work: Work) -> None:
         now = self._now()
-        self.usage.book(work, len(self._pipeline.batch), now)
+        self.usage.book(work, len(self._device.rows), now)
         self._turns += work.iterations
         self._work = None
-        self._pipeline.finish(work)
+        self._lifecycle.finish(work.action, work.iterations)
         self._report(work.seconds)
-        self.due = math.inf if self._pipeline.idle and not self._inbox else now
+        self.due = math.inf if self._lifecycle.idle and not self._inbox else now
 
     def _begin(self) -> None:
         self._take_orders()
-        self._work = self._pipeline.begin() if self.alive else None
+        self._work = self._next_work() if self.alive else None
         self._began = self._now()
         self.due = math.inf if self._work is None else self._began + self._work.seconds
         self._report(0.0)
@@ -131,17 +134,39 @@ class SimulatedExecutor:
     def _obey(self, order: Order) -> None:
         match order:
             case Admit(rows, terms):
-                self._pipeline.admit(rows, terms)
+                self._lifecycle.admit(rows, terms)
             case Pause(row_ids):
-                self._pipeline.pause(row_ids)
+                self._lifecycle.pause(row_ids)
             case Cancel(row_ids):
-                self._pipeline.cancel(row_ids)
+                self._lifecycle.cancel(row_ids)
             case Stop():
                 self.alive = False
 
+    def _next_work(self) -> Work | None:
+        """How long the next action takes; None when there is nothing to do."""
+        for _ in range(4 * self._lifecycle.row_count):  # every time that the rules say nothing, they move a row
+            action = self._lifecycle.next()
+            if action is not None:
+                return self._device.work(action, self._lifecycle.entering, self._lifecycle.iterations_to_look())
+        if self._lifecycle.row_count:
+            raise RuntimeError(f"a simulated device is stuck with {self._lifecycle.row_count} rows: a fault of ours")
+        return None
+
     def _report(self, seconds: float) -> None:
-        """Tell what there is to tell; mere figures wait until there is something else, or nothing left to do."""
-        outbox = self._pipeline.outbox
-        if outbox.urgent or (self._pipeline.idle and outbox.counted):
-            self._pipeline.outbox = Outbox()
-            self._deliver(outbox.report(self.info.index, self._turns, self._pipeline.shape(), seconds))
+        """Report what rows got; mere figures wait until there is something else, or nothing left to do."""
+        rows = self._lifecycle
+        handed_back = rows.take_handed_back()
+        if rows.updates or rows.begun or handed_back or (rows.idle and rows.tally != Tally()):
+            report = StepReport(
+                self.info.index,
+                self._turns,
+                tuple(rows.updates),
+                rows.shape(),
+                seconds,
+                begun=rows.begun,
+                handed_back=handed_back,
+                tally=rows.tally,
+                extracted=rows.extracted,
+            )
+            rows.clear()
+            self._deliver(report)

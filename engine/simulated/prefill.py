@@ -13,7 +13,7 @@ class SimulatedPrefill:
     """One group under way; rows whose prompts have been read leave it."""
 
     def __init__(self, rows: Iterable[SimulatedRow], max_tokens: int) -> None:
-        self.rows = sorted(rows, key=lambda row: -row.context)
+        self.rows = sorted(rows, key=lambda row: -row.length)
         self._max_tokens = max_tokens
         self._done = 0  # columns that have been read
 
@@ -27,9 +27,9 @@ class SimulatedPrefill:
         """Read the next chunk; returns the rows whose prompts ended in it, and what was computed."""
         begin, self._done = self._done, self._end
         end = self._done
-        read = sum(min(row.context, end) - begin for row in self.rows)
+        read = sum(min(row.length, end) - begin for row in self.rows)
         tally = Tally(prompt=read, pad=len(self.rows) * (end - begin) - read)
-        still = sum(row.context > end for row in self.rows)
+        still = sum(row.length > end for row in self.rows)
         ended = self.rows[still:]
         del self.rows[still:]
         return ended, tally
@@ -40,4 +40,4 @@ class SimulatedPrefill:
 
     @property
     def _end(self) -> int:
-        return min(self._done + max(1, self._max_tokens // len(self.rows)), self.rows[0].context)
+        return min(self._done + max(1, self._max_tokens // len(self.rows)), self.rows[0].length)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from engine.group import Group
-from engine.messages import FinishReason, RowId, RowSpec, RowUpdate
-
-Rank: TypeAlias = tuple[int, int]
-"""(priority, number of the admission); the least is the best."""
+from engine.group import Group, Rank
+from engine.messages import FinishReason, RowId, RowSpec, RowUpdate, Terms
 
 TOKEN = 0
-"""The id of every token generated here: nobody reads them, but they are counted."""
+"""The id of every token generated here: none is read, but they are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedKv:
+    """K and V of a row outside the batch."""
+
+    bytes: int
+    in_host_memory: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -20,11 +24,13 @@ class SimulatedRow:
     """One sequence. Rows compare by identity."""
 
     spec: RowSpec
-    rank: Rank
-    group: Group
+    rank: Rank = (0, 0)
+    group: Group = field(default_factory=lambda: Group(Terms()))
+    kv: SimulatedKv | None = None
+    setbacks: int = 0
     generated: int = 0
     """Tokens made so far; while the row runs, as of `since`."""
-    told: int = 0
+    reported: int = 0
     """Tokens reported so far."""
     since: int = 0
     """The batch's iteration at which it joined."""
@@ -32,8 +38,6 @@ class SimulatedRow:
     """Its columns less the columns that the batch had opened when it joined."""
     ends_at: int = 0
     """The batch's iteration that brings its last token."""
-    in_host_memory: bool = False
-    """Whether its K and V must be copied before it can run."""
     total: int = field(init=False)
     """Tokens that it will have generated at its end."""
 
@@ -47,22 +51,33 @@ class SimulatedRow:
         return self.spec.row_id
 
     @property
+    def started(self) -> bool:
+        return self.generated > 0
+
+    @property
     def ended(self) -> bool:
         return self.generated >= self.total
 
     @property
-    def context(self) -> int:
-        """Tokens to read before the next one can be generated."""
+    def length(self) -> int:
+        """Tokens, prompt and generated."""
         return len(self.spec.prompt) + self.generated
 
     @property
-    def kv_length(self) -> int:
-        """Tokens whose K and V are there once it has a token: all but the newest's."""
-        return self.context - 1
+    def cached_tokens(self) -> int:
+        """Tokens whose K and V exist once there is a generated token: all but the newest."""
+        return self.length - 1
 
-    def tell(self) -> RowUpdate:
-        """All that was not reported yet."""
-        count, self.told = self.generated - self.told, self.generated
+    @property
+    def scores_prompt(self) -> bool:
+        return self.spec.sampling.prompt_logprobs is not None
+
+    def drop_kv(self) -> None:
+        self.kv = None
+
+    def report(self) -> RowUpdate:
+        """All tokens that were not reported yet."""
+        count, self.reported = self.generated - self.reported, self.generated
         return RowUpdate(self.row_id, (TOKEN,) * count, finish_reason=self._finish_reason() if self.ended else None)
 
     def _finish_reason(self) -> FinishReason:

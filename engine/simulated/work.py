@@ -1,29 +1,24 @@
-"""A stretch of a simulated device's time in which nothing happens that anybody must know of before its end."""
+"""A stretch of a simulated device's time, before the end of which nothing has to be reported or decided."""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
+
+from engine.device import Action
 
 INSTANT = 1e-9
 """Seconds by which sums of times may differ from each other and still mean the same moment."""
-
-
-class Kind(StrEnum):
-    PREFILL = "prefill"
-    ENTER = "enter"
-    DECODE = "decode"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """A chunk of prefill, an entry by shape, or some decode iterations."""
 
-    kind: Kind
+    action: Action
     iterations: int
-    """What can be told apart in it: an order that arrives meanwhile waits for the end of the one under way."""
+    """What can be told apart in it: a command that arrives meanwhile waits for the end of the one under way."""
     lasts: Callable[[int], float]
     """Seconds of the first so many iterations."""
 

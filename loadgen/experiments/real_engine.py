@@ -14,6 +14,7 @@ import uvloop
 from engine.executor import Executor
 from engine.kv.host_store import HostStore
 from engine.messages import Stop
+from engine.row import Row
 from loadgen.experiments.relay import Relay
 from models.catalog.catalog import default_cache
 from models.network.loader import LoadedModel
@@ -76,7 +77,7 @@ class Rig:
 @contextmanager
 def new_executors(engine: Engine) -> Iterator[Rig]:
     """Not started, and stopped on leaving if they were."""
-    store = HostStore(swap_bytes(engine.config))
+    store: HostStore[Row] = HostStore(swap_bytes(engine.config))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         relay = Relay(runner.get_loop())
         with ThreadPoolExecutor(1, "builder") as builder:

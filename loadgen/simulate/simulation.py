@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from engine.kv.host_store import HostStore
 from engine.messages import ExecutorInfo, Report, RowUpdate, SamplingParams, StepReport, Tally
 from engine.simulated.cost import Cost
 from engine.simulated.executor import SimulatedExecutor, Usage
-from engine.simulated.store import SimulatedStore
+from engine.simulated.row import SimulatedRow
 from loadgen.simulate.prediction import Predict, told
 from loadgen.simulate.virtual_clock import VirtualClock
 from loadgen.workload.lengths import Lengths
@@ -164,7 +165,7 @@ class _Simulator:
     ) -> None:
         self._clock = VirtualClock()
         self._batcher = parts.batcher
-        store = SimulatedStore()
+        store: HostStore[SimulatedRow] = HostStore()
         self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
         self._dispatcher = Dispatcher(parts, self._executors, self._clock)
         self._trace = trace
@@ -193,7 +194,7 @@ class _Simulator:
             tuple(_worker_record(executor.usage, tally) for executor, tally in workers),
         )
 
-    def _executor(self, index: int, machine: Machine, store: SimulatedStore) -> SimulatedExecutor:
+    def _executor(self, index: int, machine: Machine, store: HostStore[SimulatedRow]) -> SimulatedExecutor:
         info = ExecutorInfo(index, "simulated", machine.capacity_tokens, machine.max_num_seqs, machine.longest)
         return SimulatedExecutor(
             info,

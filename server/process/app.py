@@ -15,6 +15,7 @@ from pathlib import Path
 from engine.executor import Executor
 from engine.kv.host_store import HostStore
 from engine.messages import Deliver, Report, Stop
+from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.catalog.catalog import Catalog, default_cache
 from models.network.loader import LoadedModel
@@ -97,7 +98,7 @@ class _Loaded:
     text: Text
     model: LoadedModel
     executors: tuple[Executor, ...]
-    store: HostStore
+    store: HostStore[Row]
     grammars: Grammars
     conditions: str
     """Under which the executors run."""
@@ -136,7 +137,7 @@ def _scene(config: ServeConfig, service: Service, dispatcher: Dispatcher) -> Sce
 
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
     models, text = load_models(config)
-    store = HostStore(swap_bytes(config))
+    store: HostStore[Row] = HostStore(swap_bytes(config))
     grammars = Grammars(text, models[0].vocab_size, models[0].end_token_ids)
     grammars.prepare()
     executors = [

@@ -16,6 +16,7 @@ from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.messages import Deliver, ExecutorInfo
 from engine.pipeline import Pipeline
+from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.network.loader import LoadedModel, LoadError
 from models.text import Text
@@ -30,7 +31,7 @@ def build_executor(
     index: int,
     model: LoadedModel,
     text: Text,
-    store: HostStore,
+    store: HostStore[Row],
     deliver: Deliver,
     grammars: Grammars | None = None,
 ) -> Executor:

@@ -7,7 +7,7 @@ import math
 import pytest
 from torch import Tensor
 
-from engine import pipeline as pipeline_module
+from engine.forward import device as device_module
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
 from engine.messages import FinishReason, RowId, RowUpdate
@@ -124,7 +124,7 @@ def test_a_group_for_which_there_is_no_memory_fails_alone(
                 raise MemoryError
             super().__init__(model, rows)
 
-    monkeypatch.setattr(pipeline_module, "Prefill", Hungry)
+    monkeypatch.setattr(device_module, "Prefill", Hungry)
     pipeline = pipeline_of(tiny_model, tiny_text)
     for group in ([0], [1, 2], [3]):
         pipeline.admit([SPECS[row_id] for row_id in group])

@@ -192,10 +192,10 @@ def test_half_a_character_at_the_end_is_left_out_but_its_token_counts(tiny_text:
 
 def test_the_newest_token_has_no_keys_and_values_yet(tiny_text: Text, ids: dict[str, int]) -> None:
     row = row_of(tiny_text, prompt=(5, 6, 7))
-    lengths = [(row.step, row.kv_length)]
+    lengths = [(row.step, row.cached_tokens)]
     for letter in "ab":
         row.accept(Choice(ids[letter]))
-        lengths.append((row.step, row.kv_length))
+        lengths.append((row.step, row.cached_tokens))
     assert lengths == [(0, 3), (1, 3), (2, 4)]
     assert row.last_token == ids["b"]
 

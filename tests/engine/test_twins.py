@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 import pytest
 
-from engine.messages import Entry, RowId, RowSpec, Terms
+from engine.device import OutOfMemoryError
+from engine.messages import Cause, Entry, HandedBack, RowId, RowSpec, RowUpdate, Terms
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import spec
-from tests.engine.twins import Engine, MakeTwin, Simulated, Twin
+from tests.engine.twins import AnyTwin, MakeTwin, engine_twin, simulated_twin
 
 CLOSED = Terms(closed=True)
 SHAPE = Terms(entry=Entry.SHAPE)
@@ -19,7 +22,7 @@ SHAPE = Terms(entry=Entry.SHAPE)
 
 @pytest.fixture(params=["engine", "simulated"])
 def make(request: pytest.FixtureRequest, tiny_model: LoadedModel, tiny_text: Text) -> MakeTwin:
-    return partial(Engine, tiny_model, tiny_text) if request.param == "engine" else Simulated
+    return partial(engine_twin, tiny_model, tiny_text) if request.param == "engine" else simulated_twin
 
 
 def test_a_closed_batch_that_fills_the_device_runs_whole(make: MakeTwin) -> None:
@@ -38,7 +41,7 @@ def ranked(row_id: RowId, priority: int, length: int, max_tokens: int) -> RowSpe
     return replace(spec(row_id, length, max_tokens), priority=priority)
 
 
-def ended(twin: Twin, count: int = 1) -> tuple[list[RowId], list[list[RowId]]]:
+def ended(twin: AnyTwin, count: int = 1) -> tuple[list[RowId], list[list[RowId]]]:
     """The next rows to end, and what runs after each step until then."""
     ends: list[RowId] = []
     steps: list[list[RowId]] = []
@@ -86,3 +89,110 @@ def test_a_row_in_host_memory_is_not_copied_in_to_make_way_at_once(make: MakeTwi
     twin.admit([ranked(row_id, 0, 10, 3) for row_id in (1, 2, 3)], SHAPE)
     assert ended(twin, 4)[0] == [1, 2, 3, 0]
     assert twin.left == {0: 2, 1: 1, 2: 1, 3: 1}
+
+
+# Rules that once differed
+
+
+def finish(twin: AnyTwin) -> list[RowUpdate]:
+    updates: list[RowUpdate] = []
+    for _ in range(500):
+        if twin.lifecycle.idle:
+            return updates
+        updates += twin.step()
+    raise AssertionError("it makes no progress")
+
+
+def lengths(updates: list[RowUpdate]) -> dict[RowId, int]:
+    """Tokens that each row got."""
+    counts: Counter[RowId] = Counter()
+    for update in updates:
+        counts[update.row_id] += len(update.token_ids)
+    return dict(counts)
+
+
+def test_a_closed_batch_and_a_scored_prompt_are_prefilled_though_rows_enter_by_shape(make: MakeTwin) -> None:
+    """There is nothing to enter into before a closed batch runs, and only prefill scores a prompt."""
+    twin = make(400, 4, 0)
+    twin.admit([spec(0, 5, 3), spec(1, 5, 3)], replace(SHAPE, closed=True))
+    twin.admit([spec(2, 5, 3, prompt_logprobs=0)], SHAPE)
+    updates = twin.step()
+    assert (twin.running, twin.lifecycle.shape().staged) == ([], 2)
+    updates += twin.step()
+    assert twin.running == [0, 1]
+    assert lengths(updates + finish(twin)) == dict.fromkeys(range(3), 3)
+
+
+def test_rows_that_outgrow_the_empty_device_fail_one_by_one_and_alike(make: MakeTwin) -> None:
+    twin = make(10, 4, 0)
+    twin.admit([spec(0, 20, 3)], Terms())
+    twin.admit([spec(1, 20, 3)], SHAPE)
+    twin.admit([spec(2, 4, 3)], Terms())
+    errors = {update.row_id: update.error for update in finish(twin) if update.error is not None}
+    assert errors == dict.fromkeys([0, 1], "the engine failed on this request (MemoryError)")
+
+
+def test_rows_taken_out_of_the_batch_are_reported(make: MakeTwin) -> None:
+    twin = make(40, 4, 0)
+    twin.admit([spec(0, 8, 20), spec(1, 8, 20)], Terms())
+    extracted: list[RowId] = []
+    while not twin.lifecycle.idle:
+        twin.step()
+        extracted += twin.lifecycle.extracted
+    assert extracted == [1]
+
+
+def test_a_row_for_which_host_memory_is_too_small_is_handed_back_to_be_read_again(make: MakeTwin) -> None:
+    twin = make(40, 4, 0, host_bytes=0)
+    specs = [spec(0, 8, 20), spec(1, 8, 20)]
+    twin.admit(specs, Terms())
+    while not (handed_back := twin.handed_back):
+        twin.step()
+    assert handed_back == [HandedBack((1,), Cause.OVERFLOW, dropped=(1,))]
+    twin.admit(specs[1:], Terms())
+    assert len([update for update in finish(twin) if update.finish_reason]) == 2
+
+
+def test_a_shortage_in_a_step_takes_the_rows_out_and_lowers_the_budget(
+    make: MakeTwin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = make(100, 4, 0)
+    twin.admit([spec(0, 8, 6), spec(1, 8, 6)], Terms())
+    updates = twin.step() + twin.step()
+
+    def refuse(iterations: int) -> NoReturn:
+        raise OutOfMemoryError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(twin.device, "step", refuse)
+        assert twin.step() == [] and twin.running == []
+    assert twin.device.capacity_tokens == 90
+    assert lengths(updates + finish(twin)) == {0: 6, 1: 6}
+
+
+def test_a_shortage_in_prefill_halves_the_group(make: MakeTwin, monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = make(100, 4, 0)
+    twin.admit([spec(row_id, 5, 2) for row_id in range(4)], Terms())
+
+    def refuse(rows: object) -> NoReturn:
+        raise OutOfMemoryError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(twin.device, "launch_chunk", refuse)
+        twin.step()
+    updates = twin.step()
+    assert [update.row_id for update in updates] == [0, 1]
+    assert lengths(updates + finish(twin)) == dict.fromkeys(range(4), 2)
+    assert twin.device.capacity_tokens == 100
+
+
+def test_a_row_that_is_admitted_again_has_its_new_priority(make: MakeTwin) -> None:
+    twin = make(100, 1, 0)
+    twin.admit([ranked(0, 1, 5, 9)], Terms())
+    twin.step()
+    twin.step()
+    twin.lifecycle.pause([0])
+    assert twin.handed_back == [HandedBack((0,), Cause.PAUSE)]
+    twin.admit([ranked(1, 1, 5, 9)], Terms())
+    twin.admit([ranked(0, 0, 5, 9)], Terms())
+    assert ended(twin, 2)[0] == [0, 1]

@@ -1,21 +1,24 @@
-"""The engine's device and the simulated one behind one face, for rules that must hold on both."""
+"""The rules of a row's life on the engine's device and on the simulated one, behind one face."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Protocol, TypeAlias
+from collections.abc import Iterable
+from typing import Generic, Protocol, TypeAlias
 
+from engine.device import RowT
 from engine.forward.batch import RunningBatch
+from engine.forward.device import TorchDevice
 from engine.kv.arena import KvArena
+from engine.kv.host_store import HostStore
+from engine.lifecycle import Lifecycle
 from engine.messages import HandedBack, RowId, RowSpec, RowUpdate, Terms
-from engine.pipeline import Pipeline
 from engine.row import Row
+from engine.sampling.grammar import Grammars
 from engine.simulated.batch import SimulatedBatch
-from engine.simulated.pipeline import SimulatedPipeline
+from engine.simulated.device import SimulatedDevice
 from engine.simulated.row import SimulatedRow
-from engine.simulated.store import SimulatedStore
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.simulated.device import STEADY
@@ -40,76 +43,53 @@ class _SimulatedBatch(SimulatedBatch):
         super().remove(row)
 
 
-class Twin(Protocol):
+class Twin(Generic[RowT]):
     """One device, moved on by hand."""
 
-    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None: ...
+    def __init__(self, lifecycle: Lifecycle[RowT], left: Counter[RowId]) -> None:
+        self.lifecycle = lifecycle
+        self.device = lifecycle._device
+        self.left = left
+        """How often each row has left the batch."""
+
+    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
+        self.lifecycle.admit(specs, terms)
 
     def step(self) -> list[RowUpdate]:
         """A chunk of prefill, or one decode iteration."""
-        ...
+        updates = self.lifecycle.turn()
+        self.lifecycle.check()
+        return updates
 
     @property
-    def running(self) -> list[RowId]: ...
-
-    left: Counter[RowId]
-    """How often each row has left the batch."""
+    def running(self) -> list[RowId]:
+        return sorted(row.row_id for row in self.device.rows)
 
     @property
     def handed_back(self) -> list[HandedBack]:
         """Since the last look."""
-        ...
+        return list(self.lifecycle.take_handed_back())
 
 
-class Engine:
-    def __init__(self, model: LoadedModel, text: Text, capacity: int, rows: int, headroom: int) -> None:
-        batch = _Batch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
-        self.left = batch.left = Counter()
-        self._pipeline = Pipeline(model, text, batch, max_prefill_tokens=CHUNK)
-
-    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
-        self._pipeline.admit(specs, terms)
-
-    def step(self) -> list[RowUpdate]:
-        updates = self._pipeline.turn()
-        self._pipeline.check()
-        return updates
-
-    @property
-    def running(self) -> list[RowId]:
-        return sorted(row.row_id for row in self._pipeline.batch.rows)
-
-    @property
-    def handed_back(self) -> list[HandedBack]:
-        return list(self._pipeline.take_handed_back())
+def engine_twin(
+    model: LoadedModel, text: Text, capacity: int, rows: int, headroom: int, host_bytes: float = math.inf
+) -> Twin[Row]:
+    batch = _Batch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
+    batch.left = Counter()
+    device = TorchDevice(model, text, batch, CHUNK, Grammars(text, model.vocab_size, model.end_token_ids))
+    return Twin(Lifecycle(device, HostStore(host_bytes), CHUNK), batch.left)
 
 
-class Simulated:
-    def __init__(self, capacity: int, rows: int, headroom: int) -> None:
-        batch = _SimulatedBatch(capacity, rows, headroom)
-        self.left = batch.left = Counter()
-        self._pipeline = SimulatedPipeline(batch, STEADY, SimulatedStore(), CHUNK)
-
-    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
-        self._pipeline.admit(specs, terms)
-
-    def step(self) -> list[RowUpdate]:
-        work = self._pipeline.begin()
-        if work is not None:
-            self._pipeline.finish(replace(work, iterations=1))
-        self._pipeline.check()
-        updates, self._pipeline.outbox.updates = self._pipeline.outbox.updates, []
-        return updates
-
-    @property
-    def running(self) -> list[RowId]:
-        return sorted(self._pipeline.batch.rows)
-
-    @property
-    def handed_back(self) -> list[HandedBack]:
-        handed_back, self._pipeline.outbox.handed_back = self._pipeline.outbox.handed_back, []
-        return handed_back
+def simulated_twin(capacity: int, rows: int, headroom: int, host_bytes: float = math.inf) -> Twin[SimulatedRow]:
+    batch = _SimulatedBatch(capacity, rows, headroom)
+    batch.left = Counter()
+    return Twin(Lifecycle(SimulatedDevice(batch, STEADY, CHUNK), HostStore(host_bytes), CHUNK), batch.left)
 
 
-MakeTwin: TypeAlias = Callable[[int, int, int], Twin]
-"""(capacity in tokens, rows, headroom in columns) -> a device."""
+AnyTwin: TypeAlias = Twin[Row] | Twin[SimulatedRow]
+
+
+class MakeTwin(Protocol):
+    """A device of so many tokens, rows and columns of headroom, beside so many bytes of host memory."""
+
+    def __call__(self, capacity: int, rows: int, headroom: int, host_bytes: float = ...) -> AnyTwin: ...

@@ -34,15 +34,16 @@ def kv_of(size: int) -> RowKv:
     return RowKv(*(torch.zeros((1, 1, size // 2, 1), dtype=torch.int8) for _ in range(2)))
 
 
-def kept(store: HostStore, row: Row, size: int) -> bool:
+def kept(store: HostStore[Row], row: Row, size: int) -> bool:
     """Whether a row's K and V found a place."""
     lent = store.lend(row, size)
-    store.keep(row, kv_of(size) if lent else None)
+    row.kv = kv_of(size) if lent else None
+    store.keep(row)
     return lent
 
 
 def test_the_worst_ranked_lose_theirs_first_and_only_to_a_better_one(tiny_text: Text) -> None:
-    store = HostStore(100)
+    store: HostStore[Row] = HostStore(100)
     rows = [ranked(tiny_text, row_id, priority) for row_id, priority in enumerate([2, 1, 1, 0, 3])]
     assert kept(store, rows[0], 40) and kept(store, rows[1], 40)
     assert not kept(store, rows[4], 40), "worse than all that are there"
@@ -55,7 +56,7 @@ def test_the_worst_ranked_lose_theirs_first_and_only_to_a_better_one(tiny_text: 
 
 
 def test_what_is_lent_counts_once_until_it_is_returned(tiny_text: Text) -> None:
-    store = HostStore(100)
+    store: HostStore[Row] = HostStore(100)
     row, other = ranked(tiny_text, 0, 1), ranked(tiny_text, 1, 0)
     assert store.lend(row, 60) and store.lend(row, 70) and store.bytes == 70
     assert not store.lend(other, 40), "what a row on an executor has cannot be taken from it"
@@ -70,7 +71,7 @@ class Scant(KvArena):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory (injected)")
 
 
-def answers(pipeline: Pipeline, store: HostStore, terms: Terms) -> tuple[dict[RowId, list[int]], list[Cause]]:
+def answers(pipeline: Pipeline, store: HostStore[Row], terms: Terms) -> tuple[dict[RowId, list[int]], list[Cause]]:
     """All tokens, rows that are handed back being admitted again at once, and why they were."""
     pipeline.admit(SPECS, terms)
     specs: dict[RowId, RowSpec] = {one.row_id: one for one in SPECS}
@@ -106,7 +107,7 @@ def answers(pipeline: Pipeline, store: HostStore, terms: Terms) -> tuple[dict[Ro
 def test_no_lack_of_host_memory_changes_an_answer(
     tiny_model: LoadedModel, tiny_text: Text, arena: type[KvArena], tokens: float, terms: Terms
 ) -> None:
-    store = HostStore(tokens * tiny_model.kv.bytes_per_token)
+    store: HostStore[Row] = HostStore(tokens * tiny_model.kv.bytes_per_token)
     batch = RunningBatch(tiny_model, arena(tiny_model.kv, 64, max_rows=4), headroom=0)
     pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=32, store=store)
     made, causes = answers(pipeline, store, terms)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.kv.host_store import HostStore
 from engine.messages import (
     EVERY_LENGTH,
     NO_LENGTH,
@@ -22,8 +23,7 @@ from engine.messages import (
     Stop,
     Terms,
 )
-from engine.simulated.pipeline import GLANCE
-from engine.simulated.store import SimulatedStore
+from engine.simulated.device import GLANCE
 from scheduler.serving_time.bilinear import Bilinear
 from tests.engine.simulated.device import Device, row
 
@@ -72,7 +72,7 @@ def test_a_cancelled_row_is_gone_at_the_next_iteration() -> None:
 
 
 def test_what_is_kept_of_a_row_can_be_cancelled() -> None:
-    store = SimulatedStore()
+    store = HostStore()
     device = Device(store=store)
     device.executor.post(Admit((row(1, 3, 20),), Terms(closed=True, iterations=2)))
     device.run()
@@ -169,7 +169,7 @@ class Client:
     """Sends orders at their times, and rows that are handed back to either device at once."""
 
     def __init__(self, cost: Bilinear, chunk: int) -> None:
-        store = SimulatedStore()
+        store = HostStore()
         self.devices = [
             Device(capacity=90, rows=5, cost=cost, headroom=4, store=store, max_prefill_tokens=chunk) for _ in range(2)
         ]

@@ -1,0 +1,189 @@
+"""The `Device` that the rules of a row's life (engine.lifecycle) stand on, and what they see of its rows. Torch-free.
+
+A device holds K and V and computes. Which rows it reads, takes in, runs and lets go is decided by the rules alone.
+engine.forward.device computes with torch; engine.simulated.device computes only how long that would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
+
+from engine.group import Group, Rank
+from engine.messages import BatchShape, RowId, RowSpec, RowUpdate, Tally
+
+
+class OutOfMemoryError(MemoryError):
+    """The device lacks the memory to compute what it was told to; its rows and their K and V are as they were."""
+
+
+class RowFault(RuntimeError):
+    """A row cannot go on; the message is for the client."""
+
+    wipe = False
+    """Whether its K and V may hold what is not a finite number."""
+
+
+class Kv(Protocol):
+    """K and V of one row outside the batch."""
+
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def in_host_memory(self) -> bool: ...
+
+
+class DeviceRow(Protocol):
+    """A row as the rules see it. Rows compare by identity."""
+
+    rank: Rank
+    group: Group
+    setbacks: int
+    """How often its prefill ran out of memory."""
+
+    @property
+    def row_id(self) -> RowId: ...
+    @property
+    def started(self) -> bool:
+        """Whether anything has been generated."""
+        ...
+
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def length(self) -> int:
+        """Tokens, prompt and generated."""
+        ...
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens whose K and V exist, once there is a generated token: all but the newest."""
+        ...
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log-probabilities of the prompt are asked for."""
+        ...
+
+    @property
+    def kv(self) -> Kv | None:
+        """K and V outside the batch; None while there are none, or the row runs."""
+        ...
+
+    def drop_kv(self) -> None: ...
+
+
+RowT = TypeVar("RowT", bound=DeviceRow)
+
+
+class Action(StrEnum):
+    """One step of a device."""
+
+    PREFILL = "prefill"
+    """A chunk of prefill."""
+    ENTER = "enter"
+    """Rows enter by shape, in the same step as those that run."""
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[RowT]):
+    """What was computed in a chunk of prefill, an entry by shape or a decode step."""
+
+    updates: Sequence[RowUpdate] = ()
+    failures: Sequence[tuple[Sequence[RowT], Exception]] = ()
+    """Rows that cannot go on, and why."""
+    tally: Tally = Tally()
+    read: Sequence[RowT] = ()
+    """Rows that a chunk of prefill has read to their end; their K and V are set."""
+
+
+class Device(Protocol[RowT]):
+    """K and V of the rows of one batch, and what computes them. Methods that compute may raise OutOfMemoryError."""
+
+    @property
+    def rows(self) -> Sequence[RowT]:
+        """The rows of the running batch."""
+        ...
+
+    @property
+    def prefilling(self) -> Sequence[RowT]:
+        """The rows of the prefill group under way."""
+        ...
+
+    @property
+    def capacity_tokens(self) -> int: ...
+    def shape(self, staged: int) -> BatchShape: ...
+    def new_row(self, spec: RowSpec) -> RowT: ...
+    def kv_bytes(self, row: RowT) -> int:
+        """Bytes that K and V of a row take outside the batch."""
+        ...
+
+    def fits(self, length: int, *, lasting: bool, beside: Collection[RowT] | None = None) -> bool:
+        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps.
+
+        `beside`: if only these of the rows that run were left.
+        """
+        ...
+
+    def admits(self, lengths: Sequence[int], *, beside: Collection[RowT] | None = None) -> bool:
+        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest."""
+        ...
+
+    def can_step(self) -> bool:
+        """Whether every running row can have one more token."""
+        ...
+
+    def insert(self, row: RowT, *, lasting: bool) -> None:
+        """Let a row join with its K and V, which are the batch's from then on."""
+        ...
+
+    def remove(self, row: RowT, *, wipe: bool) -> None:
+        """Let a running row leave; its memory is free at once."""
+        ...
+
+    def drop(self, row: RowT) -> None:
+        """Leave out a row that does not run, should its prompt be under way."""
+        ...
+
+    def save(self, row: RowT) -> bool:
+        """Put a row's K and V into host memory, for which a running row leaves the batch; False where that fails."""
+        ...
+
+    def fetch(self, row: RowT) -> None:
+        """Begin to copy K and V back from host memory, where that can be done beside the batch's steps."""
+        ...
+
+    def unreported(self, rows: Sequence[RowT]) -> Sequence[RowUpdate]:
+        """Tokens of these rows that no outcome has told."""
+        ...
+
+    def launch_chunk(self, rows: Sequence[RowT]) -> Tally:
+        """Begin a chunk of the group under way, else of a new one of these rows. A group that fails is gone."""
+        ...
+
+    def chunk_done(self) -> bool:
+        """Whether collecting the chunk under way would wait for nothing."""
+        ...
+
+    def collect_chunk(self) -> Outcome[RowT]:
+        """End the chunk under way: the rows that it has read to their end, with their first tokens."""
+        ...
+
+    def enter(self, rows: Sequence[RowT]) -> Outcome[RowT]:
+        """A step in which rows enter with their tokens (Baton's shape)."""
+        ...
+
+    def step(self, iterations: int) -> Outcome[RowT]:
+        """Decode."""
+        ...
+
+    def shrink(self, capacity_tokens: int) -> None:
+        """Go on with less memory for K and V; no row may run."""
+        ...
+
+    def check(self) -> None:
+        """Assert that its parts agree; for tests."""
+        ...

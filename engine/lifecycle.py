@@ -1,0 +1,270 @@
+"""The rules of a row's way through a device: waiting, in prefill, staged, running, gone. The engine and the simulator
+run these same rules, each on a device of its own.
+
+Synchronous and single-threaded; knows no tensor, no thread, no clock and no strategy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+
+from engine.device import Action, Device, Outcome, OutOfMemoryError, RowT
+from engine.group import Rank
+from engine.kv.host_store import HostStore
+from engine.messages import Cause, RowId, RowUpdate, Tally
+from engine.row_table import RowTable
+
+MOST_SETBACKS = 8
+"""Times a prompt is read again for lack of memory: enough to halve a large group down to one row."""
+
+
+class Lifecycle(RowTable[RowT]):
+    """All rows of one device. `next` decides what it does next, `finish` books that it is done; `turn` is both."""
+
+    def __init__(self, device: Device[RowT], store: HostStore[RowT], max_prefill_tokens: int) -> None:
+        super().__init__(device, store, max_prefill_tokens)
+        self._reading = False  # whether a chunk of prefill is under way
+        self._prefilled = False  # whether the last action was a chunk of prefill
+        self._begun: tuple[RowId, ...] = ()  # rows whose prompts begin to be read in the action under way
+        self._launched = Tally()  # what the chunk that was launched last computes, until that is booked
+        self.entering: list[RowT] = []
+        """Rows that enter by shape in the action under way."""
+
+    def turn(self) -> list[RowUpdate]:
+        """One step; returns what it brought to each row, so that no token waits for another step to end."""
+        self.clear()
+        self.finish(self.next())
+        return self.updates
+
+    def next(self) -> Action | None:
+        """Move rows, and say what the device does next; None when that must be asked again."""
+        if not self._reading and self._prefill_is_next() and not self._launch_chunk():
+            return None
+        if self._reading and (self._device.chunk_done() or not self._can_decode()):
+            return Action.PREFILL
+        self._refill()
+        if self._give_up_stranded():
+            return None
+        self.entering = self._next_to_enter()
+        if self.entering:
+            return Action.ENTER
+        while self._device.rows and not self._device.can_step():
+            self._overflow()
+        return Action.DECODE if self._device.rows else None
+
+    def finish(self, action: Action | None, iterations: int = 1) -> None:
+        """Compute what `next` said, or book it: so many iterations, where it is to decode."""
+        self.begun, self._begun = self.begun + self._begun, ()
+        self.tally, self._launched = self.tally + self._launched, Tally()
+        match action:
+            case Action.PREFILL:
+                self._finish_chunk()
+            case Action.ENTER:
+                self._finish_entry()
+            case Action.DECODE:
+                self._finish_decode(iterations)
+
+    def iterations_to_look(self) -> float:
+        """Decode iterations after which these rules have something to decide, though no row ends."""
+        if self._prefill_is_wanted():
+            return 1
+        group = self._closed
+        if group is None or group.terms.iterations is None:
+            return math.inf
+        return max(1, group.terms.iterations - group.iterations)
+
+    def _book(self, outcome: Outcome[RowT]) -> None:
+        self.tally += outcome.tally
+        self.updates += outcome.updates
+        for row in [self._rows[update.row_id] for update in outcome.updates if update.finish_reason is not None]:
+            self._end(row)
+        for rows, error in outcome.failures:
+            self._fail(rows, error)
+
+    # Prefill
+
+    def _prefill_is_next(self) -> bool:
+        """Prefill and decode alternate while both are wanted, so that neither waits for more than one step."""
+        self._prefilled = self._prefill_is_wanted() and not (self._prefilled and self._can_decode())
+        return self._prefilled
+
+    def _prefill_is_wanted(self) -> bool:
+        return bool(self._device.prefilling) or self._next_to_read() is not None
+
+    def _can_decode(self) -> bool:
+        return bool(self._device.rows) or self._next_to_join() is not None
+
+    def _next_to_read(self) -> list[RowT] | None:
+        """The rows to prefill next. Those of a closed batch wait until the one before it has ended."""
+        return next((rows for rows in self._queues.unread if self._may_read(rows[0])), None)
+
+    def _may_read(self, row: RowT) -> bool:
+        """Whether no other group runs, and none that waits for a slot comes before this row's, should it be closed."""
+        if not row.group.terms.closed:
+            return True
+        if any(other.group is not row.group for other in self._device.rows):
+            return False
+        return all(one.group is row.group or row.rank < one.rank for one in self._queues.staged[:1])
+
+    def _launch_chunk(self) -> bool:
+        """Begin the next chunk; False, and its rows are read again or have failed, when it cannot be begun."""
+        rows = list(self._device.prefilling)
+        if not rows:
+            rows = self._next_to_read() or []
+            self._queues.unread.remove(rows)
+            self._begun += tuple(row.row_id for row in rows)
+        try:
+            self._launched = self._device.launch_chunk(rows)
+        except OutOfMemoryError as error:
+            self._prefill_smaller(rows, error)
+        except Exception as error:
+            self._fail(rows, error)
+        else:
+            self._reading = True
+        return self._reading
+
+    def _finish_chunk(self) -> None:
+        """Stage the rows whose prompts have been read, with their first tokens."""
+        self._reading = False
+        outcome = self._device.collect_chunk()
+        for row in outcome.read:
+            self._queues.stage(row)
+            row.group.unread.discard(row.row_id)
+        self._book(outcome)
+
+    def _prefill_smaller(self, rows: list[RowT], error: OutOfMemoryError) -> None:
+        """Begin a group's unfinished prompts again in two halves; a single one after memory was given back."""
+        if len(rows) == 1:
+            self._relieve(error)
+        lost, left = _set_back(rows)
+        half = (len(left) + 1) // 2
+        self._queues.add_unread(left[:half])
+        self._queues.add_unread(left[half:])
+        self._fail(lost, error)
+
+    # Into the batch
+
+    def _refill(self) -> None:
+        """Embed staged rows while they fit, best rank first; none overtakes a better one.
+
+        A row of better priority than running ones takes their place, the worst first (Baton's preemption).
+        """
+        try:
+            while (best := self._next_to_join()) is not None:
+                if self._fits(best):
+                    self._join(best)
+                elif (running := list(self._device.rows)) and all(row.ended for row in running):
+                    for row in running:
+                        self._forget(row)
+                elif self._fits(best, beside=self._rivals(best.rank)):
+                    self._extract_worst()
+                else:
+                    self._device.fetch(best)  # it is next, so that its copy need not wait for the slot
+                    return
+        except OutOfMemoryError as error:
+            self._relieve(error)
+
+    def _fits(self, row: RowT, beside: Collection[RowT] | None = None) -> bool:
+        """A closed batch was measured to fit by its scheduler: its rows need no headroom."""
+        return self._device.fits(row.cached_tokens, lasting=not row.group.terms.closed, beside=beside)
+
+    def _join(self, row: RowT) -> None:
+        self._device.insert(row, lasting=not row.group.terms.closed)
+        self._queues.staged.remove(row)
+        self._store.give_back(row.row_id)
+        if row.group.terms.closed:
+            self._closed = row.group
+
+    def _next_to_join(self) -> RowT | None:
+        """The best staged row that may: of a closed batch that runs, or can start to, its own rows alone."""
+        staged = self._queues.staged
+        if self._closed is not None:
+            return next((row for row in staged if row.group is self._closed), None)
+        if staged and staged[0].group.terms.closed and (self._device.rows or not staged[0].group.ready):
+            return None
+        return staged[0] if staged and not self._enters_before(staged[0].rank) else None
+
+    def _enters_before(self, rank: Rank) -> bool:
+        """Whether a row of better priority can enter by shape now: a staged one that joined would make way for it."""
+        best = next(iter(self._queues.entering), None)
+        if best is None or best.rank[0] >= rank[0]:
+            return False
+        return self._device.admits([best.length], beside=self._rivals(best.rank))
+
+    def _rivals(self, rank: Rank) -> frozenset[RowT]:
+        """Running rows that do not make way for a row of this rank. Beside these it is asked whether it may come in, by
+        the same measure as beside all: else rows would make way for one that then stays out.
+        """
+        return frozenset(row for row in self._device.rows if row.rank[0] <= rank[0])
+
+    def _give_up_stranded(self) -> bool:
+        """A row that does not fit though the device is empty never will, and must not block those behind it."""
+        if self._device.rows:
+            return False
+        staged = self._next_to_join()
+        if staged is not None:
+            stranded = [] if self._fits(staged) else [staged]
+        else:
+            stranded = [row for row in self._queues.entering[:1] if not self._device.admits([row.length])]
+        self._fail(stranded, MemoryError("the row outgrows the device"))
+        return bool(stranded)
+
+    def _next_to_enter(self) -> list[RowT]:
+        """The best rows that there is room for now; one of better priority than running ones takes their place."""
+        entering: list[RowT] = []
+        lengths: list[int] = []
+        for row in self._queues.entering if self._closed is None else ():
+            lengths.append(row.length)
+            if not entering and self._device.admits(lengths, beside=self._rivals(row.rank)):
+                while not self._device.admits(lengths):
+                    self._extract_worst()
+            if not self._device.admits(lengths):
+                break
+            entering.append(row)
+        return entering
+
+    # Steps
+
+    def _finish_entry(self) -> None:
+        entering, self.entering = self.entering, []
+        try:
+            outcome = self._device.enter(entering)
+        except OutOfMemoryError as error:
+            self._relieve(error)
+            lost, _ = _set_back(entering)
+            self._fail(lost, error)
+        except Exception as error:
+            self._fail([*entering, *self._device.rows], error)
+        else:
+            del self._queues.entering[: len(entering)]
+            self.begun += tuple(row.row_id for row in entering)
+            self._book(outcome)
+
+    def _finish_decode(self, iterations: int) -> None:
+        try:
+            outcome = self._device.step(iterations)
+        except OutOfMemoryError as error:
+            self._relieve(error)
+        except Exception as error:
+            self._fail(list(self._device.rows), error)
+        else:
+            self._book(outcome)
+            self._end_slice(iterations)
+
+    def _end_slice(self, iterations: int) -> None:
+        group = self._closed
+        if group is not None:
+            group.iterations += iterations
+            if group.slice_is_over:
+                self._hand_back(self._open_rows(group), Cause.SLICE)
+
+
+def _set_back(rows: Iterable[RowT]) -> tuple[list[RowT], list[RowT]]:
+    """Count a failure to read these prompts; returns those that failed too often, and the others, best first."""
+    lost: list[RowT] = []
+    left: list[RowT] = []
+    for row in sorted(rows, key=lambda row: row.rank):
+        row.setbacks += 1
+        (left if row.setbacks <= MOST_SETBACKS else lost).append(row)
+    return lost, left

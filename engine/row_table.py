@@ -1,0 +1,249 @@
+"""All rows of one device: how they come, where they wait, and how they leave. Torch-free, synchronous, single-threaded.
+
+Rows are ranked by priority, then by the order in which they were admitted: when memory runs short, the worst is taken
+out first, and staged rows join in order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Generic
+
+from engine.device import Device, OutOfMemoryError, RowFault, RowT
+from engine.group import Group
+from engine.kv.host_store import HostStore
+from engine.messages import (
+    BatchShape,
+    Cause,
+    Entry,
+    FinishReason,
+    HandedBack,
+    Overflow,
+    RowId,
+    RowSpec,
+    RowUpdate,
+    Tally,
+    Terms,
+)
+from engine.queues import Queues
+from engine.similar import similar_lengths
+
+log = logging.getLogger(__name__)
+
+RELIEF = 0.9
+"""What is left of the budget for K and V after the device ran out of memory."""
+
+
+class RowTable(Generic[RowT]):
+    """Each row is in exactly one place: a queue, the prefill under way, or the running batch."""
+
+    def __init__(self, device: Device[RowT], store: HostStore[RowT], max_prefill_tokens: int) -> None:
+        self._device = device
+        self._store = store
+        self._max_prefill_tokens = max_prefill_tokens
+        self._rows: dict[RowId, RowT] = {}
+        self._queues: Queues[RowT] = Queues()
+        self._closed: Group | None = None  # the group that the batch is running, if no other row may join it
+        self._admitted = 0
+        self._handed_back: list[HandedBack] = []
+        self.updates: list[RowUpdate] = []
+        """What rows got, since `clear`."""
+        self.begun: tuple[RowId, ...] = ()
+        """Rows whose prompts began to be read, since `clear`."""
+        self.extracted: tuple[RowId, ...] = ()
+        """Rows that were taken out of the batch to host memory, since `clear`."""
+        self.tally = Tally()
+        """Tokens computed, since `clear`."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to do, nor rows to report that were handed back."""
+        return not (self._rows or self._handed_back)
+
+    @property
+    def closed(self) -> bool:
+        """Whether a batch runs that no other row may join."""
+        return self._closed is not None
+
+    @property
+    def row_count(self) -> int:
+        """Rows that are here, wherever they are."""
+        return len(self._rows)
+
+    def shape(self) -> BatchShape:
+        return self._device.shape(len(self._queues.staged))
+
+    def clear(self) -> None:
+        """Begin a new report."""
+        self.updates, self.begun, self.extracted, self.tally = [], (), (), Tally()
+
+    def take_handed_back(self) -> tuple[HandedBack, ...]:
+        """Rows that were let go since the last call."""
+        handed_back, self._handed_back = tuple(self._handed_back), []
+        return handed_back
+
+    # In
+
+    def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
+        """Take in rows on the given terms; those that were handed back before go on where they stopped."""
+        group, unread = Group(terms), []
+        for spec in specs:
+            row = self._add(spec, group)
+            if row.kv is not None:
+                self._queues.stage(row)
+            elif terms.entry is Entry.SHAPE and not terms.closed and not row.scores_prompt:
+                self._queues.enter(row)
+            else:  # there is nothing to enter into yet; or the prompt is to be scored, which only prefill does
+                unread.append(row)
+        group.unread.update(row.row_id for row in unread)
+        together = terms.prefill_together or not terms.closed
+        for part in [unread] if together else similar_lengths(unread, _length, self._max_prefill_tokens):
+            self._queues.add_unread(part)
+
+    def _add(self, spec: RowSpec, group: Group) -> RowT:
+        row = self._store.take(spec.row_id) or self._device.new_row(spec)
+        row.rank, row.group = (spec.priority, self._admitted), group
+        group.open.add(row.row_id)
+        self._admitted += 1
+        self._rows[row.row_id] = row
+        return row
+
+    # Out
+
+    def cancel(self, row_ids: Iterable[RowId]) -> None:
+        """Drop rows wherever they are, and free what they held. Rows that are gone already are ignored."""
+        for row_id in row_ids:
+            self._store.take(row_id)
+            if row_id in self._rows:
+                self._forget(self._rows[row_id])
+
+    def pause(self, row_ids: Iterable[RowId]) -> None:
+        """Hand rows back in the next report; those that have ended or are gone are ignored."""
+        here = [self._rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self._rows]
+        self._hand_back([row for row in here if not row.ended], Cause.PAUSE)
+
+    def salvage(self) -> tuple[RowId, ...]:
+        """Put by what can go on elsewhere when this device is lost: rows that have begun and were not running, with
+        their K and V where these are in host memory. What runs may have tokens that were never reported.
+        """
+        safe = [row for row in self._rows.values() if row.started and row not in self._device.rows]
+        for row in safe:
+            if row.kv is not None and not row.kv.in_host_memory:
+                row.drop_kv()
+            self._store.keep(row)
+        unreported = [row_id for handed_back in self._handed_back for row_id in handed_back.row_ids]
+        return (*unreported, *(row.row_id for row in safe))
+
+    def leave_store(self) -> None:
+        """Share no host memory with other devices any more. May be called from any thread: rows that were meant for
+        this device are theirs now, and an old copy put by here must not take the place of the new one.
+        """
+        self._store = HostStore()
+
+    def _end(self, row: RowT) -> None:
+        """A row has its last token: it leaves, but in a closed batch keeps its slot until the last one has ended."""
+        row.group.open.discard(row.row_id)
+        if row.group is not self._closed:
+            self._forget(row)
+        elif not row.group.open:
+            self._dissolve(row.group)
+
+    def _fail(self, rows: Iterable[RowT], error: Exception) -> None:
+        """End rows that cannot go on; the others never notice."""
+        failed = [row for row in rows if not row.ended]
+        if failed:
+            log.error("rows failed: %s", error, exc_info=error)
+        for row in failed:
+            self._forget(row, wipe=isinstance(error, RowFault) and error.wipe)
+            self.updates.append(RowUpdate(row.row_id, finish_reason=FinishReason.ERROR, error=_describe(error)))
+
+    def _hand_back(self, rows: Iterable[RowT], cause: Cause) -> None:
+        """Let rows go before their end; those that run from the last place on, so that none has to be moved."""
+        leaving, running = list(rows), list(self._device.rows)
+        dropped: set[RowId] = set()
+        self.updates += self._device.unreported(leaving)
+        for row in sorted(leaving, key=lambda row: -running.index(row) if row in running else 0):
+            if row.length not in row.group.terms.keep_kv or not self._save(row):
+                row.drop_kv()
+                dropped.add(row.row_id)
+            self._store.keep(row)
+            self._forget(row)
+        if leaving:
+            row_ids = tuple(row.row_id for row in leaving)
+            self._handed_back.append(HandedBack(row_ids, cause, tuple(one for one in row_ids if one in dropped)))
+
+    def _save(self, row: RowT) -> bool:
+        """Put a row's K and V into host memory, for which a running row leaves the batch. False where there are none,
+        or no memory for them: the row is then to be handed back, and its tokens are read again.
+        """
+        if row.kv is None and row not in self._device.rows:
+            return False
+        return self._store.lend(row, self._device.kv_bytes(row)) and self._device.save(row)
+
+    def _forget(self, row: RowT, *, wipe: bool = False) -> None:
+        """Nothing is left of a row, and when it was the last that its closed batch waited for, of the batch."""
+        del self._rows[row.row_id]
+        self._store.give_back(row.row_id)
+        row.group.open.discard(row.row_id)
+        if row in self._device.rows:
+            self._device.remove(row, wipe=wipe)
+        else:
+            self._device.drop(row)
+            self._queues.drop(row)
+        if row.group is self._closed and not row.group.open:
+            self._dissolve(row.group)
+
+    def _dissolve(self, group: Group) -> None:
+        """The last row of a closed batch has gone; those that had ended before give their slots back."""
+        self._closed = None
+        for row in [row for row in self._rows.values() if row.group is group]:
+            self._forget(row)
+
+    # Room
+
+    def _overflow(self) -> None:
+        """Rows outgrow the device: the batch is split (Magnus, section III-C) or scaled down (Baton, section 4.2)."""
+        group = self._closed
+        if group is not None and group.terms.overflow is Overflow.SPLIT and len(group.open) > 1:
+            self._hand_back(self._open_rows(group), Cause.OVERFLOW)
+        else:
+            self._extract_worst()
+
+    def _extract_worst(self) -> None:
+        worst = max(self._device.rows, key=lambda row: row.rank)
+        if worst.ended:
+            self._forget(worst)
+        elif not self._save(worst):
+            self._hand_back([worst], Cause.OVERFLOW)
+        else:
+            self._queues.stage(worst)
+            self.extracted += (worst.row_id,)
+
+    def _relieve(self, error: OutOfMemoryError) -> None:
+        """Take every running row out and go on with a smaller budget; the rows come back as they fit."""
+        capacity = self._device.capacity_tokens
+        smaller = max(1, int(capacity * RELIEF))
+        log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, capacity, error)
+        while self._device.rows:
+            self._overflow()
+        self._device.shrink(smaller)
+
+    def _open_rows(self, group: Group) -> list[RowT]:
+        return [row for row in self._rows.values() if row.row_id in group.open]
+
+    def check(self) -> None:
+        """Assert that every row is in exactly one place; for tests."""
+        self._device.check()
+        places = [row.row_id for row in (*self._device.rows, *self._device.prefilling, *self._queues)]
+        assert sorted(places) == sorted(self._rows)
+        assert self._closed is None or self._closed.open
+
+
+def _length(row: RowT) -> int:
+    return row.length
+
+
+def _describe(error: Exception) -> str:
+    """What a client may know of a fault: its kind, not its details, which are in the log."""
+    return str(error) if isinstance(error, RowFault) else f"the engine failed on this request ({type(error).__name__})"

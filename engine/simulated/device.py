@@ -1,0 +1,177 @@
+"""The device that computes only time: lengths take the place of tensors, and as many decode iterations as nothing
+interrupts are one work.
+
+Both ways of a row's K and V, out to host memory and in again, are charged when the row comes back into a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from engine.device import Action, Outcome
+from engine.messages import BatchShape, RowSpec, RowUpdate, Tally
+from engine.simulated.batch import SimulatedBatch
+from engine.simulated.cost import Cost
+from engine.simulated.prefill import SimulatedPrefill
+from engine.simulated.row import SimulatedKv, SimulatedRow
+from engine.simulated.work import Work
+
+GLANCE = 32
+"""Iterations after which rows that others may join are reported, so that the scheduler knows their lengths."""
+
+
+class SimulatedDevice:
+    """A `Device` of engine.device, and how long its actions take."""
+
+    def __init__(self, batch: SimulatedBatch, cost: Cost, max_prefill_tokens: int) -> None:
+        self.batch = batch
+        self._cost = cost
+        self._max_prefill_tokens = max_prefill_tokens
+        self._prefill: SimulatedPrefill | None = None
+        self._copying = 0.0  # seconds of copies that the next action begins with
+        self._glance = 0  # the batch's iteration as of which all rows were reported
+
+    @property
+    def rows(self) -> Sequence[SimulatedRow]:
+        return self.batch.rows
+
+    @property
+    def prefilling(self) -> Sequence[SimulatedRow]:
+        return () if self._prefill is None else self._prefill.rows
+
+    @property
+    def capacity_tokens(self) -> int:
+        return self.batch.capacity_tokens
+
+    def shape(self, staged: int) -> BatchShape:
+        window = self.batch.window
+        return BatchShape(len(self.batch), staged, 0, window, window, self.batch.capacity_tokens)
+
+    def new_row(self, spec: RowSpec) -> SimulatedRow:
+        return SimulatedRow(spec)
+
+    def kv_bytes(self, row: SimulatedRow) -> int:
+        """One a token: host memory has no bound here."""
+        return self._settled(row).cached_tokens
+
+    def fits(self, length: int, *, lasting: bool, beside: Collection[SimulatedRow] | None = None) -> bool:
+        return self.batch.fits(length, lasting=lasting, beside=beside)
+
+    def admits(self, lengths: Sequence[int], *, beside: Collection[SimulatedRow] | None = None) -> bool:
+        return self.batch.admits(lengths, beside=beside)
+
+    def can_step(self) -> bool:
+        return self.batch.room >= 1
+
+    # Rows
+
+    def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
+        if row.kv is not None and row.kv.in_host_memory:
+            self._copying += self._cost.copy(row.cached_tokens)
+        row.drop_kv()
+        self.batch.insert(row)
+
+    def remove(self, row: SimulatedRow, *, wipe: bool) -> None:
+        self.batch.remove(row)
+
+    def drop(self, row: SimulatedRow) -> None:
+        if self._prefill is not None:
+            self._prefill.drop(row)
+            if not self._prefill.rows:
+                self._prefill = None
+
+    def save(self, row: SimulatedRow) -> bool:
+        if row.kv is None:
+            self.batch.remove(row)
+        row.kv = SimulatedKv(self.kv_bytes(row), in_host_memory=True)
+        return True
+
+    def fetch(self, row: SimulatedRow) -> None:
+        """Nothing: copies are charged when the row joins."""
+
+    def unreported(self, rows: Sequence[SimulatedRow]) -> Sequence[RowUpdate]:
+        return [row.report() for row in rows if self._settled(row).generated > row.reported]
+
+    def _settled(self, row: SimulatedRow) -> SimulatedRow:
+        if row in self.batch.rows:
+            self.batch.settle(row)
+        return row
+
+    # Computing
+
+    def work(self, action: Action, entering: Sequence[SimulatedRow], most: float) -> Work:
+        """How long an action takes; `most`: decode iterations after which the rules have something to decide."""
+        if action is Action.PREFILL:
+            assert self._prefill is not None, "a chunk was launched"
+            return _indivisible(action, self._prefill.seconds(self._cost))
+        copying, self._copying = self._copying, 0.0
+        rows, window = len(self.batch), self.batch.window
+        if action is Action.ENTER:
+            width = max(row.length for row in entering)
+            return _indivisible(action, copying + self._cost.prefill(rows + len(entering), width))
+        iterations = int(min(most, self._iterations_to_look()))
+        return Work(action, iterations, lambda count: copying + self._cost.decode(rows, window, count))
+
+    def launch_chunk(self, rows: Sequence[SimulatedRow]) -> Tally:
+        if self._prefill is None:
+            self._prefill = SimulatedPrefill(rows, self._max_prefill_tokens)
+        return Tally()
+
+    def chunk_done(self) -> bool:
+        """Always: prefill and decode do not overlap here."""
+        return True
+
+    def collect_chunk(self) -> Outcome[SimulatedRow]:
+        assert self._prefill is not None, "no command is carried out while work is under way"
+        ended, tally = self._prefill.advance()
+        if not self._prefill.rows:
+            self._prefill = None
+        for row in ended:
+            row.generated += 1
+            row.kv = SimulatedKv(row.cached_tokens, in_host_memory=False)
+        return Outcome([row.report() for row in ended], tally=tally + Tally(generated=len(ended)), read=ended)
+
+    def enter(self, rows: Sequence[SimulatedRow]) -> Outcome[SimulatedRow]:
+        running, live = len(self.batch), self.batch.live
+        lengths = [row.length for row in rows]
+        pad = (running + len(rows)) * max(lengths) - sum(lengths) - running
+        tally = Tally(prompt=sum(lengths), pad=pad, generated=live + len(rows), invalid=running - live)
+        self.batch.enter(rows)
+        return Outcome([row.report() for row in rows] + self._look(), tally=tally)
+
+    def step(self, iterations: int) -> Outcome[SimulatedRow]:
+        tally = self.batch.tally(iterations)
+        self.batch.step(iterations)
+        return Outcome(self._look(), tally=tally)
+
+    def shrink(self, capacity_tokens: int) -> None:
+        self.batch.capacity_tokens = capacity_tokens
+
+    def _look(self) -> list[RowUpdate]:
+        """Report rows that have ended, and from time to time all that others may join."""
+        updates = [row.report() for row in self.batch.just_ended()]
+        if not self._closed and self.batch.iterations - self._glance >= GLANCE:
+            self._glance = self.batch.iterations
+            updates += self.unreported(self.batch.rows)
+        return updates
+
+    @property
+    def _closed(self) -> bool:
+        return any(row.group.terms.closed for row in self.batch.rows[:1])
+
+    def _iterations_to_look(self) -> int:
+        """Iterations until the memory is full, a row ends, or rows are to be reported."""
+        bounds = [self.batch.room]
+        if self.batch.until_next_end is not None:
+            bounds.append(self.batch.until_next_end)
+        if not self._closed:
+            bounds.append(max(1, self._glance + GLANCE - self.batch.iterations))
+        return min(bounds)
+
+    def check(self) -> None:
+        """Assert that all rows fit; for tests."""
+        assert len(self.batch) * self.batch.window <= self.batch.capacity_tokens
+
+
+def _indivisible(action: Action, seconds: float) -> Work:
+    return Work(action, 1, lambda _: seconds)
