@@ -48,29 +48,24 @@ class DeviceRow(Protocol):
     @property
     def started(self) -> bool:
         """Whether anything has been generated."""
-        ...
 
     @property
     def ended(self) -> bool: ...
     @property
     def length(self) -> int:
         """Tokens, prompt and generated."""
-        ...
 
     @property
     def cached_tokens(self) -> int:
         """Tokens whose K and V exist, once there is a generated token: all but the newest."""
-        ...
 
     @property
     def scores_prompt(self) -> bool:
         """Whether log-probabilities of the prompt are asked for."""
-        ...
 
     @property
     def kv(self) -> Kv | None:
         """K and V outside the batch; None while there are none, or the row runs."""
-        ...
 
     def drop_kv(self) -> None: ...
 
@@ -100,90 +95,75 @@ class Outcome(Generic[RowT]):
     """Rows that a chunk of prefill has read to their end; their K and V are set."""
 
 
-class Device(Protocol[RowT]):
-    """K and V of the rows of one batch, and what computes them. Methods that compute may raise OutOfMemoryError."""
+class Batch(Protocol[RowT]):
+    """The running batch: rows and the memory that holds their K and V."""
 
     @property
-    def rows(self) -> Sequence[RowT]:
-        """The rows of the running batch."""
-        ...
-
-    @property
-    def prefilling(self) -> Sequence[RowT]:
-        """The rows of the prefill group under way."""
-        ...
-
+    def rows(self) -> Sequence[RowT]: ...
     @property
     def capacity_tokens(self) -> int: ...
     def shape(self, staged: int) -> BatchShape: ...
-    def new_row(self, spec: RowSpec) -> RowT: ...
-    def kv_bytes(self, row: RowT) -> int:
-        """Bytes that K and V of a row take outside the batch."""
-        ...
-
     def fits(self, length: int, *, lasting: bool, beside: Collection[RowT] | None = None) -> bool:
         """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps.
 
         `beside`: if only these of the rows that run were left.
         """
-        ...
 
     def admits(self, lengths: Sequence[int], *, beside: Collection[RowT] | None = None) -> bool:
         """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest."""
-        ...
 
     def can_step(self) -> bool:
-        """Whether every running row can have one more token."""
-        ...
+        """Whether every row can have one more token."""
+
+    def remove(self, row: RowT, *, wipe: bool) -> None:
+        """Let a row leave; its place and memory are free at once. `wipe` for rows that computed NaN."""
+
+    def shrink(self, capacity_tokens: int) -> None:
+        """Go on with less memory for K and V; no row may be left."""
+
+    def check(self) -> None:
+        """Assert that rows and memory agree; for tests."""
+
+
+class Device(Protocol[RowT]):
+    """What computes K and V and tokens. Methods that compute may raise OutOfMemoryError."""
+
+    @property
+    def batch(self) -> Batch[RowT]: ...
+    @property
+    def prefilling(self) -> Sequence[RowT]:
+        """The rows of the prefill group under way."""
+
+    def new_row(self, spec: RowSpec) -> RowT: ...
+    def kv_bytes(self, row: RowT) -> int:
+        """Bytes that K and V of a row take outside the batch."""
 
     def insert(self, row: RowT, *, lasting: bool) -> None:
         """Let a row join with its K and V, which are the batch's from then on."""
-        ...
-
-    def remove(self, row: RowT, *, wipe: bool) -> None:
-        """Let a running row leave; its memory is free at once."""
-        ...
 
     def drop(self, row: RowT) -> None:
         """Leave out a row that does not run, should its prompt be under way."""
-        ...
 
     def save(self, row: RowT) -> bool:
         """Put a row's K and V into host memory, for which a running row leaves the batch; False where that fails."""
-        ...
 
     def fetch(self, row: RowT) -> None:
         """Begin to copy K and V back from host memory, where that can be done beside the batch's steps."""
-        ...
 
     def unreported(self, rows: Sequence[RowT]) -> Sequence[RowUpdate]:
         """Tokens of these rows that no outcome has told."""
-        ...
 
     def launch_chunk(self, rows: Sequence[RowT]) -> Tally:
         """Begin a chunk of the group under way, else of a new one of these rows. A group that fails is gone."""
-        ...
 
     def chunk_done(self) -> bool:
         """Whether collecting the chunk under way would wait for nothing."""
-        ...
 
     def collect_chunk(self) -> Outcome[RowT]:
         """End the chunk under way: the rows that it has read to their end, with their first tokens."""
-        ...
 
     def enter(self, rows: Sequence[RowT]) -> Outcome[RowT]:
-        """A step in which rows enter with their tokens (Baton's shape)."""
-        ...
+        """Let rows enter the batch in a step that computes all their tokens (Baton's shape)."""
 
     def step(self, iterations: int) -> Outcome[RowT]:
         """Decode."""
-        ...
-
-    def shrink(self, capacity_tokens: int) -> None:
-        """Go on with less memory for K and V; no row may run."""
-        ...
-
-    def check(self) -> None:
-        """Assert that its parts agree; for tests."""
-        ...

@@ -1,4 +1,4 @@
-"""One thread that owns one device: orders come in by its inbox, reports go out through `deliver`, once a turn.
+"""One thread that owns one device: commands come in by its inbox, reports go out through `deliver`, once a turn.
 
 Knows no request and no strategy. A fault inside the pipeline ends the rows concerned; a fault here ends the
 thread, and its last word says so.
@@ -17,10 +17,10 @@ import torch
 from engine.messages import (
     Admit,
     Cancel,
+    Command,
     Deliver,
     ExecutorDied,
     ExecutorInfo,
-    Order,
     Pause,
     RowUpdate,
     StepReport,
@@ -40,7 +40,7 @@ class Executor:
         self._pipeline = pipeline
         self._deliver = deliver
         self._torch_threads = threads
-        self._inbox: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._turns = 0
         self.beat = 0
         """Changes before and after every turn: while rows are here and it does not, the thread stands still."""
@@ -54,21 +54,21 @@ class Executor:
     def start(self) -> None:
         self._thread.start()
 
-    def post(self, order: Order) -> None:
-        """Leave an order; it is taken up before the next turn."""
-        self._inbox.put(order)
+    def post(self, command: Command) -> None:
+        """Leave a command; it is taken up before the next turn."""
+        self._inbox.put(command)
 
-    def withdraw(self) -> tuple[Order, ...]:
-        """Take back the orders that have not been taken up, when the thread is given up or gone.
+    def withdraw(self) -> tuple[Command, ...]:
+        """Take back the commands that have not been taken up, when the thread is given up or gone.
 
         Should it ever go on, what it puts by in host memory is found by no other executor.
         """
         self._pipeline.leave_store()
-        orders: list[Order] = []
+        commands: list[Command] = []
         with suppress(queue.Empty):
             while True:
-                orders.append(self._inbox.get_nowait())
-        return tuple(orders)
+                commands.append(self._inbox.get_nowait())
+        return tuple(commands)
 
     def stop(self, timeout: float | None = None) -> None:
         """End the thread after the turn under way, and wait for it, `timeout` seconds at most."""
@@ -88,22 +88,22 @@ class Executor:
             self._deliver(ExecutorDied(self.info.index, f"{type(error).__name__}: {error}", self._pipeline.salvage()))
 
     def _loop_once(self) -> None:
-        self._take_orders()
+        self._take_commands()
         self.beat += 1
         if self._running and not self._pipeline.idle:
             self._turn()
 
-    def _take_orders(self) -> None:
-        """Carry out all orders that are there; with nothing else to do, wait for one."""
+    def _take_commands(self) -> None:
+        """Carry out all commands that are there; with nothing else to do, wait for one."""
         try:
-            self._obey(self._inbox.get(block=self._pipeline.idle))
+            self._carry_out(self._inbox.get(block=self._pipeline.idle))
             while True:
-                self._obey(self._inbox.get_nowait())
+                self._carry_out(self._inbox.get_nowait())
         except queue.Empty:
             return
 
-    def _obey(self, order: Order) -> None:
-        match order:
+    def _carry_out(self, command: Command) -> None:
+        match command:
             case Admit(rows, terms):
                 self._pipeline.admit(rows, terms)
             case Pause(row_ids):

@@ -49,9 +49,9 @@ class Lifecycle(RowTable[RowT]):
         self.entering = self._next_to_enter()
         if self.entering:
             return Action.ENTER
-        while self._device.rows and not self._device.can_step():
+        while self._device.batch.rows and not self._device.batch.can_step():
             self._overflow()
-        return Action.DECODE if self._device.rows else None
+        return Action.DECODE if self._device.batch.rows else None
 
     def finish(self, action: Action | None, iterations: int = 1) -> None:
         """Compute what `next` said, or book it: so many iterations, where it is to decode."""
@@ -93,7 +93,7 @@ class Lifecycle(RowTable[RowT]):
         return bool(self._device.prefilling) or self._next_to_read() is not None
 
     def _can_decode(self) -> bool:
-        return bool(self._device.rows) or self._next_to_join() is not None
+        return bool(self._device.batch.rows) or self._next_to_join() is not None
 
     def _next_to_read(self) -> list[RowT] | None:
         """The rows to prefill next. Those of a closed batch wait until the one before it has ended."""
@@ -103,7 +103,7 @@ class Lifecycle(RowTable[RowT]):
         """Whether no other group runs, and none that waits for a slot comes before this row's, should it be closed."""
         if not row.group.terms.closed:
             return True
-        if any(other.group is not row.group for other in self._device.rows):
+        if any(other.group is not row.group for other in self._device.batch.rows):
             return False
         return all(one.group is row.group or row.rank < one.rank for one in self._queues.staged[:1])
 
@@ -154,7 +154,7 @@ class Lifecycle(RowTable[RowT]):
             while (best := self._next_to_join()) is not None:
                 if self._fits(best):
                     self._join(best)
-                elif (running := list(self._device.rows)) and all(row.ended for row in running):
+                elif (running := list(self._device.batch.rows)) and all(row.ended for row in running):
                     for row in running:
                         self._forget(row)
                 elif self._fits(best, beside=self._rivals(best.rank)):
@@ -167,7 +167,7 @@ class Lifecycle(RowTable[RowT]):
 
     def _fits(self, row: RowT, beside: Collection[RowT] | None = None) -> bool:
         """A closed batch was measured to fit by its scheduler: its rows need no headroom."""
-        return self._device.fits(row.cached_tokens, lasting=not row.group.terms.closed, beside=beside)
+        return self._device.batch.fits(row.cached_tokens, lasting=not row.group.terms.closed, beside=beside)
 
     def _join(self, row: RowT) -> None:
         self._device.insert(row, lasting=not row.group.terms.closed)
@@ -181,7 +181,7 @@ class Lifecycle(RowTable[RowT]):
         staged = self._queues.staged
         if self._closed is not None:
             return next((row for row in staged if row.group is self._closed), None)
-        if staged and staged[0].group.terms.closed and (self._device.rows or not staged[0].group.ready):
+        if staged and staged[0].group.terms.closed and (self._device.batch.rows or not staged[0].group.ready):
             return None
         return staged[0] if staged and not self._enters_before(staged[0].rank) else None
 
@@ -190,23 +190,23 @@ class Lifecycle(RowTable[RowT]):
         best = next(iter(self._queues.entering), None)
         if best is None or best.rank[0] >= rank[0]:
             return False
-        return self._device.admits([best.length], beside=self._rivals(best.rank))
+        return self._device.batch.admits([best.length], beside=self._rivals(best.rank))
 
     def _rivals(self, rank: Rank) -> frozenset[RowT]:
         """Running rows that do not make way for a row of this rank. Beside these it is asked whether it may come in, by
         the same measure as beside all: else rows would make way for one that then stays out.
         """
-        return frozenset(row for row in self._device.rows if row.rank[0] <= rank[0])
+        return frozenset(row for row in self._device.batch.rows if row.rank[0] <= rank[0])
 
     def _give_up_stranded(self) -> bool:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""
-        if self._device.rows:
+        if self._device.batch.rows:
             return False
         staged = self._next_to_join()
         if staged is not None:
             stranded = [] if self._fits(staged) else [staged]
         else:
-            stranded = [row for row in self._queues.entering[:1] if not self._device.admits([row.length])]
+            stranded = [row for row in self._queues.entering[:1] if not self._device.batch.admits([row.length])]
         self._fail(stranded, MemoryError("the row outgrows the device"))
         return bool(stranded)
 
@@ -216,10 +216,10 @@ class Lifecycle(RowTable[RowT]):
         lengths: list[int] = []
         for row in self._queues.entering if self._closed is None else ():
             lengths.append(row.length)
-            if not entering and self._device.admits(lengths, beside=self._rivals(row.rank)):
-                while not self._device.admits(lengths):
+            if not entering and self._device.batch.admits(lengths, beside=self._rivals(row.rank)):
+                while not self._device.batch.admits(lengths):
                     self._extract_worst()
-            if not self._device.admits(lengths):
+            if not self._device.batch.admits(lengths):
                 break
             entering.append(row)
         return entering
@@ -235,7 +235,7 @@ class Lifecycle(RowTable[RowT]):
             lost, _ = _set_back(entering)
             self._fail(lost, error)
         except Exception as error:
-            self._fail([*entering, *self._device.rows], error)
+            self._fail([*entering, *self._device.batch.rows], error)
         else:
             del self._queues.entering[: len(entering)]
             self.begun += tuple(row.row_id for row in entering)
@@ -247,7 +247,7 @@ class Lifecycle(RowTable[RowT]):
         except OutOfMemoryError as error:
             self._relieve(error)
         except Exception as error:
-            self._fail(list(self._device.rows), error)
+            self._fail(list(self._device.batch.rows), error)
         else:
             self._book(outcome)
             self._end_slice(iterations)

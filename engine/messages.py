@@ -1,6 +1,6 @@
 """What crosses the boundary between the event loop and an executor thread: plain, frozen, torch-free data.
 
-Orders go in, reports come out. Nothing here knows a tensor, a strategy or HTTP, so the scheduler can be tested
+Commands go in, reports come out. Nothing here knows a tensor, a strategy or HTTP, so the scheduler can be tested
 and simulated without a network.
 """
 
@@ -124,7 +124,7 @@ NO_LENGTH = range(0)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How the rows of one order shall run. An executor knows no more of strategies than this."""
+    """How the rows of one command shall run. An executor knows no more of strategies than this."""
 
     entry: Entry = Entry.EMBED
     closed: bool = False
@@ -140,7 +140,7 @@ class Terms:
     of the others are recomputed later."""
 
 
-# Orders: event loop -> executor
+# Commands: event loop -> executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Stop:
     """End the thread; rows that are still there are dropped."""
 
 
-Order: TypeAlias = Admit | Pause | Cancel | Stop
+Command: TypeAlias = Admit | Pause | Cancel | Stop
 
 
 # Reports: executor -> event loop

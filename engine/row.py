@@ -1,6 +1,6 @@
 """One sequence on a device: its tokens, its text, its stop rule. Knows no tensor and no neighbour.
 
-A row lives from the order that admits it to its last update, whatever surgery happens around it: what the arena
+A row lives from the command that admits it to its last update, whatever surgery happens around it: what the arena
 holds of it is addressed by its place in the batch, everything else is here.
 """
 

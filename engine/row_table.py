@@ -72,7 +72,7 @@ class RowTable(Generic[RowT]):
         return len(self._rows)
 
     def shape(self) -> BatchShape:
-        return self._device.shape(len(self._queues.staged))
+        return self._device.batch.shape(len(self._queues.staged))
 
     def clear(self) -> None:
         """Begin a new report."""
@@ -127,7 +127,7 @@ class RowTable(Generic[RowT]):
         """Put by what can go on elsewhere when this device is lost: rows that have begun and were not running, with
         their K and V where these are in host memory. What runs may have tokens that were never reported.
         """
-        safe = [row for row in self._rows.values() if row.started and row not in self._device.rows]
+        safe = [row for row in self._rows.values() if row.started and row not in self._device.batch.rows]
         for row in safe:
             if row.kv is not None and not row.kv.in_host_memory:
                 row.drop_kv()
@@ -160,7 +160,7 @@ class RowTable(Generic[RowT]):
 
     def _hand_back(self, rows: Iterable[RowT], cause: Cause) -> None:
         """Let rows go before their end; those that run from the last place on, so that none has to be moved."""
-        leaving, running = list(rows), list(self._device.rows)
+        leaving, running = list(rows), list(self._device.batch.rows)
         dropped: set[RowId] = set()
         self.updates += self._device.unreported(leaving)
         for row in sorted(leaving, key=lambda row: -running.index(row) if row in running else 0):
@@ -177,7 +177,7 @@ class RowTable(Generic[RowT]):
         """Put a row's K and V into host memory, for which a running row leaves the batch. False where there are none,
         or no memory for them: the row is then to be handed back, and its tokens are read again.
         """
-        if row.kv is None and row not in self._device.rows:
+        if row.kv is None and row not in self._device.batch.rows:
             return False
         return self._store.lend(row, self._device.kv_bytes(row)) and self._device.save(row)
 
@@ -186,8 +186,8 @@ class RowTable(Generic[RowT]):
         del self._rows[row.row_id]
         self._store.give_back(row.row_id)
         row.group.open.discard(row.row_id)
-        if row in self._device.rows:
-            self._device.remove(row, wipe=wipe)
+        if row in self._device.batch.rows:
+            self._device.batch.remove(row, wipe=wipe)
         else:
             self._device.drop(row)
             self._queues.drop(row)
@@ -211,7 +211,7 @@ class RowTable(Generic[RowT]):
             self._extract_worst()
 
     def _extract_worst(self) -> None:
-        worst = max(self._device.rows, key=lambda row: row.rank)
+        worst = max(self._device.batch.rows, key=lambda row: row.rank)
         if worst.ended:
             self._forget(worst)
         elif not self._save(worst):
@@ -222,20 +222,20 @@ class RowTable(Generic[RowT]):
 
     def _relieve(self, error: OutOfMemoryError) -> None:
         """Take every running row out and go on with a smaller budget; the rows come back as they fit."""
-        capacity = self._device.capacity_tokens
+        capacity = self._device.batch.capacity_tokens
         smaller = max(1, int(capacity * RELIEF))
         log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, capacity, error)
-        while self._device.rows:
+        while self._device.batch.rows:
             self._overflow()
-        self._device.shrink(smaller)
+        self._device.batch.shrink(smaller)
 
     def _open_rows(self, group: Group) -> list[RowT]:
         return [row for row in self._rows.values() if row.row_id in group.open]
 
     def check(self) -> None:
         """Assert that every row is in exactly one place; for tests."""
-        self._device.check()
-        places = [row.row_id for row in (*self._device.rows, *self._device.prefilling, *self._queues)]
+        self._device.batch.check()
+        places = [row.row_id for row in (*self._device.batch.rows, *self._device.prefilling, *self._queues)]
         assert sorted(places) == sorted(self._rows)
         assert self._closed is None or self._closed.open
 

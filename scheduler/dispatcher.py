@@ -1,4 +1,4 @@
-"""The loop that decides: arrivals and reports come in, orders go out. It runs on the event loop and owns every
+"""The loop that decides: arrivals and reports come in, commands go out. It runs on the event loop and owns every
 request from arrival to end. What to decide is the strategy's parts' business; there is no branch on a strategy here.
 Where requests are, the books tell (books.py).
 """
@@ -258,7 +258,7 @@ class Dispatcher:
         if plan is None:
             return False
         self._books.assign(plan, worker)
-        worker.port.post(plan.order)
+        worker.port.post(plan.command)
         return True
 
     def _preempt(self, preemption: Preemption) -> None:

@@ -31,5 +31,5 @@ class Plan:
     """G'(B): the tokens of the longest answer with which that was predicted; 0 as above."""
 
     @property
-    def order(self) -> Admit:
+    def command(self) -> Admit:
         return Admit(tuple(request.spec for request in self.requests), self.terms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from engine.messages import BatchShape, ExecutorInfo, Order, RowId
+from engine.messages import BatchShape, Command, ExecutorInfo, RowId
 from scheduler.assignment import Assignment
 from scheduler.request import Request
 
@@ -19,10 +19,10 @@ class Port(Protocol):
     @property
     def alive(self) -> bool: ...
 
-    def post(self, order: Order) -> None: ...
+    def post(self, command: Command) -> None: ...
 
-    def withdraw(self) -> tuple[Order, ...]:
-        """Take back the orders that it has not taken up, when it is given up or gone: it never will."""
+    def withdraw(self) -> tuple[Command, ...]:
+        """Take back the commands that it has not taken up, when it is given up or gone: it never will."""
         ...
 
 

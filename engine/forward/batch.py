@@ -37,6 +37,10 @@ class RunningBatch:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def capacity_tokens(self) -> int:
+        return self.arena.capacity_tokens
+
     def fits(self, length: int, *, lasting: bool = True, beside: Collection[Row] | None = None) -> bool:
         """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps.
 
@@ -171,6 +175,10 @@ class RunningBatch:
         if rows > arena.max_rows:
             return None
         return choose_view(arena.capacity_tokens, arena.max_rows, rows, needed, 2 * needed)
+
+    def shrink(self, capacity_tokens: int) -> None:
+        """Go on with a smaller budget for K and V; no row may be left."""
+        self.arena.give_back(capacity_tokens)
 
     def reads(self) -> Tally:
         """What the latest step read, as long as its rows are all here and none has taken its token."""

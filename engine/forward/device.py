@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -13,7 +13,7 @@ from engine.device import Outcome, OutOfMemoryError
 from engine.forward.batch import RunningBatch
 from engine.forward.prefill import Prefill
 from engine.forward.prefill_stream import PrefillStream
-from engine.messages import BatchShape, RowSpec, RowUpdate, Tally
+from engine.messages import RowSpec, RowUpdate, Tally
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.grammar import Grammars, Matcher
@@ -39,19 +39,8 @@ class TorchDevice:
         """The group whose prompts are being read."""
 
     @property
-    def rows(self) -> Sequence[Row]:
-        return self.batch.rows
-
-    @property
     def prefilling(self) -> Sequence[Row]:
         return () if self.prefill is None else self.prefill.rows
-
-    @property
-    def capacity_tokens(self) -> int:
-        return self.batch.arena.capacity_tokens
-
-    def shape(self, staged: int) -> BatchShape:
-        return self.batch.shape(staged)
 
     def new_row(self, spec: RowSpec) -> Row:
         grammar = spec.sampling.grammar
@@ -61,25 +50,11 @@ class TorchDevice:
     def kv_bytes(self, row: Row) -> int:
         return row.cached_tokens * self._model.kv.bytes_per_token
 
-    def fits(self, length: int, *, lasting: bool, beside: Collection[Row] | None = None) -> bool:
-        return self.batch.fits(length, lasting=lasting, beside=beside)
-
-    def admits(self, lengths: Sequence[int], *, beside: Collection[Row] | None = None) -> bool:
-        return self.batch.admits(lengths, beside=beside)
-
-    def can_step(self) -> bool:
-        return self.batch.can_step()
-
-    # Rows
-
     def insert(self, row: Row, *, lasting: bool) -> None:
         assert row.kv is not None, "a row joins with its K and V"
         with _refusing():
             self.batch.insert(row, row.kv, lasting=lasting)
         row.drop_kv()
-
-    def remove(self, row: Row, *, wipe: bool) -> None:
-        self.batch.remove(row, wipe=wipe)
 
     def drop(self, row: Row) -> None:
         self._stream.wait()  # what is dropped may be in the middle of a chunk
@@ -148,12 +123,6 @@ class TorchDevice:
         with _refusing():
             logits = self.batch.step()
         return _choose(self.batch.rows, logits, self.batch.reads())
-
-    def shrink(self, capacity_tokens: int) -> None:
-        self.batch.arena.give_back(capacity_tokens)
-
-    def check(self) -> None:
-        self.batch.check()
 
 
 @contextmanager

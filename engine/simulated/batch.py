@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from engine.messages import Tally
+from engine.messages import BatchShape, Tally
 from engine.simulated.row import SimulatedRow
 
 
@@ -61,6 +61,12 @@ class SimulatedBatch:
         """Iterations until the rows fill the memory."""
         return self.capacity_tokens // len(self) - self.window
 
+    def can_step(self) -> bool:
+        return self.room >= 1
+
+    def shape(self, staged: int) -> BatchShape:
+        return BatchShape(len(self), staged, 0, self.window, self.window, self.capacity_tokens)
+
     def fits(self, length: int, *, lasting: bool = True, beside: Collection[SimulatedRow] | None = None) -> bool:
         """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps.
 
@@ -84,7 +90,7 @@ class SimulatedBatch:
         self.rows.append(row)
         self._bounds = None
 
-    def remove(self, row: SimulatedRow) -> None:
+    def remove(self, row: SimulatedRow, *, wipe: bool = False) -> None:
         """Let a row leave, with what it has generated here."""
         self.settle(row)
         self.rows.remove(row)
@@ -121,6 +127,13 @@ class SimulatedBatch:
         for row in joining:
             row.generated += 1
             self.insert(row)
+
+    def shrink(self, capacity_tokens: int) -> None:
+        self.capacity_tokens = capacity_tokens
+
+    def check(self) -> None:
+        """Assert that all rows fit; for tests."""
+        assert len(self) * self.window <= self.capacity_tokens
 
     def just_ended(self) -> list[SimulatedRow]:
         """The rows that the latest iteration brought to their end, settled."""

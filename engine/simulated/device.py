@@ -6,10 +6,10 @@ Both ways of a row's K and V, out to host memory and in again, are charged when 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from engine.device import Action, Outcome
-from engine.messages import BatchShape, RowSpec, RowUpdate, Tally
+from engine.messages import RowSpec, RowUpdate, Tally
 from engine.simulated.batch import SimulatedBatch
 from engine.simulated.cost import Cost
 from engine.simulated.prefill import SimulatedPrefill
@@ -32,20 +32,8 @@ class SimulatedDevice:
         self._glance = 0  # the batch's iteration as of which all rows were reported
 
     @property
-    def rows(self) -> Sequence[SimulatedRow]:
-        return self.batch.rows
-
-    @property
     def prefilling(self) -> Sequence[SimulatedRow]:
         return () if self._prefill is None else self._prefill.rows
-
-    @property
-    def capacity_tokens(self) -> int:
-        return self.batch.capacity_tokens
-
-    def shape(self, staged: int) -> BatchShape:
-        window = self.batch.window
-        return BatchShape(len(self.batch), staged, 0, window, window, self.batch.capacity_tokens)
 
     def new_row(self, spec: RowSpec) -> SimulatedRow:
         return SimulatedRow(spec)
@@ -54,25 +42,11 @@ class SimulatedDevice:
         """One a token: host memory has no bound here."""
         return self._settled(row).cached_tokens
 
-    def fits(self, length: int, *, lasting: bool, beside: Collection[SimulatedRow] | None = None) -> bool:
-        return self.batch.fits(length, lasting=lasting, beside=beside)
-
-    def admits(self, lengths: Sequence[int], *, beside: Collection[SimulatedRow] | None = None) -> bool:
-        return self.batch.admits(lengths, beside=beside)
-
-    def can_step(self) -> bool:
-        return self.batch.room >= 1
-
-    # Rows
-
     def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
         if row.kv is not None and row.kv.in_host_memory:
             self._copying += self._cost.copy(row.cached_tokens)
         row.drop_kv()
         self.batch.insert(row)
-
-    def remove(self, row: SimulatedRow, *, wipe: bool) -> None:
-        self.batch.remove(row)
 
     def drop(self, row: SimulatedRow) -> None:
         if self._prefill is not None:
@@ -144,9 +118,6 @@ class SimulatedDevice:
         self.batch.step(iterations)
         return Outcome(self._look(), tally=tally)
 
-    def shrink(self, capacity_tokens: int) -> None:
-        self.batch.capacity_tokens = capacity_tokens
-
     def _look(self) -> list[RowUpdate]:
         """Report rows that have ended, and from time to time all that others may join."""
         updates = [row.report() for row in self.batch.just_ended()]
@@ -167,10 +138,6 @@ class SimulatedDevice:
         if not self._closed:
             bounds.append(max(1, self._glance + GLANCE - self.batch.iterations))
         return min(bounds)
-
-    def check(self) -> None:
-        """Assert that all rows fit; for tests."""
-        assert len(self.batch) * self.batch.window <= self.batch.capacity_tokens
 
 
 def _indivisible(action: Action, seconds: float) -> Work:

@@ -1,6 +1,6 @@
 """An executor that takes the time a cost model says, on a clock that somebody else moves (design 7.4).
 
-It takes the orders and gives the reports of a real one. Between two moments at which anything happens it computes
+It takes the commands and gives the reports of a real one. Between two moments at which anything happens it computes
 nothing, so simulated hours cost seconds. Knows no strategy, and moves no time itself.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from engine.device import Action
 from engine.kv.host_store import HostStore
 from engine.lifecycle import Lifecycle
-from engine.messages import Admit, Cancel, Deliver, ExecutorInfo, Order, Pause, StepReport, Stop, Tally
+from engine.messages import Admit, Cancel, Command, Deliver, ExecutorInfo, Pause, StepReport, Stop, Tally
 from engine.simulated.batch import SimulatedBatch
 from engine.simulated.cost import Cost
 from engine.simulated.device import SimulatedDevice
@@ -66,11 +66,11 @@ class SimulatedExecutor:
         self.info = info
         self.alive = True
         self.due = math.inf
-        """When it has something to do, on the clock; infinity: not before the next order."""
+        """When it has something to do, on the clock; infinity: not before the next command."""
         self.usage = Usage()
         self._now = now
         self._deliver = deliver
-        self._inbox: list[Order] = []
+        self._inbox: list[Command] = []
         batch = SimulatedBatch(info.capacity_tokens, info.max_rows, headroom)
         chunk = info.capacity_tokens * info.max_rows if max_prefill_tokens is None else max_prefill_tokens
         self._device = SimulatedDevice(batch, cost, chunk)
@@ -79,24 +79,24 @@ class SimulatedExecutor:
         self._began = 0.0
         self._turns = 0
 
-    def post(self, order: Order) -> None:
-        """Leave an order; it is taken up before the next turn, and cuts short what is under way if it bears on it."""
+    def post(self, command: Command) -> None:
+        """Leave a command; it is taken up before the next turn, and cuts short what is under way if it bears on it."""
         if not self.alive:
             return
-        self._inbox.append(order)
+        self._inbox.append(command)
         if self._work is None:
             self.due = self._now()
-        elif not self._can_wait(order):
+        elif not self._can_wait(command):
             self._work = self._work.cut(self._now() - self._began)
             self.due = max(self._now(), self._began + self._work.seconds)
 
-    def withdraw(self) -> tuple[Order, ...]:
-        """Take back the orders that have not been taken up."""
-        orders, self._inbox = self._inbox, []
-        return tuple(orders)
+    def withdraw(self) -> tuple[Command, ...]:
+        """Take back the commands that have not been taken up."""
+        commands, self._inbox = self._inbox, []
+        return tuple(commands)
 
     def advance(self) -> None:
-        """Do what is due: end the work under way, else take up orders and begin some."""
+        """Do what is due: end the work under way, else take up commands and begin some."""
         if self._work is not None:
             self._end(self._work)
         else:
@@ -106,13 +106,13 @@ class SimulatedExecutor:
         """Assert that its books agree; for tests."""
         self._lifecycle.check()
 
-    def _can_wait(self, order: Order) -> bool:
-        """Whether an order changes nothing before the work under way has ended anyway."""
-        return isinstance(order, Admit) and order.terms.closed and self._lifecycle.closed
+    def _can_wait(self, command: Command) -> bool:
+        """Whether a command changes nothing before the work under way has ended anyway."""
+        return isinstance(command, Admit) and command.terms.closed and self._lifecycle.closed
 
     def _end(self, work: Work) -> None:
         now = self._now()
-        self.usage.book(work, len(self._device.rows), now)
+        self.usage.book(work, len(self._device.batch), now)
         self._turns += work.iterations
         self._work = None
         self._lifecycle.finish(work.action, work.iterations)
@@ -120,19 +120,19 @@ class SimulatedExecutor:
         self.due = math.inf if self._lifecycle.idle and not self._inbox else now
 
     def _begin(self) -> None:
-        self._take_orders()
+        self._take_commands()
         self._work = self._next_work() if self.alive else None
         self._began = self._now()
         self.due = math.inf if self._work is None else self._began + self._work.seconds
         self._report(0.0)
 
-    def _take_orders(self) -> None:
-        orders, self._inbox = self._inbox, []
-        for order in orders:
-            self._obey(order)
+    def _take_commands(self) -> None:
+        commands, self._inbox = self._inbox, []
+        for command in commands:
+            self._carry_out(command)
 
-    def _obey(self, order: Order) -> None:
-        match order:
+    def _carry_out(self, command: Command) -> None:
+        match command:
             case Admit(rows, terms):
                 self._lifecycle.admit(rows, terms)
             case Pause(row_ids):

@@ -1,4 +1,4 @@
-"""The executor's thread, with a scripted pipeline: orders in, one report a turn out, and its last word."""
+"""The executor's thread, with a scripted pipeline: commands in, one report a turn out, and its last word."""
 
 from __future__ import annotations
 
@@ -236,10 +236,10 @@ def test_orders_that_were_not_taken_up_are_given_back(bench: Bench) -> None:
     bench.pipeline.during_turn = hold
     bench.executor.post(Admit((spec(0, 9),)))
     assert begun.wait(PATIENCE)
-    orders = Admit((spec(1),)), Cancel((0,))
-    for order in orders:
-        bench.executor.post(order)
-    assert bench.executor.withdraw() == orders and bench.executor.withdraw() == ()
+    commands = Admit((spec(1),)), Cancel((0,))
+    for command in commands:
+        bench.executor.post(command)
+    assert bench.executor.withdraw() == commands and bench.executor.withdraw() == ()
     bench.executor.post(Stop())
     go_on.set()
     bench.executor.stop(PATIENCE)

@@ -25,6 +25,7 @@ from engine.messages import (
     Terms,
 )
 from engine.pipeline import Pipeline
+from engine.row import Row
 from engine.sampling.repetition import LEAST_TOKENS
 from engine.similar import similar_lengths
 from models.network.kv_adapter import KvStore
@@ -124,7 +125,7 @@ def test_when_the_last_open_row_is_cancelled_the_batch_is_over(pipeline: Pipelin
 def test_a_slice_ends_after_so_many_iterations_and_the_rest_goes_on_elsewhere(
     tiny_model: LoadedModel, tiny_text: Text
 ) -> None:
-    store = HostStore()
+    store: HostStore[Row] = HostStore()
     here, there = (
         Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4)),
                  max_prefill_tokens=64, store=store)
@@ -166,7 +167,7 @@ def test_a_batch_whose_rows_all_end_within_the_slice_hands_nothing_back(pipeline
 
 
 def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    store = HostStore()
+    store: HostStore[Row] = HostStore()
     batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4))
     pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, store=store)
     pipeline.admit([spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, keep_kv=NO_LENGTH))
@@ -197,7 +198,7 @@ def test_a_repetition_is_noticed_across_slices(tiny_model: LoadedModel, tiny_tex
 
 def test_rows_of_some_lengths_keep_their_k_and_v(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """They have 8 and 10 tokens after the slice, K and V of 9 of these."""
-    store = HostStore()
+    store: HostStore[Row] = HostStore()
     batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4))
     pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, store=store)
     rows = [spec(0, 5, max_tokens=9), spec(1, 7, max_tokens=9)]
@@ -220,7 +221,7 @@ def test_the_rows_of_a_slice_need_no_room_beyond_it(tiny_model: LoadedModel, tin
 
 
 def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    store = HostStore()
+    store: HostStore[Row] = HostStore()
     first, second = (
         Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=1)),
                  max_prefill_tokens=64, store=store)
@@ -236,7 +237,7 @@ def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tin
 
 def test_a_row_that_is_read_again_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """It was handed back without K and V, and its device is lost before it has been read, or while it is."""
-    store = HostStore()
+    store: HostStore[Row] = HostStore()
     first, second = (
         Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=1)),
                  max_prefill_tokens=4, store=store)
@@ -258,7 +259,7 @@ def test_a_row_that_is_read_again_outlives_its_device(tiny_model: LoadedModel, t
 
 
 def test_what_a_device_puts_by_that_was_given_up_is_nobody_s(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    store = HostStore()
+    store: HostStore[Row] = HostStore()
     batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4))
     pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, store=store)
     pipeline.admit([spec(0, max_tokens=9)])

@@ -166,7 +166,7 @@ def test_a_shortage_in_a_step_takes_the_rows_out_and_lowers_the_budget(
     with monkeypatch.context() as patch:
         patch.setattr(twin.device, "step", refuse)
         assert twin.step() == [] and twin.running == []
-    assert twin.device.capacity_tokens == 90
+    assert twin.device.batch.capacity_tokens == 90
     assert lengths(updates + finish(twin)) == {0: 6, 1: 6}
 
 
@@ -183,7 +183,7 @@ def test_a_shortage_in_prefill_halves_the_group(make: MakeTwin, monkeypatch: pyt
     updates = twin.step()
     assert [update.row_id for update in updates] == [0, 1]
     assert lengths(updates + finish(twin)) == dict.fromkeys(range(4), 2)
-    assert twin.device.capacity_tokens == 100
+    assert twin.device.batch.capacity_tokens == 100
 
 
 def test_a_row_that_is_admitted_again_has_its_new_priority(make: MakeTwin) -> None:

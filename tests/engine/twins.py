@@ -38,9 +38,9 @@ class _Batch(RunningBatch):
 class _SimulatedBatch(SimulatedBatch):
     left: Counter[RowId]
 
-    def remove(self, row: SimulatedRow) -> None:
+    def remove(self, row: SimulatedRow, *, wipe: bool = False) -> None:
         self.left[row.row_id] += 1
-        super().remove(row)
+        super().remove(row, wipe=wipe)
 
 
 class Twin(Generic[RowT]):
@@ -63,7 +63,7 @@ class Twin(Generic[RowT]):
 
     @property
     def running(self) -> list[RowId]:
-        return sorted(row.row_id for row in self.device.rows)
+        return sorted(row.row_id for row in self.device.batch.rows)
 
     @property
     def handed_back(self) -> list[HandedBack]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from engine.messages import (
     Admit,
     Cancel,
+    Command,
     ExecutorInfo,
     FinishReason,
-    Order,
     RowId,
     RowUpdate,
     SamplingParams,
@@ -49,20 +49,20 @@ class FakePort:
 
     info: ExecutorInfo
     alive: bool = True
-    posted: list[Order] = field(default_factory=list)
-    untaken: tuple[Order, ...] = ()
+    posted: list[Command] = field(default_factory=list)
+    untaken: tuple[Command, ...] = ()
     """What it will never take up, once it is gone."""
 
-    def post(self, order: Order) -> None:
-        self.posted.append(order)
+    def post(self, command: Command) -> None:
+        self.posted.append(command)
 
-    def withdraw(self) -> tuple[Order, ...]:
+    def withdraw(self) -> tuple[Command, ...]:
         return self.untaken
 
-    def take(self) -> list[Order]:
-        """The orders since the last look."""
-        orders, self.posted = self.posted, []
-        return orders
+    def take(self) -> list[Command]:
+        """The commands since the last look."""
+        commands, self.posted = self.posted, []
+        return commands
 
     def report(self, *updates: RowUpdate) -> StepReport:
         return StepReport(self.info.index, 1, updates, Worker(self).shape, 0.0)
@@ -100,10 +100,10 @@ def token(row_id: RowId, *tokens: int, end: FinishReason | None = None, text: st
     return RowUpdate(row_id, tokens, text, finish_reason=end, error=error)
 
 
-def admitted(orders: Iterable[Order]) -> list[list[RowId]]:
+def admitted(commands: Iterable[Command]) -> list[list[RowId]]:
     """The rows of each Admit."""
-    return [[spec.row_id for spec in order.rows] for order in orders if isinstance(order, Admit)]
+    return [[spec.row_id for spec in command.rows] for command in commands if isinstance(command, Admit)]
 
 
-def cancelled(orders: Iterable[Order]) -> list[RowId]:
-    return [row_id for order in orders if isinstance(order, Cancel) for row_id in order.row_ids]
+def cancelled(commands: Iterable[Command]) -> list[RowId]:
+    return [row_id for command in commands if isinstance(command, Cancel) for row_id in command.row_ids]

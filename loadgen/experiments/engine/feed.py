@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.messages import Admit, BatchShape, ExecutorInfo, FinishReason, Order, RowUpdate, SamplingParams, Tally
+from engine.messages import Admit, BatchShape, Command, ExecutorInfo, FinishReason, RowUpdate, SamplingParams, Tally
 from engine.pipeline import Pipeline
 from loadgen.experiments.engine.job import BenchError, Job, longest
 from scheduler.batching.batcher import Batcher
@@ -39,12 +39,12 @@ class DirectPort:
         self.info = info
         self.alive = True
 
-    def post(self, order: Order) -> None:
-        assert isinstance(order, Admit), "nothing is cancelled or paused here"
-        self._pipeline.admit(order.rows, order.terms)
+    def post(self, command: Command) -> None:
+        assert isinstance(command, Admit), "nothing is cancelled or paused here"
+        self._pipeline.admit(command.rows, command.terms)
 
-    def withdraw(self) -> tuple[Order, ...]:
-        """Nothing: orders are carried out as they come."""
+    def withdraw(self) -> tuple[Command, ...]:
+        """Nothing: commands are carried out as they come."""
         return ()
 
 
@@ -84,7 +84,7 @@ class Feed:
     def _assign(self, now: float) -> None:
         while (plan := self._batcher.take(self._worker, now)) is not None:
             self._worker.requests.update({request.row_id: request for request in plan.requests})
-            self._worker.port.post(plan.order)
+            self._worker.port.post(plan.command)
 
     def _book(self, updates: Sequence[RowUpdate], shape: BatchShape, now: float) -> int:
         """Note what rows got; returns how many ended."""

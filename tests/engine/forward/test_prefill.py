@@ -129,7 +129,7 @@ def test_dropping_a_row_frees_its_memory(tiny_model: LoadedModel, tiny_text: Tex
     assert group.drop(7) is None
     dropped = group.drop(1)
     assert dropped is not None and dropped.row_id == 1
-    assert (group.tokens, [row.row_id for row in group.rows]) == (10, [0])
+    assert (group._keys.shape[1] * group._keys.shape[3], [row.row_id for row in group.rows]) == (10, [0])
 
 
 # Log-probabilities of the prompt

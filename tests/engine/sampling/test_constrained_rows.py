@@ -24,6 +24,7 @@ from engine.messages import (
     Terms,
 )
 from engine.pipeline import Pipeline
+from engine.row import Row
 from engine.sampling.grammar import Compiled, Grammars
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.network.loader import LoadedModel, load
@@ -142,7 +143,7 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
     tiny_model: LoadedModel, tiny_text: Text, seed: int, keep_kv: range
 ) -> None:
     """Two devices with little memory take the rows from each other at random."""
-    rng, store = random.Random(seed), HostStore()
+    rng, store = random.Random(seed), HostStore[Row]()
     specs = {row_id: constrained(row_id, rng.choice(GRAMMARS)) for row_id in range(8)}
     grammars = Grammars(tiny_text, tiny_model.vocab_size, tiny_model.end_token_ids)
     devices = [shared(tiny_model, tiny_text, store, grammars) for _ in range(2)]
@@ -173,7 +174,7 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
         check_answer(tiny_text.decode(tokens[row_id]), one.sampling.grammar)
 
 
-def shared(model: LoadedModel, text: Text, store: HostStore, grammars: Grammars) -> Pipeline:
+def shared(model: LoadedModel, text: Text, store: HostStore[Row], grammars: Grammars) -> Pipeline:
     """A device that others share rows and grammars with."""
     own = pipeline_of(model, text, capacity=300, rows=3)
     return Pipeline(model, text, own.batch, max_prefill_tokens=64, store=store, grammars=grammars)

@@ -8,6 +8,7 @@ import pytest
 
 from engine.kv.host_store import HostStore
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Admit, Entry, FinishReason, Overflow, Tally, Terms
+from engine.simulated.row import SimulatedRow
 from tests.engine.simulated.device import PER_COLUMN, STEADY, Device, row
 
 CLOSED = Terms(closed=True)
@@ -111,7 +112,7 @@ def test_nobody_joins_a_closed_batch(terms: Terms) -> None:
 
 
 def test_closed_batches_with_kept_rows_do_not_wait_for_each_other() -> None:
-    store = HostStore()
+    store: HostStore[SimulatedRow] = HostStore()
     first = Device(store=store)
     sliced = Terms(closed=True, iterations=1)
     first.executor.post(Admit((row(1, 3, 4), row(2, 3, 4)), sliced))
@@ -126,7 +127,7 @@ def test_closed_batches_with_kept_rows_do_not_wait_for_each_other() -> None:
 @pytest.mark.parametrize(("keep_kv", "second", "third"), [(EVERY_LENGTH, 0.3, 0.3), (NO_LENGTH, 1.3, 1.1)])
 def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(keep_kv: range, second: float, third: float) -> None:
     terms = Terms(closed=True, iterations=3, keep_kv=keep_kv)
-    store = HostStore()
+    store: HostStore[SimulatedRow] = HostStore()
     devices = [Device(store=store) for _ in range(3)]
     for device in devices:
         device.executor.post(Admit((row(1, 3, 10),), terms))
@@ -141,7 +142,7 @@ def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(keep_kv: range, second
 def test_copies_take_their_time_when_rows_come_back() -> None:
     """6 tokens' K and V after the first slice, 9 after the second."""
     cost = replace(STEADY, c1=0.01, c0=0.5)
-    terms, store = Terms(closed=True, iterations=3), HostStore()
+    terms, store = Terms(closed=True, iterations=3), HostStore[SimulatedRow]()
     devices = [Device(store=store, cost=cost) for _ in range(3)]
     for device in devices:
         device.executor.post(Admit((row(1, 3, 10),), terms))
@@ -154,7 +155,7 @@ def test_copies_take_their_time_when_rows_come_back() -> None:
 def test_rows_of_some_lengths_keep_their_k_and_v() -> None:
     """7 tokens after the first slice are too few; 11 after the second are enough."""
     cost = replace(STEADY, c1=0.01, c0=0.5)
-    terms, store = Terms(closed=True, iterations=3, keep_kv=range(8, 100)), HostStore()
+    terms, store = Terms(closed=True, iterations=3, keep_kv=range(8, 100)), HostStore[SimulatedRow]()
     devices = [Device(store=store, cost=cost) for _ in range(3)]
     for device in devices:
         device.executor.post(Admit((row(1, 3, 10),), terms))

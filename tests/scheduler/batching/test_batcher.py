@@ -73,7 +73,7 @@ def test_a_plan_is_one_order_for_rows_in_rank() -> None:
     batcher = batcher_of(late, early)
     plan = batcher.take(worker(), now=3.0)
     assert plan == Plan((early, late))
-    assert plan.order == Admit((early.spec, late.spec))
+    assert plan.command == Admit((early.spec, late.spec))
     assert len(batcher.waiting) == 0 and batcher.take(worker(), now=3.0) is None
 
 

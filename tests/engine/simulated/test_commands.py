@@ -1,4 +1,4 @@
-"""Orders that come while work is under way, and whatever comes, each row ends once with all its tokens."""
+"""Commands that come while work is under way, and whatever comes, each row ends once with all its tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from engine.messages import (
     NO_LENGTH,
     Admit,
     Cancel,
+    Command,
     Entry,
-    Order,
     Overflow,
     Pause,
     RowId,
@@ -24,6 +24,7 @@ from engine.messages import (
     Terms,
 )
 from engine.simulated.device import GLANCE
+from engine.simulated.row import SimulatedRow
 from scheduler.serving_time.bilinear import Bilinear
 from tests.engine.simulated.device import Device, row
 
@@ -72,7 +73,7 @@ def test_a_cancelled_row_is_gone_at_the_next_iteration() -> None:
 
 
 def test_what_is_kept_of_a_row_can_be_cancelled() -> None:
-    store = HostStore()
+    store: HostStore[SimulatedRow] = HostStore()
     device = Device(store=store)
     device.executor.post(Admit((row(1, 3, 20),), Terms(closed=True, iterations=2)))
     device.run()
@@ -166,10 +167,10 @@ COSTS = st.builds(
 
 
 class Client:
-    """Sends orders at their times, and rows that are handed back to either device at once."""
+    """Sends commands at their times, and rows that are handed back to either device at once."""
 
     def __init__(self, cost: Bilinear, chunk: int) -> None:
-        store = HostStore()
+        store: HostStore[SimulatedRow] = HostStore()
         self.devices = [
             Device(capacity=90, rows=5, cost=cost, headroom=4, store=store, max_prefill_tokens=chunk) for _ in range(2)
         ]
@@ -177,10 +178,10 @@ class Client:
         self.seen = [0, 0]
         self.runs = 0
 
-    def post(self, time: float, place: int, order: Order) -> None:
+    def post(self, time: float, place: int, command: Command) -> None:
         for device in self.devices:
             device.run(time)
-        self.devices[place].executor.post(order)
+        self.devices[place].executor.post(command)
 
     def drain(self) -> None:
         """Until all is done; a row that is handed back is admitted again, alone."""
@@ -199,11 +200,11 @@ class Client:
             reports, self.seen[place] = device.reports[self.seen[place] :], len(device.reports)
             for _, report in reports:
                 for row_id in (row_id for one in report.handed_back for row_id in one.row_ids):
-                    order, _ = self.admitted[row_id]
-                    spec = next(spec for spec in order.rows if spec.row_id == row_id)
+                    command, _ = self.admitted[row_id]
+                    spec = next(spec for spec in command.rows if spec.row_id == row_id)
                     other = self.devices[(place + self.runs) % 2]
                     other.time = max(other.time, now)
-                    other.executor.post(Admit((spec,), order.terms))
+                    other.executor.post(Admit((spec,), command.terms))
                     self.runs += 1
 
 
@@ -215,16 +216,16 @@ def _play(cost: Bilinear, chunk: int, admissions: list[tuple[float, Terms, list[
             for index, (prompt, tokens, priority) in enumerate(shapes)
         )
         number += len(specs)
-        order = Admit(specs, terms)
-        client.admitted |= {spec.row_id: (order, spec.row_id) for spec in specs}
-        client.post(time, place % 2, order)
+        command = Admit(specs, terms)
+        client.admitted |= {spec.row_id: (command, spec.row_id) for spec in specs}
+        client.post(time, place % 2, command)
     return client
 
 
 def _lengths(client: Client) -> dict[RowId, int]:
     found = {}
-    for row_id, (order, _) in client.admitted.items():
-        spec = next(spec for spec in order.rows if spec.row_id == row_id)
+    for row_id, (command, _) in client.admitted.items():
+        spec = next(spec for spec in command.rows if spec.row_id == row_id)
         assert spec.sampling.replay_tokens is not None
         found[row_id] = spec.sampling.replay_tokens
     return found
