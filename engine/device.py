@@ -85,7 +85,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[RowT]):
-    """What was computed in a chunk of prefill, an entry by shape or a decode step."""
+    """The results of a chunk of prefill, an entry by shape or a decode step."""
 
     updates: Sequence[RowUpdate] = ()
     failures: Sequence[tuple[Sequence[RowT], Exception]] = ()
@@ -126,7 +126,7 @@ class Batch(Protocol[RowT]):
 
 
 class Device(Protocol[RowT]):
-    """What computes K and V and tokens. Methods that compute may raise OutOfMemoryError."""
+    """A batch, and the computing of K and V and tokens for it. Methods that compute may raise OutOfMemoryError."""
 
     @property
     def batch(self) -> Batch[RowT]: ...

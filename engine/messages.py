@@ -1,4 +1,4 @@
-"""What crosses the boundary between the event loop and an executor thread: plain, frozen, torch-free data.
+"""Messages between the event loop and an executor thread: plain, frozen, torch-free data.
 
 Commands go in, reports come out. Nothing here knows a tensor, a strategy or HTTP, so the scheduler can be tested
 and simulated without a network.
@@ -38,7 +38,7 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What the whole text of an answer must match. What it compiles to is the business of engine.grammar."""
+    """A grammar that the whole text of an answer must match; engine.sampling.grammar compiles it."""
 
     kind: GrammarKind
     text: str
@@ -72,14 +72,14 @@ class SamplingParams:
     logprobs: int | None = None
     """How many alternatives to report beside each generated token; None reports nothing, 0 the token alone."""
     prompt_logprobs: int | None = None
-    """The same for the prompt's own tokens."""
+    """How many alternatives to report beside each token of the prompt; None scores no prompt."""
     replay_tokens: int | None = None
     """Length to generate whatever the model says (design 7.3): for the row alone, no scheduling decision sees it."""
     stop_repetition: bool = False
     """Whether the row ends once it only repeats itself. A row with a grammar does not, since its text must match whole,
     nor one whose length is prescribed, by `replay_tokens`, `ignore_eos` or `min_tokens`."""
     grammar: Grammar | None = None
-    """What the text must match. When nothing may follow it the row ends, whatever `min_tokens` and `ignore_eos` say."""
+    """The grammar of the answer. When nothing may follow it the row ends, despite `min_tokens` and `ignore_eos`."""
 
     @property
     def penalizes(self) -> bool:
@@ -108,7 +108,7 @@ class Entry(StrEnum):
 
 
 class Overflow(StrEnum):
-    """What happens when rows outgrow the device (design 3.4)."""
+    """The way out when rows outgrow the device (design 3.4)."""
 
     SCALE = "scale"
     """The worst-ranked rows wait in host memory until there is room again."""
@@ -124,11 +124,11 @@ NO_LENGTH = range(0)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How the rows of one command shall run. An executor knows no more of strategies than this."""
+    """The way in which the rows of one command run. An executor knows no more of strategies than this."""
 
     entry: Entry = Entry.EMBED
     closed: bool = False
-    """Whether the rows run as a batch of their own: they start together, nobody joins, and a row that has ended
+    """Whether the rows run as a batch of their own: they start together, no other joins, and a row that has ended
     keeps its slot, generating invalid tokens, until the last one has."""
     iterations: int | None = None
     """Decode iterations after which a closed batch hands back the rows that have not ended: its slice."""
@@ -188,7 +188,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class RowUpdate:
-    """What one step brought to one row.
+    """Tokens that one step brought to one row.
 
     `text` may be empty while a character is incomplete or a stop string may be under way; the texts of all updates
     joined are the whole answer. `finish_reason` is set in a row's last update only. `stop_reason` is the stop
@@ -304,7 +304,7 @@ Deliver: TypeAlias = Callable[[Report], None]
 
 @dataclass(frozen=True, slots=True)
 class ExecutorInfo:
-    """What an executor can hold, told once at start."""
+    """The room of an executor, as it is at start."""
 
     index: int
     device: str

@@ -32,7 +32,7 @@ from engine.similar import similar_lengths
 log = logging.getLogger(__name__)
 
 RELIEF = 0.9
-"""What is left of the budget for K and V after the device ran out of memory."""
+"""Part of the budget for K and V that is left after the device ran out of memory."""
 
 
 class RowTable(Generic[RowT]):
@@ -48,7 +48,7 @@ class RowTable(Generic[RowT]):
         self._admitted = 0
         self._handed_back: list[HandedBack] = []
         self.updates: list[RowUpdate] = []
-        """What rows got, since `clear`."""
+        """Tokens and ends of rows, since `clear`."""
         self.begun: tuple[RowId, ...] = ()
         """Rows whose prompts began to be read, since `clear`."""
         self.extracted: tuple[RowId, ...] = ()
@@ -245,5 +245,5 @@ def _length(row: RowT) -> int:
 
 
 def _describe(error: Exception) -> str:
-    """What a client may know of a fault: its kind, not its details, which are in the log."""
+    """The message of a fault for its client: the kind alone, since details are in the log."""
     return str(error) if isinstance(error, RowFault) else f"the engine failed on this request ({type(error).__name__})"

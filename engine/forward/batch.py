@@ -1,6 +1,6 @@
 """The running batch: rows and the arena that holds their K and V, kept in step. The only place that changes both.
 
-Knows no queue and no order of merit: who joins and who leaves is decided above.
+Knows no queue and no rank: who joins and who leaves is decided above.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class RunningBatch:
         """Logits (rows, vocab) after each row's newest token; what is fed to a row is aligned at the end.
 
         The place of a fed token is the row's own: K and V of the row's earlier tokens are in the arena. Rows that
-        have ended but keep their slot may outgrow the context; what they compute there is of no use to anybody.
+        have ended but keep their slot may outgrow the context; what they compute there is of no use.
         """
         device, width, most = self._model.device, max(len(part) for part in fed), self._model.context_length
         ends = [min(length, most) for length in self.arena.lengths]
@@ -181,7 +181,7 @@ class RunningBatch:
         self.arena.give_back(capacity_tokens)
 
     def reads(self) -> Tally:
-        """What the latest step read, as long as its rows are all here and none has taken its token."""
+        """Cells that the latest step read, as long as its rows are all here and none has taken its token."""
         window = self.arena.window
         own = [length for row, length in zip(self.rows, self.arena.lengths, strict=True) if not row.ended]
         return Tally(

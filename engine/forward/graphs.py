@@ -6,7 +6,7 @@ addresses and shapes of its capture for ever, so a step is rounded up to a bucke
               column 0           end       bucket
     row 0     . . p p p p g g g n |  .  .  .  |      'n' written in this step, at a column that is an input
     row 1     p p p p p p g g g n |  .  .  .  |
-    dummy     . . . . . . . . . n |  .  .  .  |      a real row of the arena that nobody uses; it reads itself alone
+    dummy     . . . . . . . . . n |  .  .  .  |      a real row of the arena that is not in use; it reads itself alone
 
 On a CPU the same bodies run without capture, which is how the tests exercise them.
 """

@@ -44,7 +44,7 @@ class Prefill:
         for row in self.rows:
             row.prompt_logprobs = None  # what was read of its prompt before is read again
         self.tally = Tally()
-        """What the latest chunk computed."""
+        """Tokens that the latest chunk computed."""
         self._contexts = [row.tokens for row in self.rows]  # what is read of each row
         self._done = 0  # columns [0, done) are computed
         self._ended: list[Prefilled] = []  # by the latest chunk
@@ -54,7 +54,7 @@ class Prefill:
         self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
 
     def advance(self, max_tokens: int) -> list[Prefilled]:
-        """`launch` a chunk and `collect` what it brought."""
+        """`launch` a chunk and `collect` its rows."""
         self.launch(max_tokens)
         return self.collect()
 

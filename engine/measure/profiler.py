@@ -34,10 +34,10 @@ REPEATS = 5
 """Times that a cell is measured when there is time enough, after one that warms up; odd, so that one is the middle."""
 
 PREFILL_SHARE = 0.6
-"""Of the time for a survey."""
+"""Part of the time for a survey that prefill may take."""
 
 COPIES_SHARE = 0.05
-"""Of the same."""
+"""Part of the time for a survey that copies may take."""
 
 COPIED_ROWS = 8
 COPIED_TOKENS = 4096

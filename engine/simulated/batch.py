@@ -1,7 +1,7 @@
 """The running batch of a simulated device: rows x columns in closed form, so that many iterations are one addition.
 
 The batch counts its iterations and the columns it has opened; a row's length is what it was when the row joined, and
-what was counted since. Knows no order of merit and no time.
+what was counted since. Knows no rank and no time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.simulated.row import SimulatedRow
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What holds until a row joins, leaves or ends."""
+    """Sums over the rows that hold until one joins, leaves or ends."""
 
     farthest: int
     """The greatest offset of a row."""
@@ -27,7 +27,7 @@ class Bounds:
 
 
 class SimulatedBatch:
-    """Rows that decode together within `capacity_tokens` cells."""
+    """A `Batch` of engine.device: rows that decode together within `capacity_tokens` cells."""
 
     def __init__(self, capacity_tokens: int, max_rows: int, headroom: int) -> None:
         self.capacity_tokens = capacity_tokens
@@ -68,18 +68,10 @@ class SimulatedBatch:
         return BatchShape(len(self), staged, 0, self.window, self.window, self.capacity_tokens)
 
     def fits(self, length: int, *, lasting: bool = True, beside: Collection[SimulatedRow] | None = None) -> bool:
-        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps.
-
-        `beside`: if only these of the rows that run were left.
-        """
         rows, window = self._left(beside)
         return self._has_room(rows + 1, max(window, length), lasting=lasting)
 
     def admits(self, lengths: Sequence[int], *, beside: Collection[SimulatedRow] | None = None) -> bool:
-        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest.
-
-        `beside`: if only these of the rows that run were left.
-        """
         rows, window = self._left(beside)
         return self._has_room(rows + len(lengths), window + max(lengths) - 1)
 
@@ -102,7 +94,7 @@ class SimulatedBatch:
         row.since = self.iterations
 
     def tally(self, iterations: int) -> Tally:
-        """What so many iterations, the next ones, compute and read; no row may end before the last of them."""
+        """Tokens that so many iterations, the next ones, compute and read; no row may end before the last of them."""
         live, ended = self.live, len(self) - self.live
         grown = iterations * (iterations + 1) // 2  # columns that they open, as often as each is read
         columns = iterations * self.window + grown

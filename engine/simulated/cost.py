@@ -1,4 +1,4 @@
-"""What a simulated device's work costs, in seconds. Knows no rows by name and no time of day."""
+"""The seconds that a simulated device's work takes. Knows no rows by name and no time of day."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class Cost(Protocol):
         ...
 
     def copy(self, length: int, /) -> float:
-        """Seconds to copy K and V of a row of `length` tokens out to host memory and in again; 0 if nobody knows."""
+        """Seconds to copy K and V of `length` tokens out to host memory and in again; 0 where that is unknown."""
         ...

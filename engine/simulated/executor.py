@@ -1,4 +1,4 @@
-"""An executor that takes the time a cost model says, on a clock that somebody else moves (design 7.4).
+"""An executor that takes the time a cost model says, on a clock that its owner moves (design 7.4).
 
 It takes the commands and gives the reports of a real one. Between two moments at which anything happens it computes
 nothing, so simulated hours cost seconds. Knows no strategy, and moves no time itself.
@@ -26,7 +26,7 @@ HEADROOM = 32
 
 @dataclass(slots=True)
 class Usage:
-    """What a simulated device has done so far, in seconds."""
+    """Time that a simulated device has spent so far, in seconds."""
 
     prefill: float = 0.0
     """Reading prompts, entries by shape among it."""
@@ -46,7 +46,7 @@ class Usage:
 
 
 class SimulatedExecutor:
-    """A port of the scheduler. Whoever owns the clock moves it to `due`, calls `advance`, and so on.
+    """A port of the scheduler. The owner of the clock moves it to `due`, calls `advance`, and so on.
 
     Executors that share a store can go on with each other's rows.
     """
@@ -103,7 +103,7 @@ class SimulatedExecutor:
             self._begin()
 
     def check(self) -> None:
-        """Assert that its books agree; for tests."""
+        """Assert that every row is in one place, and that all fit; for tests."""
         self._lifecycle.check()
 
     def _can_wait(self, command: Command) -> bool:

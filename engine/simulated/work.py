@@ -18,7 +18,7 @@ class Work:
 
     action: Action
     iterations: int
-    """What can be told apart in it: a command that arrives meanwhile waits for the end of the one under way."""
+    """Its steps that can be told apart: a command that arrives meanwhile waits for the end of the one under way."""
     lasts: Callable[[int], float]
     """Seconds of the first so many iterations."""
 

@@ -196,3 +196,22 @@ def test_a_row_that_is_admitted_again_has_its_new_priority(make: MakeTwin) -> No
     twin.admit([ranked(1, 1, 5, 9)], Terms())
     twin.admit([ranked(0, 0, 5, 9)], Terms())
     assert ended(twin, 2)[0] == [0, 1]
+
+
+def test_rows_decode_while_a_chunk_of_prefill_is_under_way(make: MakeTwin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CUDA device, whose prefill has a stream of its own."""
+    twin = make(200, 4, 0)
+    twin.admit([spec(0, 5, 20)], Terms())
+    updates = twin.step() + twin.step()
+    twin.admit([spec(1, 5, 3)], Terms())
+    begun: list[tuple[RowId, ...]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(twin.device, "chunk_done", lambda: False)
+        for _ in range(3):
+            updates += twin.step()
+            assert (twin.running, twin.lifecycle.tally.generated) == ([0], 1)
+            begun.append(twin.lifecycle.begun)
+    assert begun == [(1,), (), ()]
+    updates += twin.step()
+    assert updates[-1].row_id == 1
+    assert lengths(updates + finish(twin)) == {0: 20, 1: 3}

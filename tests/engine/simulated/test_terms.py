@@ -1,4 +1,4 @@
-"""Every field of an order's terms takes the time that can be worked out by hand."""
+"""Every field of a command's terms takes the time that can be worked out by hand."""
 
 from __future__ import annotations
 
