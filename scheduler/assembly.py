@@ -1,35 +1,43 @@
-"""From a row of the table to parts that work together."""
+"""Puts a strategy's parts together, each looked up by its name in the strategy's row."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from engine.messages import EVERY_LENGTH, NO_LENGTH
-from scheduler.assignment import Observer
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits
-from scheduler.batching.cheapest import join_cheapest
-from scheduler.batching.continuous import ContinuousBatcher
+from scheduler.batching.continuous import ContinuousBatcher, join_cheapest
 from scheduler.batching.dp_batcher import DpBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS, Preemption
 from scheduler.batching.round_robin import RoundRobinBatcher
 from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
+from scheduler.observers import PlanObserver
 from scheduler.placement import PLACEMENTS, Placement
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.estimator import SERVING_TIMES, ServingTime
+from scheduler.serving_time.estimator import BilinearEstimator, ServingTime
 from scheduler.serving_time.learning import BatchLearning, Submit, inline
-from scheduler.serving_time.nearest import Nearest
-from scheduler.serving_time.nearest_lessons import NearestLessons, profile_lessons
-from scheduler.serving_time.refit_lessons import RefitData, RefitLessons
-from scheduler.serving_time.refitted import Refitted
+from scheduler.serving_time.nearest import Nearest, NearestLessons, profile_batches
+from scheduler.serving_time.refit import RefitData, RefitLessons
 from scheduler.strategy import Strategy
-from scheduler.waiting.batch_order import BATCH_ORDERS
-from scheduler.waiting.order import ORDERS, Aging
-from scheduler.waiting.work import work_of
+from scheduler.waiting.aged import AgedSjf, Aging
+from scheduler.waiting.due import DueFirst
+from scheduler.waiting.fcfs import Fcfs
+from scheduler.waiting.hrrn import BATCH_ORDERS
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sjf import Sjf
+
+ORDERS: Mapping[str, Callable[[Aging], Order]] = MappingProxyType(
+    {
+        "fcfs": lambda aging: DueFirst(Fcfs(), aging),
+        "sjf": lambda aging: DueFirst(Sjf(), aging),
+        "sjf-aged": lambda aging: DueFirst(AgedSjf(aging), aging),
+    }
+)
 
 BATCHERS = MappingProxyType[str, BatcherFactory](
     {
@@ -48,6 +56,11 @@ BATCHERS = MappingProxyType[str, BatcherFactory](
 )
 
 
+SERVING_TIMES: Mapping[str, Callable[[BilinearEstimator], ServingTime]] = MappingProxyType(
+    {"bilinear": lambda machine: machine, "nearest": Nearest}
+)
+
+
 class StrategyError(ValueError):
     """A strategy cannot work here; the message says why and what to do."""
 
@@ -58,10 +71,10 @@ class Parts:
 
     batcher: Batcher
     placement: Placement
-    observer: Observer | None = None
-    """Who learns from how plans went."""
+    observer: PlanObserver | None = None
+    """Learns from plans that are over."""
     preemption: Preemption | None = None
-    """None where no row is ever asked to make way for what waits."""
+    """None where running rows never make way for waiting requests."""
     learning: BatchLearning[Any] | None = None
     """The observer, where it learns serving times."""
 
@@ -69,32 +82,30 @@ class Parts:
 def assemble(
     strategy: Strategy,
     limits: Limits,
-    serving_time: Bilinear | None = None,
+    profile: Bilinear | None = None,
     submit: Submit = inline,
-    grounds: RefitData | None = None,
+    refit_data: RefitData | None = None,
 ) -> Parts:
-    """Look each part up and put them together; `submit` is for what one of them learns while others work.
+    """Look each part up and put them together; `submit` runs what a part learns while others work.
 
-    With `grounds`, bilinear estimates are fitted again while batches are served; else they stay the profile's.
+    With `refit_data`, the bilinear model is fitted again while batches are served; else it stays the profile's.
 
     Raises KeyError for a choice that no part's table has, and StrategyError where the machine's profile is wanted.
     """
-    limits = replace(limits, aging=_aging(limits, serving_time))
-    iterations = limits.slice_length if strategy.slices else None
-    terms = replace(strategy.refill, iterations=iterations, keep_kv=_kept_lengths(limits, serving_time))
-    estimator = _estimator(strategy, serving_time)
+    limits = replace(limits, aging=_aging(limits, profile))
+    machine = None if profile is None else BilinearEstimator(profile)
+    estimator = _estimator(strategy, machine)
     kit = Kit(
         order=ORDERS[strategy.order](limits.aging),
         memory=MEMORIES[strategy.memory],
         limits=limits,
-        terms=terms,
+        terms=replace(strategy.refill, iterations=limits.slice_length if strategy.slices else None),
         returns=strategy.returns,
-        serving_time=serving_time,
+        machine=machine,
         estimator=estimator,
         batch_order=BATCH_ORDERS[strategy.batch_order],
-        work=work_of(serving_time, limits.slots, limits.capacity_tokens, limits.context_length, terms.keep_kv),
     )
-    learning = _learning(estimator, limits, serving_time, submit, grounds)
+    learning = _learning(estimator, limits, profile, submit, refit_data)
     preemption = PREEMPTIONS[strategy.preemption](kit)
     return Parts(BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement], learning, preemption, learning)
 
@@ -104,25 +115,19 @@ def _learning(
     limits: Limits,
     profile: Bilinear | None,
     submit: Submit,
-    grounds: RefitData | None,
+    refit_data: RefitData | None,
 ) -> BatchLearning[Any] | None:
-    """Who teaches the estimator, if it can be taught."""
+    """The learning of the estimator, if it can learn."""
     if profile is not None and isinstance(estimator, Nearest):
-        return BatchLearning(NearestLessons(estimator, profile_lessons(profile, limits)), submit)
-    if grounds is not None and isinstance(estimator, Refitted):
-        return BatchLearning(RefitLessons(estimator, grounds), submit)
+        basis = profile_batches(profile, limits.slots, limits.context_length)
+        return BatchLearning(NearestLessons(estimator, basis), submit)
+    if refit_data is not None and isinstance(estimator, BilinearEstimator):
+        return BatchLearning(RefitLessons(estimator, refit_data), submit)
     return None
 
 
-def _kept_lengths(limits: Limits, profile: Bilinear | None) -> range:
-    """Tokens of rows whose K and V stay in host memory when they are handed back; all where nobody can say."""
-    if limits.recompute:
-        return NO_LENGTH
-    return EVERY_LENGTH if profile is None else profile.kept_lengths()
-
-
 def _aging(limits: Limits, profile: Bilinear | None) -> Aging:
-    """With the seconds per token of this machine when all slots are taken by rows of half the room there is."""
+    """Aging with the seconds of a token of this machine when rows of half the longest length take all slots."""
     if profile is None:
         return limits.aging
     rows = limits.slots or 1
@@ -130,11 +135,11 @@ def _aging(limits: Limits, profile: Bilinear | None) -> Aging:
     return replace(limits.aging, seconds_per_token=profile.iteration(float(rows), columns))
 
 
-def _estimator(strategy: Strategy, profile: Bilinear | None) -> ServingTime | None:
+def _estimator(strategy: Strategy, machine: BilinearEstimator | None) -> ServingTime | None:
     if strategy.serving_time is None:
         return None
-    if profile is None:
+    if machine is None:
         raise StrategyError(
             f"strategy {strategy.name} needs to know what a batch takes on this machine: run `lengthwise profile` first"
         )
-    return SERVING_TIMES[strategy.serving_time](profile)
+    return SERVING_TIMES[strategy.serving_time](machine)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
 
 
 class Clock(Protocol):
@@ -37,3 +39,15 @@ class MonotonicClock:
 def earlier(first: float | None, second: float | None) -> float | None:
     """The earlier of two moments, each None for never."""
     return min((moment for moment in (first, second) if moment is not None), default=None)
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    """Run `work` as a task of this name until the context is left; then it is cancelled and waited for."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

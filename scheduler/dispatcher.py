@@ -1,6 +1,6 @@
 """The loop that decides: arrivals and reports come in, commands go out. It runs on the event loop and owns every
-request from arrival to end. What to decide is the strategy's parts' business; there is no branch on a strategy here.
-Where requests are, the books tell (books.py).
+request from arrival to end. The strategy's parts decide; there is no branch on a strategy here. Where each request is
+stands in the request table.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from scheduler.assembly import Parts
 from scheduler.batching.preemption import Preemption
 from scheduler.clock import Clock, earlier
 from scheduler.deadlines import Deadlines
-from scheduler.observers import Ledger
-from scheduler.refusal import Refused, TooLate
-from scheduler.request import Failure, Request, State, Times
-from scheduler.request_table import Books
+from scheduler.observers import RequestObserver
+from scheduler.request import Failure, Refused, Request, State, Times, TooLate
+from scheduler.request_table import RequestTable
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
@@ -31,10 +30,12 @@ log = logging.getLogger(__name__)
 class Dispatcher:
     """All methods belong to the event loop's thread."""
 
-    def __init__(self, parts: Parts, ports: Sequence[Port], clock: Clock, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self, parts: Parts, ports: Sequence[Port], clock: Clock, observer: RequestObserver | None = None
+    ) -> None:
         self._parts = parts
         self._clock = clock
-        self._books = Books(parts.batcher, ports, clock, observer=parts.observer, ledger=ledger)
+        self._table = RequestTable(parts.batcher, ports, clock, plan_observer=parts.observer, request_observer=observer)
         self._deadlines = Deadlines()
         self._row_ids = itertools.count()
         self._wake = asyncio.Event()
@@ -47,7 +48,7 @@ class Dispatcher:
     @property
     def requests_queued(self) -> int:
         """Requests that no executor has."""
-        return len(self._books.waiting)
+        return len(self._table.waiting)
 
     @property
     def requests_waiting(self) -> int:
@@ -57,57 +58,57 @@ class Dispatcher:
     @property
     def requests_running(self) -> int:
         """Requests that an executor has begun, in whatever stage."""
-        return self._books.held - len(self.not_begun)
+        return self._table.held - len(self.not_begun)
 
     @property
     def tokens_waiting(self) -> int:
-        """Of what waits: prompts, what was generated, and what is predicted to come or else may."""
-        return self._books.queued.total
+        """Tokens of the requests that no executor has: prompt, generated, and expected to come."""
+        return self._table.queued_tokens.total
 
     @property
     def free_slots(self) -> int:
         """Requests that would not have to wait if they came now."""
-        return self._books.outlook.free_slots
+        return self._table.expected_wait.free_slots
 
     @property
     def alive(self) -> bool:
         """Whether requests can still be served."""
-        return not self._broken and any(worker.port.alive for worker in self._books.live())
+        return not self._broken and any(worker.port.alive for worker in self._table.live())
 
     @property
     def waiting(self) -> Collection[Request]:
-        """What no executor has, in no particular order. To be read only."""
-        return self._books.waiting
+        """Requests that no executor has, in no particular order. To be read only."""
+        return self._table.waiting
 
     @property
     def not_begun(self) -> Collection[Request]:
-        """What executors have and have not begun."""
-        return self._books.not_begun
+        """Requests that executors have and have not begun."""
+        return self._table.not_begun
 
     @property
     def workers(self) -> Collection[Worker]:
-        """The books on the executors, lost ones too. To be read only."""
-        return self._books.workers.values()
+        """The executors and what each holds, lost ones too. To be read only."""
+        return self._table.workers.values()
 
     def now(self) -> float:
-        """Seconds of the clock that arrivals and deadlines are told in."""
+        """Seconds of the clock by which arrivals and deadlines are given."""
         return self._clock.now()
 
     def place(self, request: Request) -> int | None:
         """How many requests are ahead in line, as far as the order tells; None when it does not wait."""
-        return self._books.outlook.place(request, self._clock.now())
+        return self._table.expected_wait.place(request, self._clock.now())
 
     def expected_wait(self, request: Request) -> float | None:
         """Seconds until a request starts; None when it does not wait, or when nothing has been measured yet."""
-        return self._books.outlook.wait(request, self._clock.now())
+        return self._table.expected_wait.wait(request, self._clock.now())
 
     def retry_after(self) -> float:
-        """Seconds, 1 at least, after which what waits now will have started: then one who comes now shall try again."""
-        return max(1.0, self._books.outlook.newcomer_wait(self._clock.now()) or 0.0)
+        """Seconds, 1 at least, until all waiting requests have started: when a refused client should come back."""
+        return max(1.0, self._table.expected_wait.newcomer_wait(self._clock.now()) or 0.0)
 
     def held_by(self, executor: int) -> int:
-        """Requests that an executor holds, by the books; 0 once it is lost."""
-        return self._books.workers[executor].rows
+        """Number of requests that an executor holds; 0 once it is lost."""
+        return self._table.workers[executor].rows
 
     def submit(
         self,
@@ -122,7 +123,7 @@ class Dispatcher:
     ) -> Request:
         """Take a request in; its answer comes through `request.stream`. Raises Refused, and TooLate for its deadline.
 
-        `arrival` is when it came, in seconds of the clock; now where nobody says.
+        `arrival` is when it came, in seconds of the clock; None for now.
         """
         if not self.alive:
             raise self._refusal()
@@ -132,10 +133,10 @@ class Dispatcher:
         request = Request(next(self._row_ids), tuple(prompt), sampling, times, priority, deadline)
         request.predicted_length = predicted_length
         request.distribution = distribution
-        self._books.queue(request)
+        self._table.queue(request)
         self._wake.set()
         if not self._can_meet(request):
-            self._books.refuse(request)
+            self._table.refuse(request)
             raise TooLate
         self._empty.clear()
         self._deadlines.add(request)
@@ -144,31 +145,31 @@ class Dispatcher:
     def revise(
         self, request: Request, predicted_length: float | None, distribution: LengthDistribution | None = None
     ) -> None:
-        """Better is known of how long an answer becomes, wherever the request is by now."""
+        """Give a request a better prediction of its answer's length, wherever the request is by now."""
         request.predicted_length, request.distribution = predicted_length, distribution
         if request.state is not State.WAITING:
             return
         try:
-            self._books.revise(request)
+            self._table.revise(request)
         except Exception:
             self._break_down()
         self._wake.set()
 
     def cancel(self, request: Request) -> None:
-        """End a request whose answer nobody wants any more. Safe at any time, also after its end."""
+        """End a request without an answer. Safe at any time, also after its end."""
         if not request.state.is_final:
-            self._books.withdraw(request)
-            self._books.end(request, State.CANCELLED, None)
+            self._table.withdraw(request)
+            self._table.end(request, State.CANCELLED, None)
             self._changed()
 
     def receive(self, report: Report) -> None:
-        """Book an executor's report."""
+        """Apply an executor's report."""
         match report:
             case StepReport():
-                self._books.book(report)
+                self._table.record(report)
             case ExecutorDied(executor, error, salvaged):
-                self._books.bury(executor, error, set(salvaged))
-                if not self._books.live():
+                self._table.remove_executor(executor, error, set(salvaged))
+                if not self._table.live():
                     self._dead.set()
         self._changed()
 
@@ -184,22 +185,22 @@ class Dispatcher:
                 return
 
     def wake_at(self) -> float | None:
-        """When `dispatch` may do otherwise though nothing has happened; None for never."""
+        """The moment at which `dispatch` may decide otherwise though nothing has happened; None for never."""
         return earlier(self._parts.batcher.wake_at(self._clock.now()), self._deadlines.next())
 
     def dispatch(self) -> None:
         """Hand out plans until no executor can be given more."""
         self._expire(self._clock.now())
-        while any(self._assign(worker) for worker in self._parts.placement(self._books.live())):
+        while any(self._assign(worker) for worker in self._parts.placement(self._table.live())):
             pass
-        if self._parts.preemption is not None and self._books.waiting:
+        if self._parts.preemption is not None and self._table.waiting:
             self._preempt(self._parts.preemption)
-        self._books.outlook.dispatched(self._clock.now())
+        self._table.expected_wait.dispatched(self._clock.now())
 
     def give_up(self, executor: int, error: str) -> None:
-        """An executor stands still: treat it as dead. Should it ever go on, what it reports is ignored, and it ends."""
+        """Treat an executor that stands still as dead. Should it ever go on, its reports are ignored, and it ends."""
         self.receive(ExecutorDied(executor, error))
-        self._books.workers[executor].port.post(Stop())
+        self._table.workers[executor].port.post(Stop())
 
     async def death(self) -> None:
         """Return when no request can be served any more."""
@@ -213,38 +214,41 @@ class Dispatcher:
     def abort_all(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
         """End every request with an error, and take no more."""
         self._draining = True
-        held = [request for worker in self._books.workers.values() for request in worker.requests.values()]
-        for request in (*held, *self._books.waiting):
-            self._books.withdraw(request)
+        held = [request for worker in self._table.workers.values() for request in worker.requests.values()]
+        for request in (*held, *self._table.waiting):
+            self._table.withdraw(request)
             if not request.state.is_final:  # as it is when it was the last that its batch waited for
-                self._books.fail(request, message, failure)
+                self._table.fail(request, message, failure)
         self._changed()
 
     def _changed(self) -> None:
-        """Requests may have ended, and slots be free."""
+        """Wake the loop, since requests may have ended and slots be free."""
         self._wake.set()
-        if not self._books.waiting and not self._books.held:
+        if not self._table.waiting and not self._table.held:
             self._empty.set()
 
     def _break_down(self) -> None:
-        """A fault in a strategy's part: nothing will be dispatched any more, so nobody shall wait for it."""
+        """Abort all requests after a fault in a strategy's part: nothing will be dispatched any more."""
         log.exception("the dispatcher failed")
         self._broken = True
         self.abort_all("the scheduler failed", Failure.SCHEDULER)
         self._dead.set()
 
     def _can_meet(self, request: Request) -> bool:
-        """Whether a request that waits may be ready in time; true where nobody can say."""
+        """Whether a waiting request may be ready by its deadline; true where that cannot be estimated."""
         if request.deadline is None:
             return True
         now = self._clock.now()
-        return now < request.deadline and now + (self._books.outlook.latency(request, now) or 0.0) <= request.deadline
+        return (
+            now < request.deadline
+            and now + (self._table.expected_wait.latency(request, now) or 0.0) <= request.deadline
+        )
 
     def _expire(self, now: float) -> None:
-        """End what has waited past its deadline: whatever it got now would come too late."""
+        """Fail the requests that have waited past their deadline."""
         for request in self._deadlines.passed(now):
-            self._books.withdraw(request)
-            self._books.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
+            self._table.withdraw(request)
+            self._table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
             self._changed()
 
     def _refusal(self) -> Refused:
@@ -257,13 +261,14 @@ class Dispatcher:
         plan = self._parts.batcher.take(worker, self._clock.now())
         if plan is None:
             return False
-        self._books.assign(plan, worker)
+        self._table.assign(plan, worker)
         worker.port.post(plan.command)
         return True
 
     def _preempt(self, preemption: Preemption) -> None:
-        """Ask executors for the rows whose slots what waits shall have; they come back through `hand_back`."""
-        pauses = preemption(self._books.live(), self._books.waiting, self._clock.now())
+        """Ask executors to hand back rows whose slots waiting requests shall have."""
+        now = self._clock.now()
+        pauses = preemption(self._table.live(), self._parts.batcher.ranked(now), now)
         for index, row_ids in pauses.items():
-            self._books.workers[index].pausing.update(row_ids)
-            self._books.workers[index].port.post(Pause(row_ids))
+            self._table.workers[index].pausing.update(row_ids)
+            self._table.workers[index].port.post(Pause(row_ids))

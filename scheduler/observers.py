@@ -1,4 +1,4 @@
-"""Who wants to know how requests go and plans end, besides the strategy: the journal, metrics, what learns lengths."""
+"""Who is told how requests and plans end: the journal, metrics, and what learns lengths and serving times."""
 
 from __future__ import annotations
 
@@ -6,45 +6,50 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.messages import FinishReason
-from scheduler.assignment import Assignment, Observer
+from scheduler.plan import Assignment
 from scheduler.request import Request
 
 
-class Ledger(Protocol):
-    """Wants to know when answers begin and how requests end."""
+class RequestObserver(Protocol):
+    """Is told of first tokens and of requests that end, on the event loop; must neither take long nor raise."""
 
     def first_token(self, request: Request, now: float) -> None:
-        """The first token of an answer goes out, at `request.times.first_token`. Must neither take long nor raise."""
+        """The first token of an answer goes out, at `request.times.first_token`."""
         ...
 
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        """A request has ended, at `request.times.end`; without a reason nobody wanted its answer any more.
+        """A request has ended, at `request.times.end`; the reason is None where it was cancelled. Called once each."""
+        ...
 
-        Called on the event loop, once for each request: must neither take long nor raise.
-        """
+
+class PlanObserver(Protocol):
+    """Is told of plans that are over, on the event loop; must not take long."""
+
+    def finished(self, assignment: Assignment, now: float) -> None:
+        """An assignment is over, at `assignment.ended`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Ledgers:
-    """Several ledgers as one."""
+class RequestObservers:
+    """Several request observers as one."""
 
-    each: tuple[Ledger, ...]
+    each: tuple[RequestObserver, ...]
 
     def first_token(self, request: Request, now: float) -> None:
-        for ledger in self.each:
-            ledger.first_token(request, now)
+        for observer in self.each:
+            observer.first_token(request, now)
 
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        for ledger in self.each:
-            ledger.ended(request, reason, now)
+        for observer in self.each:
+            observer.ended(request, reason, now)
 
 
 @dataclass(frozen=True, slots=True)
-class Observers:
-    """Several observers as one."""
+class PlanObservers:
+    """Several plan observers as one."""
 
-    each: tuple[Observer, ...]
+    each: tuple[PlanObserver, ...]
 
     def finished(self, assignment: Assignment, now: float) -> None:
         for observer in self.each:

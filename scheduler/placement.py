@@ -1,4 +1,4 @@
-"""Where to: pure functions that rank executors for the next plan, best first."""
+"""Where the next plan goes: pure functions that rank executors for it, best first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
-from scheduler.remaining_length import expected_remaining
+from scheduler.remaining_length import remaining_length
 from scheduler.worker import Worker
 
 Placement: TypeAlias = Callable[[Sequence[Worker]], Sequence[Worker]]
@@ -32,7 +32,7 @@ def max_min(workers: Sequence[Worker]) -> Sequence[Worker]:
 
 
 def idle_least(workers: Sequence[Worker]) -> Sequence[Worker]:
-    """As `idle_first`, but of executors with as many rows the one that they have least left to do on; then by index.
+    """As `idle_first`, but of equally full executors the one whose rows have least left to do; then by index.
 
     Max-min where executors are equally fast for one more row: how fast a joining row will be depends on how many it
     runs beside, so many short rows are a worse place than few long ones though these are more work.
@@ -42,14 +42,14 @@ def idle_least(workers: Sequence[Worker]) -> Sequence[Worker]:
 
     def key(worker: Worker) -> tuple[float, float, int]:
         share = shares[worker.info.index]
-        return (share, _left(worker) if tied[share] > 1 else 0.0, worker.info.index)
+        return (share, _remaining_tokens(worker) if tied[share] > 1 else 0.0, worker.info.index)
 
     return sorted(workers, key=key)
 
 
-def _left(worker: Worker) -> float:
-    """Tokens that its rows are expected to make from now on."""
-    return sum(expected_remaining(request) for request in worker.requests.values())
+def _remaining_tokens(worker: Worker) -> float:
+    """Tokens that an executor's rows are expected to make from now on."""
+    return sum(remaining_length(request) for request in worker.requests.values())
 
 
 PLACEMENTS: Mapping[str, Placement] = MappingProxyType(

@@ -1,12 +1,13 @@
-"""What a batcher decides: which requests go to one executor together, on which terms, and how their answers return."""
+"""What a batcher decides: which requests go to one executor together, how their answers return, and what came of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.messages import Admit, Terms
+from engine.messages import Admit, RowUpdate, Terms
 from scheduler.request import Request
+from scheduler.stream import merge
 
 
 class Returns(StrEnum):
@@ -26,10 +27,65 @@ class Plan:
     terms: Terms = Terms()
     returns: Returns = Returns.ROW_END
     estimate: float = 0.0
-    """Predicted serving time in seconds; 0 where nobody predicts it."""
+    """Predicted serving time in seconds; 0 where it is not predicted."""
     generation_length: int = 0
-    """G'(B): the tokens of the longest answer with which that was predicted; 0 as above."""
+    """G'(B): tokens of the longest answer, as that prediction assumes; 0 without one."""
 
     @property
     def command(self) -> Admit:
+        """The command that sends the plan to its executor."""
         return Admit(tuple(request.spec for request in self.requests), self.terms)
+
+
+@dataclass(eq=False, slots=True)
+class Assignment:
+    """A plan under way on an executor. Only the request table changes it; it is over when no row is open any more."""
+
+    plan: Plan
+    executor: int
+    sent: float
+    """When the plan was sent, in seconds of the dispatcher's clock."""
+    began: float | None = None
+    """When the executor took up the first of its rows."""
+    ended: float | None = None
+    """When its last row ended or left."""
+    intact: bool = True
+    """Whether all its rows ran as planned; False once one is cancelled, fails, or is handed back for lack of room."""
+    input_length: int = field(init=False)
+    """L(B) when it was sent: tokens of its longest row, with what that had generated before."""
+    before: dict[Request, int] = field(init=False)
+    """Tokens that each of its requests had generated before."""
+    fresh: frozenset[Request] = field(init=False)
+    """Those of its requests whose tokens had all to be prefilled when it was sent."""
+    open: set[Request] = field(default_factory=set)
+    """Requests whose rows the executor has neither ended nor handed back."""
+    held: dict[Request, RowUpdate] = field(default_factory=dict)
+    """Answers that return only when the batch ends, all updates of a request merged into one."""
+
+    def __post_init__(self) -> None:
+        self.open.update(self.plan.requests)
+        self.input_length = max((request.tokens for request in self.plan.requests), default=0)
+        self.before = {request: request.generated for request in self.plan.requests}
+        self.fresh = frozenset(request for request in self.plan.requests if request.needs_prefill)
+
+    @property
+    def iterations(self) -> int:
+        """G(B): tokens that the longest of its rows has generated here."""
+        return max((request.generated - before for request, before in self.before.items()), default=0)
+
+    @property
+    def seconds(self) -> float | None:
+        """Serving time in seconds; None when the batch did not run as planned, or its begin or end is unknown."""
+        if not self.intact or self.began is None or self.ended is None:
+            return None
+        return self.ended - self.began
+
+    @property
+    def holds_answers(self) -> bool:
+        """Whether answers wait for the end of the batch."""
+        return self.plan.returns is Returns.BATCH_END
+
+    def hold(self, request: Request, update: RowUpdate) -> None:
+        """Keep an update until the batch ends."""
+        earlier = self.held.get(request)
+        self.held[request] = update if earlier is None else merge(earlier, update)

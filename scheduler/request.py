@@ -115,8 +115,8 @@ class Request:
         return len(self.prompt)
 
     @property
-    def kv_length(self) -> int:
-        """Tokens whose K and V a device holds when the row runs there, the newest token's among them."""
+    def tokens(self) -> int:
+        """Prompt and generated tokens."""
         return self.input_length + self.generated
 
     @property
@@ -134,11 +134,26 @@ class Request:
             raise IllegalTransition(f"request {self.row_id} cannot go from {self.state} to {state}")
         self.state = state
 
-    def tell(self, update: RowUpdate, now: float) -> bool:
-        """Pass what was generated on to the answer's reader; whether the first token is in it."""
+    def send(self, update: RowUpdate, now: float) -> bool:
+        """Pass an update on to the answer's reader; returns whether the first token is in it."""
         first = bool(update.token_ids) and self.times.first_token is None
         if first:
             self.times.first_token = now
         self.stop_reason = update.stop_reason
         self.stream.put(update)
         return first
+
+
+class Refused(Exception):
+    """The server takes no new requests; the message says why."""
+
+    def __init__(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class TooLate(Refused):
+    """A request's deadline cannot be met, by what the queue is expected to take."""
+
+    def __init__(self) -> None:
+        super().__init__("the answer cannot be ready by its deadline: too much waits before it", Failure.DEADLINE)

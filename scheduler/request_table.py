@@ -1,6 +1,6 @@
-"""The books: which requests wait, which rows executors hold, and how each request comes to its end.
+"""The request table: which requests wait, which rows executors hold, and how each request comes to its end.
 
-What executors are told and what they report is entered here. It decides nothing and waits for nothing.
+The dispatcher enters here what it sends to executors and what they report. The table decides nothing and never waits.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 
 from engine.messages import Admit, Cancel, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport
-from scheduler.assignment import Assignment, Observer
 from scheduler.batching.batcher import Batcher
 from scheduler.clock import Clock
-from scheduler.observers import Ledger
-from scheduler.plan import Plan
+from scheduler.observers import PlanObserver, RequestObserver
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.expected_wait import ExpectedWait
-from scheduler.wait_estimate.queued_work import QueuedTokens
+from scheduler.wait_estimate.queued_tokens import QueuedTokens
 from scheduler.worker import Port, Worker
 
 log = logging.getLogger(__name__)
 
 
-class Books:
+class RequestTable:
     """All methods belong to the event loop's thread."""
 
     def __init__(
@@ -31,22 +30,21 @@ class Books:
         ports: Sequence[Port],
         clock: Clock,
         *,
-        observer: Observer | None = None,
-        ledger: Ledger | None = None,
+        plan_observer: PlanObserver | None = None,
+        request_observer: RequestObserver | None = None,
     ) -> None:
-        """`observer` hears of plans that are over, `ledger` of requests that are, and of first tokens."""
         self._batcher = batcher
         self._clock = clock
-        self._observer = observer
-        self._ledger = ledger
+        self._plan_observer = plan_observer
+        self._request_observer = request_observer
         self.workers = {port.info.index: Worker(port) for port in ports}
-        """By index; lost ones too."""
-        self.outlook = ExpectedWait(batcher, self.workers.values())
-        self.queued = QueuedTokens()
+        """Executors by index, lost ones too."""
+        self.expected_wait = ExpectedWait(batcher, self.workers.values())
+        self.queued_tokens = QueuedTokens()
 
     @property
     def waiting(self) -> Collection[Request]:
-        """What no executor has, in no particular order."""
+        """Requests that no executor has, in no particular order."""
         return self._batcher.waiting
 
     @property
@@ -56,7 +54,7 @@ class Books:
 
     @property
     def not_begun(self) -> list[Request]:
-        """Requests that wait at an executor which has not begun them."""
+        """Requests that executors have and have not begun."""
         return [
             one for worker in self.workers.values() for one in worker.requests.values() if one.state is State.ASSIGNED
         ]
@@ -66,21 +64,22 @@ class Books:
         return [worker for worker in self.workers.values() if not worker.lost]
 
     def queue(self, request: Request) -> None:
-        self.queued.enter(request)
+        """Put a request among those that wait."""
+        self.queued_tokens.enter(request)
         self._batcher.add(request, self._clock.now())
 
     def revise(self, request: Request) -> None:
-        """What is predicted of a request that waits has changed."""
-        self.queued.enter(request)
+        """Rank a waiting request anew, since its prediction has changed."""
+        self.queued_tokens.enter(request)
         self._batcher.revise(request, self._clock.now())
 
     def refuse(self, request: Request) -> None:
-        """A request that waits was not to be taken in after all."""
+        """Drop a request that was just queued: it is not taken in after all."""
         self._batcher.discard(request)
-        self.queued.leave(request)
+        self.queued_tokens.leave(request)
 
     def assign(self, plan: Plan, worker: Worker) -> None:
-        """An executor is given a plan."""
+        """Hand a plan's requests over to an executor."""
         worker.plans += 1
         assignment = Assignment(plan, worker.info.index, self._clock.now())
         for request in plan.requests:
@@ -99,8 +98,8 @@ class Books:
         elif request.runs:  # handed back before
             self._drop_kept([request.row_id])
 
-    def book(self, report: StepReport) -> None:
-        """What a step brought to each row."""
+    def record(self, report: StepReport) -> None:
+        """Enter what a step brought to each row."""
         worker = self.workers[report.executor]
         worker.shape = report.shape
         now = self._clock.now()
@@ -114,13 +113,13 @@ class Books:
                 self._absorb(worker, request, update, now)
         for handed_back in report.handed_back:
             self._take_back(worker, handed_back, now)
-        self.outlook.made(sum(len(update.token_ids) for update in report.updates), now)
+        self.expected_wait.made(sum(len(update.token_ids) for update in report.updates), now)
 
-    def bury(self, executor: int, error: str, salvaged: Collection[RowId]) -> None:
-        """An executor is gone: requests that it salvaged or never took up go on elsewhere, those that have shown
-        nothing yet start again, the others fail."""
+    def remove_executor(self, executor: int, error: str, salvaged: Collection[RowId]) -> None:
+        """Take an executor out that is gone: requests that it salvaged or never took up go on elsewhere, those that
+        have shown nothing yet start again, the others fail."""
         worker = self.workers[executor]
-        if worker.lost:  # the last word of one that was given up
+        if worker.lost:  # it was given up before
             return
         log.error("executor %d is gone: %s", worker.info.index, error)
         worker.lost = True
@@ -148,25 +147,25 @@ class Books:
             self._fail_all(list(self.waiting), "no executor is alive", Failure.EXECUTOR)
 
     def fail(self, request: Request, message: str, failure: Failure) -> None:
-        """A request that was withdrawn ends with an error."""
+        """End a withdrawn request with an error."""
         request.failure = failure
-        request.tell(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message), self._clock.now())
+        request.send(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message), self._clock.now())
         self.end(request, State.FAILED, FinishReason.ERROR)
 
     def end(self, request: Request, state: State, reason: FinishReason | None) -> None:
-        """A request that was withdrawn, or has its last token, ends."""
+        """End a request that was withdrawn or has its last token."""
         request.move(state)
-        self.queued.leave(request)
+        self.queued_tokens.leave(request)
         request.executor = None
         request.times.end = now = self._clock.now()
         if state is State.FINISHED:
-            self.outlook.ended(request)
-        if self._ledger is not None:
-            self._ledger.ended(request, reason, now)
+            self.expected_wait.ended(request)
+        if self._request_observer is not None:
+            self._request_observer.ended(request, reason, now)
 
     def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:
         request.move(State.ASSIGNED)
-        self.queued.leave(request)
+        self.queued_tokens.leave(request)
         request.executor = worker.info.index
         request.lacks_kv = False
         request.runs += 1
@@ -176,7 +175,7 @@ class Books:
         worker.assignments[request.row_id] = assignment
 
     def _leave(self, worker: Worker, request: Request) -> None:
-        """A request's row is no longer on its executor; the last row of a batch to go ends the batch."""
+        """Take a request off its executor."""
         request.executor = None
         worker.pausing.discard(request.row_id)
         del worker.requests[request.row_id]
@@ -203,11 +202,11 @@ class Books:
             self._deliver(worker, request, update)
             self._release(assignment)
         else:
-            self._tell(request, update, now)
+            self._send(request, update, now)
 
-    def _tell(self, request: Request, update: RowUpdate, now: float) -> None:
-        if request.tell(update, now) and self._ledger is not None:
-            self._ledger.first_token(request, now)
+    def _send(self, request: Request, update: RowUpdate, now: float) -> None:
+        if request.send(update, now) and self._request_observer is not None:
+            self._request_observer.first_token(request, now)
 
     def _hold(self, assignment: Assignment, request: Request, update: RowUpdate) -> None:
         assignment.hold(request, update)
@@ -216,7 +215,7 @@ class Books:
             self._release(assignment)
 
     def _release(self, assignment: Assignment) -> None:
-        """Let the answers of a batch go out once its last row has ended."""
+        """Send the held answers of a batch once its last row has ended."""
         if assignment.open:
             return
         for request, update in list(assignment.held.items()):
@@ -224,20 +223,20 @@ class Books:
         self._conclude(assignment)
 
     def _conclude(self, assignment: Assignment) -> None:
-        """An assignment is over: say so once."""
+        """Tell the observer, once, that an assignment is over."""
         if assignment.ended is None:
             assignment.ended = self._clock.now()
-            if self._observer is not None:
-                self._observer.finished(assignment, assignment.ended)
+            if self._plan_observer is not None:
+                self._plan_observer.finished(assignment, assignment.ended)
 
     def _deliver(self, worker: Worker, request: Request, update: RowUpdate) -> None:
-        """The last that a request's reader gets to see."""
-        self._tell(request, update, self._clock.now())
+        """Send a request's last update and end it."""
+        self._send(request, update, self._clock.now())
         self._leave(worker, request)
         self.end(request, _outcome(update), update.finish_reason)
 
     def _take_back(self, worker: Worker, handed_back: HandedBack, now: float) -> None:
-        """Rows that an executor let go wait again; what they have generated stays theirs."""
+        """Let rows that an executor handed back wait again, with what they have generated."""
         requests = [worker.requests[row_id] for row_id in handed_back.row_ids if row_id in worker.requests]
         dropped = set(handed_back.dropped)
         for request in requests:
@@ -246,28 +245,28 @@ class Books:
             partial = assignment.held.get(request)
             self._leave(worker, request)
             if partial is not None:
-                self._tell(request, partial, now)
+                self._send(request, partial, now)
             request.lacks_kv = request.row_id in dropped
             request.move(State.WAITING)
-            self.queued.enter(request)
+            self.queued_tokens.enter(request)
             self._release(assignment)
         if requests:
             self._batcher.hand_back(requests, handed_back.cause, now)
 
     def _drop_kept(self, row_ids: Sequence[RowId]) -> None:
-        """Free what is kept of rows in host memory; executors share that, so any of them will do."""
+        """Free the K and V of rows in host memory; executors share it, so any of them will do."""
         for worker in self.live()[:1]:
             if row_ids:
                 worker.port.post(Cancel(tuple(row_ids)))
 
     def _rescue_held(self, worker: Worker) -> None:
-        """What waited for others of its batch is told; answers that are complete need no executor any more."""
+        """Send the answers that a lost executor's batches held; complete ones end."""
         for assignment in set(worker.assignments.values()):
             for request, update in list(assignment.held.items()):
                 if update.finish_reason is not None:
                     self._deliver(worker, request, update)
                 else:
-                    self._tell(request, update, self._clock.now())
+                    self._send(request, update, self._clock.now())
 
     def _fail_all(self, requests: Iterable[Request], message: str, failure: Failure) -> None:
         for request in requests:

@@ -1,4 +1,4 @@
-"""The scheduler's book on one executor: what it can hold, and which requests it was given and has not ended."""
+"""An executor as the scheduler sees it: what it can hold, and which requests it was given and has not ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from engine.messages import BatchShape, Command, ExecutorInfo, RowId
-from scheduler.assignment import Assignment
+from scheduler.plan import Assignment
 from scheduler.request import Request
 
 
@@ -22,7 +22,7 @@ class Port(Protocol):
     def post(self, command: Command) -> None: ...
 
     def withdraw(self) -> tuple[Command, ...]:
-        """Take back the commands that it has not taken up, when it is given up or gone: it never will."""
+        """Take back the commands that a lost executor has not taken up."""
         ...
 
 
@@ -35,13 +35,13 @@ class Worker:
     assignments: dict[RowId, Assignment] = field(default_factory=dict)
     """The plan that each of those requests came with."""
     plans: int = 0
-    """How many plans it was given since the start."""
+    """Plans that it was given since the start."""
     shape: BatchShape = field(default_factory=BatchShape)
-    """As of the last report."""
+    """Its batch as of the last report."""
     pausing: set[RowId] = field(default_factory=set)
-    """Rows that it was asked to let go and has not."""
+    """Rows that it was asked to hand back and has not."""
     lost: bool = False
-    """Whether it died, so that what was meant for it must go elsewhere."""
+    """Whether it died or was given up, so that its requests must go elsewhere."""
 
     @property
     def info(self) -> ExecutorInfo:
@@ -54,12 +54,12 @@ class Worker:
 
     @property
     def batch(self) -> BatchShape:
-        """Its batch as of the last report; empty while it holds no request, since an idle executor reports nothing."""
+        """Its batch as of the last report; empty while it holds no request, since an idle executor sends no reports."""
         return self.shape if self.busy else replace(self.shape, rows=0, staged=0, start=0, end=0)
 
     @property
     def rows(self) -> int:
-        """Requests it holds, in whatever stage."""
+        """Number of requests that it holds, in whatever stage."""
         return len(self.requests)
 
     @property
@@ -69,18 +69,17 @@ class Worker:
 
     @property
     def load(self) -> float:
-        """Predicted seconds of serving time of the plans it has not finished (SCLS, section 4.5).
-
-        Summed from the plans that are there, so that no wrong estimate can leave a rest behind.
+        """Predicted seconds of serving time of its unfinished plans (SCLS, section 4.5), summed anew each time, so that
+        no wrong estimate leaves a rest behind.
         """
         return sum({id(one): one.plan.estimate for one in self.assignments.values()}.values())
 
     def as_seen_by(self, priority: int) -> Worker:
-        """Without the rows whose priority is worse: they will make room for such a request."""
+        """This worker without rows of worse priority, which will make room for a request of this one."""
         rivals = {row_id: held for row_id, held in self.requests.items() if held.priority <= priority}
         return self if len(rivals) == self.rows else replace(self, requests=rivals)
 
     @property
     def columns(self) -> int:
         """Length in tokens of its longest row."""
-        return max((request.kv_length for request in self.requests.values()), default=0)
+        return max((request.tokens for request in self.requests.values()), default=0)

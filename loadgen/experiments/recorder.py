@@ -16,8 +16,7 @@ from loadgen.simulate.record import Record
 from loadgen.simulate.simulation import Simulation, Watch, served
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts
-from scheduler.background import background
-from scheduler.clock import MonotonicClock
+from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.worker import Port

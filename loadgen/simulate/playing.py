@@ -12,8 +12,7 @@ from loadgen.simulate.simulation import Watch
 from loadgen.workload.lengths import Lengths
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
-from scheduler.refusal import Refused
-from scheduler.request import Request, State
+from scheduler.request import Refused, Request, State
 from scheduler.stream import TokenStream
 
 

@@ -29,8 +29,8 @@ from scheduler.length.predictors import Length
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import FOLDER, ProfileError, read_profile
 from scheduler.strategy import STRATEGIES, Strategy
-from scheduler.waiting.order import Aging
-from scheduler.waiting.patience import Promise
+from scheduler.waiting.aged import Aging
+from scheduler.waiting.promised import Promise
 
 GROUP_TOKENS = 8192
 """Cells of a prefill group when nothing else is said."""
@@ -102,7 +102,7 @@ def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
         max_batch_size=args.max_batch_size,
         batch_wait_timeout=args.batch_wait_timeout,
         aging=Aging(args.aging_factor),
-        patience=Promise(args.overtaking_factor, outlier_factor=args.outlier_factor),
+        promise=Promise(args.overtaking_factor, outlier_factor=args.outlier_factor),
         slice_length=args.slice_length,
         min_interval=args.min_interval,
         recompute=args.recompute,

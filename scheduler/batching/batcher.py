@@ -1,31 +1,31 @@
 """Which waiting requests go to an executor together, and when. Pure decisions: time is passed in, nothing is sent.
 
-A batcher owns the arrangement of what waits, since the papers differ in when they arrange: on arrival (Magnus),
+A batcher owns the arrangement of waiting requests, since the papers differ in when they arrange: on arrival (Magnus),
 at intervals (SCLS), or when a slot frees (Baton). This file says what all batchers do and what they are made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from engine.messages import Cause, Terms
+from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Terms
 from scheduler.batching.memory import Memory
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request
-from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.estimator import ServingTime
-from scheduler.waiting.batch_order import BatchOrder, fcfs
-from scheduler.waiting.order import Aging, Order
-from scheduler.waiting.patience import Promise
-from scheduler.waiting.work import Work, work_of
+from scheduler.serving_time.estimator import BilinearEstimator, ServingTime
+from scheduler.waiting.aged import Aging
+from scheduler.waiting.hrrn import BatchOrder, oldest_first
+from scheduler.waiting.prices import Prices, device_prices
+from scheduler.waiting.promised import Promise
+from scheduler.waiting.queue import Order
 from scheduler.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What batchers must respect."""
+    """Sizes, times and factors that batchers go by."""
 
     group_tokens: int
     """Most prompt tokens, padding included, to prefill as one group; one longer prompt may go alone."""
@@ -34,7 +34,7 @@ class Limits:
     max_padding: float = 0.25
     """Most padding in a prefill group, as a fraction of its cells: what "similar length" means."""
     max_batch_size: int | None = None
-    """Most rows of a batch that nobody joins; None: as many as the executor has slots."""
+    """Most rows of a closed batch; None: as many as the executor has slots."""
     batch_wait_timeout: float = 0.0
     """Seconds that the oldest request may wait for its batch to fill up."""
     slice_length: int = 128
@@ -47,9 +47,10 @@ class Limits:
     """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory where the
     device's profile says that copying takes less than reading again, and everywhere without one."""
     aging: Aging = Aging()
-    """When requests that wait are promoted, for orders that promote, and when they are due by their deadline."""
-    patience: Promise = Promise()
-    """How far a request may be overtaken by cheaper ones, for lines that let them."""
+    """When waiting requests are promoted, for orders that promote, and when they are due by their deadline. Its seconds
+    of a token stay those of the profile: keys of a sorted queue must not change unless the order says when."""
+    promise: Promise = Promise()
+    """How far a request may be overtaken by cheaper ones, for the promised queue."""
     preemption_factor: float = 2.0
     """A running row makes way for a request only when it has this many times as much left to do, the swap included."""
     wma_threshold: int = 50_000
@@ -76,7 +77,11 @@ class Batcher(Protocol):
 
     @property
     def waiting(self) -> Collection[Request]:
-        """What waits here, in no particular order."""
+        """Requests that wait here, in no particular order."""
+        ...
+
+    def ranked(self, now: float) -> Iterable[Request]:
+        """Requests that wait here, best first, as far as that does not depend on the executor that asks."""
         ...
 
     def add(self, request: Request, now: float) -> None:
@@ -84,7 +89,7 @@ class Batcher(Protocol):
         ...
 
     def revise(self, request: Request, now: float) -> None:
-        """What is predicted of a request has changed; it need not wait here."""
+        """Note that a request's prediction has changed; it need not wait here."""
         ...
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
@@ -96,31 +101,47 @@ class Batcher(Protocol):
         ...
 
     def take(self, worker: Worker, now: float) -> Plan | None:
-        """What this executor shall be given now; the requests leave the queue. None when it must wait."""
+        """The plan for this executor now, whose requests leave the queue; None when the executor must wait."""
         ...
 
     def wake_at(self, now: float) -> float | None:
-        """When `take` may decide otherwise though nothing has happened; None for never."""
+        """The moment at which `take` may decide otherwise though nothing has happened; None for never."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """What a batcher is made of: the other columns of its strategy's row."""
+    """The parts that a batcher is made of: the other columns of its strategy's row."""
 
     order: Order
     memory: Memory
     limits: Limits
     terms: Terms
     returns: Returns
-    serving_time: Bilinear | None = None
-    """What a batch takes on this machine, as far as it was profiled."""
+    machine: BilinearEstimator | None = None
+    """The one bilinear model of this machine, as of its latest fit; None without a profile."""
     estimator: ServingTime | None = None
-    """The same as the strategy wants it estimated; it may learn."""
-    work: Work = field(default_factory=work_of)
-    """What rows cost their device."""
-    batch_order: BatchOrder = fcfs
+    """Estimates of batches in the way of the strategy; None where they are not asked for."""
+    batch_order: BatchOrder = oldest_first
     """Which waiting batch goes first, where batches are arranged before they are taken."""
+
+    def plan(self, requests: Sequence[Request], seconds: float = 0.0, generation_length: int = 0) -> Plan:
+        """A plan for these requests, on the strategy's terms."""
+        kept = self._kept_lengths()
+        terms = self.terms if kept == self.terms.keep_kv else replace(self.terms, keep_kv=kept)
+        return Plan(tuple(requests), terms, self.returns, seconds, generation_length)
+
+    def prices(self) -> Prices:
+        """What rows cost this machine by its present model."""
+        limits, model = self.limits, None if self.machine is None else self.machine.model
+        sizes = (limits.slots, limits.capacity_tokens, limits.context_length)
+        return device_prices(model, *sizes, self._kept_lengths())
+
+    def _kept_lengths(self) -> range:
+        """Tokens of rows whose K and V stay in host memory when they are handed back; all without a profile."""
+        if self.limits.recompute:
+            return NO_LENGTH
+        return EVERY_LENGTH if self.machine is None else self.machine.model.kept_lengths()
 
 
 BatcherFactory: TypeAlias = Callable[[Kit], Batcher]

@@ -1,12 +1,12 @@
-"""Batches of one slice each, arranged at intervals out of all that waits (SCLS, sections 4.4 to 4.6).
+"""Batches of one slice each, arranged at intervals out of all waiting requests (SCLS, sections 4.4 to 4.6).
 
-It sees executors only when they are asked for, so what it knows of the others is from the last time all were.
+It sees executors only when they ask for work, so what it knows of the others is from the last time all did.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -17,8 +17,6 @@ from scheduler.batching.batcher import Kit
 from scheduler.batching.dp import Part, partition
 from scheduler.plan import Plan
 from scheduler.request import Request
-from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.refitted import Refitted
 from scheduler.worker import Worker
 
 RECENT = 64
@@ -26,7 +24,7 @@ RECENT = 64
 
 
 class DpBatcher:
-    """Parts what waits into the batches that take least time in total, and hands these out longest first.
+    """Parts waiting requests into the batches that take least time in total, and hands these out longest first.
 
     Executors queue them: with an interval shorter than what they have to do, none of them rests. `capped` batches have
     `max_batch_size` rows at most. An `adaptive` interval is `interval_factor` of the least loaded executor's work.
@@ -34,21 +32,23 @@ class DpBatcher:
 
     def __init__(self, kit: Kit, *, capped: bool = False, adaptive: bool = False) -> None:
         self.waiting: dict[Request, None] = {}
+        if kit.machine is None:
+            raise ValueError("batches are arranged by the time they take: a serving-time model is needed")
         self._kit = kit
-        self._estimator = _estimator_of(kit)
+        self._machine = kit.machine
         self._capped = capped
         self._adaptive = adaptive
         self._ready: list[Plan] = []  # arranged and not handed out yet, the longest last
         self._recent: deque[float] = deque(maxlen=RECENT)  # estimates of slices, in seconds
         self._arranged: float | None = None
-        self._asked: dict[int, Worker] = {}  # executors that were asked for since a plan was handed out last
+        self._asked: dict[int, Worker] = {}  # executors that asked since a plan was handed out last
         self._loads: dict[int, float] = {}  # what each had to do right after that
 
     def add(self, request: Request, now: float) -> None:
         self.waiting[request] = None
 
     def revise(self, request: Request, now: float) -> None:
-        """Batches are arranged by what there is of rows so far."""
+        """Does nothing: batches are arranged by the tokens that rows have so far."""
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         self.waiting.update(dict.fromkeys(requests))
@@ -63,6 +63,9 @@ class DpBatcher:
         self._ready = [plan for plan in left if plan.requests]
         return True
 
+    def ranked(self, now: float) -> Iterable[Request]:
+        return self.waiting
+
     def wake_at(self, now: float) -> float | None:
         return self._due() if self.waiting else None
 
@@ -76,7 +79,7 @@ class DpBatcher:
         return self._hand_out() if self._ready else None
 
     def _due(self) -> float:
-        """When to arrange again."""
+        """The moment at which to arrange again."""
         return -np.inf if self._arranged is None else self._arranged + self._interval()
 
     def _interval(self) -> float:
@@ -90,37 +93,33 @@ class DpBatcher:
         return max(limits.interval_factor * min(self._loads.values(), default=0.0), shortest)
 
     def _all_rest(self) -> bool:
-        """Whether no executor has anything to do, so that there is nothing to wait for."""
+        """Whether no executor has anything to do, so that waiting for the interval's end has no use."""
         return not any(worker.busy for worker in self._asked.values())
 
     def _arrange(self, now: float) -> None:
         self._arranged = now
-        ranked = sorted(self.waiting, key=lambda request: (request.kv_length, self._kit.order(request, now)))
-        plans = [self._plan(ranked, part) for part in self._parts(ranked, self._estimator.model)]
+        ranked = sorted(self.waiting, key=lambda request: (request.tokens, self._kit.order.key(request, now)))
+        plans = [self._kit.plan(ranked[part.start : part.stop], part.seconds) for part in self._parts(ranked)]
         self._ready = sorted(plans, key=lambda plan: plan.estimate)
         self._recent.extend(plan.estimate for plan in plans)
 
-    def _parts(self, ranked: Sequence[Request], model: Bilinear) -> tuple[Part, ...]:
+    def _parts(self, ranked: Sequence[Request]) -> tuple[Part, ...]:
         """Batches that any executor can take, as far as they are known."""
         workers = self._asked.values()
         most_rows = min(worker.info.max_rows for worker in workers)
         if self._capped:
             most_rows = min(most_rows, self._kit.limits.max_batch_size or most_rows)
         return partition(
-            np.array([request.kv_length for request in ranked], dtype=np.int64),
+            np.array([request.tokens for request in ranked], dtype=np.int64),
             np.array([request.needs_prefill for request in ranked]),
-            model,
+            self._machine.model,
             iterations=self._kit.limits.slice_length,
             capacity_tokens=min(worker.capacity_tokens for worker in workers),
             most_rows=most_rows,
         )
 
-    def _plan(self, ranked: Sequence[Request], part: Part) -> Plan:
-        requests = tuple(ranked[part.start : part.stop])
-        return Plan(requests, self._kit.terms, self._kit.returns, part.seconds)
-
     def _fits(self, plan: Plan, worker: Worker) -> bool:
-        longest = max(request.kv_length for request in plan.requests)
+        longest = max(request.tokens for request in plan.requests)
         return self._kit.memory(worker, len(plan.requests), longest + self._kit.limits.slice_length)
 
     def _hand_out(self) -> Plan:
@@ -130,12 +129,3 @@ class DpBatcher:
         self._asked.clear()
         self._loads.clear()
         return plan
-
-
-def _estimator_of(kit: Kit) -> Refitted:
-    """What the strategy estimates with, if that is bilinear; else the profile, which stays as it is."""
-    if isinstance(kit.estimator, Refitted):
-        return kit.estimator
-    if kit.serving_time is None:
-        raise ValueError("batches are arranged by the time they take: a serving-time model is needed")
-    return Refitted(kit.serving_time)

@@ -12,7 +12,7 @@ from scheduler.worker import Worker
 
 def length_now(request: Request) -> int:
     """Tokens that a row has so far."""
-    return request.kv_length
+    return request.tokens
 
 
 def whole_length(request: Request) -> int:

@@ -1,28 +1,28 @@
 """When a waiting request takes the slot of a running row: pure rules over what executors hold and what waits.
 
-Whoever asks pauses the rows; they come back into the waiting line with what they have generated, and their K and V.
+The dispatcher pauses the rows; they wait again with what they have generated, and their K and V.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
 from engine.messages import RowId
 from scheduler.batching.batcher import Kit
-from scheduler.batching.company import worth_joining
-from scheduler.remaining_length import expected_remaining
+from scheduler.batching.joining import worth_joining
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
-from scheduler.waiting.work import Work
+from scheduler.waiting.prices import Prices
 from scheduler.worker import Worker
 
 Pauses: TypeAlias = Mapping[int, tuple[RowId, ...]]
-"""Index of an executor -> the rows that it shall let go."""
+"""Index of an executor -> the rows that it shall hand back."""
 
-Preemption: TypeAlias = Callable[[Sequence[Worker], Collection[Request], float], Pauses]
-"""(executors, what waits, best first, now in seconds) -> the rows to pause. Asked when nobody can be given more."""
+Preemption: TypeAlias = Callable[[Sequence[Worker], Iterable[Request], float], Pauses]
+"""(executors, waiting requests, best first, now in seconds) -> the rows to pause. Asked when no executor takes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,18 @@ class Swap:
     to read it again where they are not kept. With the row's slot the request ends f earlier, and the row g + c later.
     So they swap when f > factor·(g + c); the row is the one that has most left to do, of the class of the request. Only
     the best request that waits is weighed, one row at a time, and only if it is worth a place beside the others
-    (company.py), promoted or not: one whose padding slows them all waits for a slot. `factor` is the hysteresis.
+    (joining.py), promoted or not: one whose padding slows them all waits for a slot. `factor` is the hysteresis.
 
     None thrashes, and none starves: a row has its slot for a slice at least, and makes way once in its life, so that it
     waits twice at most; and it cannot take the slot back from the request, which ends before anything it would have to
     wait for.
     """
 
-    work: Work
+    prices: Prices
     slice_length: int
     factor: float
 
-    def __call__(self, workers: Sequence[Worker], waiting: Collection[Request], now: float) -> Pauses:
+    def __call__(self, workers: Sequence[Worker], waiting: Iterable[Request], now: float) -> Pauses:
         first = next(iter(waiting), None)
         if first is None:
             return {}
@@ -56,20 +56,20 @@ class Swap:
         return {}
 
     def _row_for(self, request: Request, worker: Worker) -> Request | None:
-        """The row of this executor whose slot it shall have."""
-        needed = self.factor * expected_remaining(request)
-        if any(expected_remaining(row) <= needed for row in worker.requests.values()):
+        """The row of this executor whose slot the request shall have, if any."""
+        needed = self.factor * remaining_length(request)
+        if any(remaining_length(row) <= needed for row in worker.requests.values()):
             return None  # a slot is free soon enough whatever copying costs
         rows = [row for row in self._served(worker) if row.priority == request.priority and row.runs == 1]
         if not rows:
             return None
-        row = max(rows, key=lambda row: (expected_remaining(row), row.row_id))
-        until_free = min(expected_remaining(row) for row in worker.requests.values())
-        if until_free <= needed + self.factor * self.work.swap(row):
+        row = max(rows, key=lambda row: (remaining_length(row), row.row_id))
+        until_free = min(remaining_length(row) for row in worker.requests.values())
+        if until_free <= needed + self.factor * self.prices.swap_iterations(row):
             return None
         seen = worker.as_seen_by(request.priority)
         others = {row_id: held for row_id, held in seen.requests.items() if held is not row}
-        return row if any(worth_joining([request], replace(seen, requests=others), self.work.model)) else None
+        return row if any(worth_joining([request], replace(seen, requests=others), self.prices.model)) else None
 
     def _served(self, worker: Worker) -> list[Request]:
         """Rows that have had their slot for a slice."""
@@ -85,7 +85,7 @@ def _none(kit: Kit) -> None:
 
 
 def _swap(kit: Kit) -> Preemption:
-    return Swap(kit.work, kit.limits.slice_length, kit.limits.preemption_factor)
+    return Swap(kit.prices(), kit.limits.slice_length, kit.limits.preemption_factor)
 
 
 PREEMPTIONS: Mapping[str, Callable[[Kit], Preemption | None]] = MappingProxyType({"none": _none, "swap": _swap})

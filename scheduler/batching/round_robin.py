@@ -1,12 +1,12 @@
-"""Requests dealt to executors in turn as they come, each of which serves its own queue (SCLS, section 5.1: baselines).
+"""Requests given to executors in turn as they come, each of which serves its own queue (SCLS, section 5.1: baselines).
 
-What a request turned out to be plays no part in where it goes, and none moves to an executor that has less to do.
+Where a request goes does not depend on its length, and none moves to an executor that has less to do.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine.messages import Cause
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit
@@ -18,22 +18,22 @@ from scheduler.worker import Worker
 class RoundRobinBatcher:
     """A batcher of its own for each executor, fed by round-robin.
 
-    An executor is met when it is asked for the first time, and is then dealt a single request, so that at the start the
-    others get their turns although they are not known yet.
+    An executor becomes known when it asks for the first time, and is then given a single request, so that at the start
+    the others get their share although they are not known yet.
     """
 
     def __init__(self, kit: Kit, *, local: BatcherFactory) -> None:
         self.waiting: dict[Request, None] = {}
         self._kit = kit
         self._local = local
-        self._undealt: deque[Request] = deque()
+        self._unassigned: deque[Request] = deque()
         self._queues: dict[int, Batcher] = {}
         self._workers: dict[int, Worker] = {}
-        self._last = -1  # index of the executor that was dealt the last request
+        self._last = -1  # index of the executor that was given the last request
 
     def add(self, request: Request, now: float) -> None:
         self.waiting[request] = None
-        self._undealt.append(request)
+        self._unassigned.append(request)
 
     def revise(self, request: Request, now: float) -> None:
         for queue in self._queues.values():
@@ -47,11 +47,14 @@ class RoundRobinBatcher:
         if request not in self.waiting:
             return False
         del self.waiting[request]
-        if request in self._undealt:
-            self._undealt.remove(request)
+        if request in self._unassigned:
+            self._unassigned.remove(request)
         for queue in self._queues.values():
             queue.discard(request)
         return True
+
+    def ranked(self, now: float) -> Iterable[Request]:
+        return self.waiting
 
     def wake_at(self, now: float) -> float | None:
         moments = (queue.wake_at(now) for queue in self._queues.values())
@@ -59,32 +62,32 @@ class RoundRobinBatcher:
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._reclaim()
-        self._deal(worker, now)
+        self._distribute(worker, now)
         plan = self._queues[worker.info.index].take(worker, now)
         for request in plan.requests if plan is not None else ():
             del self.waiting[request]
         return plan
 
-    def _deal(self, worker: Worker, now: float) -> None:
+    def _distribute(self, worker: Worker, now: float) -> None:
         index = worker.info.index
         if index in self._queues:
-            while self._undealt:
+            while self._unassigned:
                 self._give(self._next(), now)
             return
         self._queues[index], self._workers[index] = self._local(self._kit), worker
-        if self._undealt:
+        if self._unassigned:
             self._give(index, now)
 
     def _next(self) -> int:
-        """Whose turn it is."""
+        """Index of the executor that gets the next request."""
         return min(self._queues, key=lambda index: (index <= self._last, index))
 
     def _give(self, index: int, now: float) -> None:
-        self._queues[index].add(self._undealt.popleft(), now)
+        self._queues[index].add(self._unassigned.popleft(), now)
         self._last = index
 
     def _reclaim(self) -> None:
-        """Deal what waits for executors that are gone to the others."""
+        """Take back the requests that wait for executors that are gone."""
         for index in [index for index, worker in self._workers.items() if worker.lost]:
-            self._undealt.extendleft(reversed(list(self._queues.pop(index).waiting)))
+            self._unassigned.extendleft(reversed(list(self._queues.pop(index).waiting)))
             del self._workers[index]

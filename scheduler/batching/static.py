@@ -1,9 +1,9 @@
-"""Batches that nobody joins, each taken from the front of the queue when an executor is idle (vanilla scheduling)."""
+"""Closed batches, each taken from the front of the queue when an executor is idle (vanilla scheduling)."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from math import inf
 
@@ -27,11 +27,11 @@ class StaticBatcher:
         self._kit = kit
         self._rows = rows or kit.limits.max_batch_size
         self._asked = -inf  # when an executor was last asked
-        self._ripening: deque[float] = deque()  # when those that came will have waited long enough
+        self._timeouts: deque[float] = deque()  # when those that came will have waited long enough
 
     def add(self, request: Request, now: float) -> None:
         self.waiting.add(request)
-        self._ripening.append(self._ripe_at(request))
+        self._timeouts.append(self._times_out_at(request))
 
     def revise(self, request: Request, now: float) -> None:
         self.waiting.revise(request)
@@ -43,28 +43,30 @@ class StaticBatcher:
     def discard(self, request: Request) -> bool:
         return self.waiting.discard(request)
 
+    def ranked(self, now: float) -> Iterable[Request]:
+        return self.waiting.ranked(now)
+
     def wake_at(self, now: float) -> float | None:
-        while self._ripening and self._ripening[0] <= self._asked:  # what they changed has been seen
-            self._ripening.popleft()
-        return self._ripening[0] if self._ripening and self.waiting else None
+        while self._timeouts and self._timeouts[0] <= self._asked:  # `take` has seen these already
+            self._timeouts.popleft()
+        return self._timeouts[0] if self._timeouts and self.waiting else None
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._asked = now
         most = self._rows or worker.info.max_rows
         full = len(self.waiting) >= most
-        if worker.busy or not (full or any(self._ripe_at(request) <= now for request in self.waiting)):
+        if worker.busy or not (full or any(self._times_out_at(request) <= now for request in self.waiting)):
             return None
-        self.waiting.rank(now)
         batch: list[Request] = []
-        for request in islice(self.waiting, most):
+        for request in islice(self.waiting.ranked(now), most):
             longest = max(self._kit.memory.length(other) for other in (*batch, request))
             if not self._kit.memory(worker, len(batch) + 1, longest):
                 break
             batch.append(request)
         for request in batch:
-            self.waiting.discard(request)
-        return Plan(tuple(batch), self._kit.terms, self._kit.returns) if batch else None
+            self.waiting.serve(request)
+        return self._kit.plan(batch) if batch else None
 
-    def _ripe_at(self, request: Request) -> float:
+    def _times_out_at(self, request: Request) -> float:
         """When a request has waited long enough for others."""
         return request.times.arrival + self._kit.limits.batch_wait_timeout

@@ -2,17 +2,26 @@
 
 A row that runs in a batch of input length L(B) and generation length G(B) reads L(B) + g cells of K and V in the
 iteration after its g-th token. Reads of its padding are wasted, and all reads after its end token are. Lengths are
-whole tokens; every function takes numbers, or arrays of them as floats. It knows no request and no queue.
+whole tokens; functions take numbers, or arrays of them as floats. It knows no request and no queue.
+
+The waste of a row in a batch is
+
+    WMA_gen(p)  = G(p)·(L(B) - L(p))                     equation 2: reads of padding while it generates its answer
+    WMA_wait(p) = Σ_{g=G(p)..G(B)} (g + L(B))            equation 3: reads while it waits for the others to end
+    WMA(B)      = max_p (WMA_gen(p) + WMA_wait(p))       equation 4
+
+As in the paper the sum of equation 3 has both its ends, so the row that ends last is charged for one iteration too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from scheduler.serving_time.bilinear import FloatArray
+if TYPE_CHECKING:
+    from scheduler.serving_time.bilinear import FloatArray
 
-Count = TypeVar("Count", int, FloatArray)
+Count = TypeVar("Count", int, "FloatArray")
 
 
 class Lengths(NamedTuple):
@@ -25,28 +34,6 @@ class Lengths(NamedTuple):
     def columns(self) -> int:
         """Tokens of K and V at the end."""
         return self.input + self.generation
-
-
-def wma_gen(row: Lengths, batch: Lengths) -> int:
-    """WMA_gen(p) = G(p)·(L(B) - L(p)): reads of padding while a row generates its answer (equation 2)."""
-    return row.generation * (batch.input - row.input)
-
-
-def wma_wait(row: Lengths, batch: Lengths) -> int:
-    """WMA_wait(p) = Σ_{g=G(p)..G(B)} (g + L(B)): reads while a row that has ended waits for the others (equation 3).
-
-    In closed form: the number of terms, times the mean of the first and the last. As in the paper the sum has both
-    its ends, so the row that ends last is charged for one iteration too.
-    """
-    terms = batch.generation - row.generation + 1
-    return terms * (2 * batch.input + row.generation + batch.generation) // 2
-
-
-def wma(rows: Iterable[Lengths]) -> int:
-    """WMA(B) = max_p (WMA_gen(p) + WMA_wait(p)) (equation 4); raises ValueError for a batch without rows."""
-    rows = tuple(rows)
-    batch = batch_lengths(rows)
-    return max(wma_gen(row, batch) + wma_wait(row, batch) for row in rows)
 
 
 def batch_lengths(rows: Iterable[Lengths]) -> Lengths:
@@ -66,7 +53,7 @@ def all_reads(input_length: Count, generation_length: Count) -> Count:
 
 
 def wma_from_least(input_length: Count, generation_length: Count, least_useful_reads: Count) -> Count:
-    """WMA(B) again, without a look at its rows: for the L(B), the G(B) and the least useful reads of any row.
+    """WMA(B) without a look at its rows: from L(B), G(B) and the least useful reads of any row.
 
     All rows of a batch read the same number of cells, and what is not useful is wasted: the terms G(p)·L(B) of
     equations 2 and 3 cancel, so WMA_gen(p) + WMA_wait(p) = all_reads(B) - useful_reads(p). The most wasteful row is

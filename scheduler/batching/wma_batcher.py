@@ -6,8 +6,8 @@ executor holds, and the one that takes it is asked again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from math import inf
+from collections.abc import Collection, Iterable, Sequence
+from math import ceil, inf
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from engine.messages import Cause
 from scheduler.batching.batch_queue import BatchQueue, Column, WaitingBatch
 from scheduler.batching.batcher import Kit
 from scheduler.batching.wma import Lengths, memory_tokens, useful_reads, wma_from_least
-from scheduler.expected import expected_lengths
 from scheduler.plan import Plan
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import FloatArray
 from scheduler.worker import Worker
@@ -36,10 +36,8 @@ class WmaBatcher:
     def waiting(self) -> Collection[Request]:
         return self._home.keys()
 
-    @property
-    def batches(self) -> Sequence[tuple[Request, ...]]:
-        """The batches that wait, in the order in which they were opened."""
-        return [tuple(batch.rows) for batch in self._batches]
+    def ranked(self, now: float) -> Iterable[Request]:
+        return self.waiting
 
     def add(self, request: Request, now: float) -> None:
         lengths = expected_lengths(request, self._limits.context_length)
@@ -51,14 +49,14 @@ class WmaBatcher:
             self._home[request] = self._batches[index]
 
     def revise(self, request: Request, now: float) -> None:
-        """A half of a batch that was split stays as it is."""
+        """Find a request the right batch again; one in a half of a batch that was split stays there."""
         batch = self._home.get(request)
         if batch is not None and batch.insertable:
             self._batches.leave(batch, request)
             self.add(request, now)  # which leaves it its place among those that wait
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
-        """A batch that ran out of memory comes back as two halves that nobody joins (section III-C)."""
+        """Take requests back; a batch that ran out of memory comes back as two closed halves (section III-C)."""
         if cause is not Cause.OVERFLOW:
             for request in requests:
                 self.add(request, now)
@@ -88,7 +86,7 @@ class WmaBatcher:
         return self._plan(batch)
 
     def _least_wasteful(self, priority: int, lengths: Lengths) -> int | None:
-        """Which batch wastes least once such a request is in it, of those that it may join (algorithm 1)."""
+        """Index of the batch that wastes least once such a request is in it, if it may join any (algorithm 1)."""
         numbers = self._batches.numbers
         rows = numbers[Column.ROWS] + 1
         inputs = np.maximum(numbers[Column.INPUT], lengths.input)
@@ -107,7 +105,7 @@ class WmaBatcher:
 
     @property
     def _most_rows(self) -> float:
-        """Rows that a batch may have; with a fixed size also β, so that none can run out of memory (equation 1)."""
+        """Rows that a batch may have; with a fixed size at most β, so that none runs out of memory (equation 1)."""
         limits = self._limits
         bounds = [bound for bound in (limits.slots, limits.max_batch_size) if bound is not None]
         if self._fixed_size and limits.capacity_tokens is not None and limits.context_length is not None:
@@ -115,14 +113,14 @@ class WmaBatcher:
         return min(bounds, default=inf)
 
     def _first(self, now: float) -> int:
-        """The batch to serve next: of the best priority there is, the first by the batch order."""
+        """Index of the batch to serve next: of the best priority there is, the first by the batch order."""
         numbers = self._batches.numbers
         scores = self._kit.batch_order(now - numbers[Column.OLDEST], self._all_seconds)
         priorities = numbers[Column.PRIORITY]
         return int(np.where(priorities == priorities.min(), scores, -inf).argmax())
 
     def _cut(self, batch: WaitingBatch, worker: Worker) -> WaitingBatch:
-        """What of a batch this executor can hold: halved, as if it had run out of memory, until it fits."""
+        """The part of a batch that this executor can hold: halved, as if out of memory, until it fits."""
         while len(batch) > 1 and not self._fits(batch, worker):
             batch, rest = batch.halves()
             self._open(rest)
@@ -138,11 +136,22 @@ class WmaBatcher:
             self._home[request] = batch
 
     def _all_seconds(self) -> FloatArray:
-        """Estimated serving time of every batch."""
+        """Estimated serving times (batches,) of all batches, in seconds."""
         assert self._kit.estimator is not None, "a strategy that orders batches by it names an estimator"
         return self._kit.estimator.estimate_all(self._batches.numbers[: Column.GENERATION + 1].T)
 
     def _plan(self, batch: WaitingBatch) -> Plan:
         estimator, lengths = self._kit.estimator, batch.lengths
         seconds = 0.0 if estimator is None else estimator.estimate(len(batch), *lengths)
-        return Plan(tuple(batch.rows), self._kit.terms, self._kit.returns, seconds, lengths.generation)
+        return self._kit.plan(tuple(batch.rows), seconds, lengths.generation)
+
+
+def expected_lengths(request: Request, context_length: int | None) -> Lengths:
+    """L(p) and G'(p) of what is still to do, in whole tokens, for an executor with such a context, where known.
+
+    A request that was handed back has K and V for what it generated, which therefore counts as input.
+    """
+    left = ceil(remaining_length(request))
+    if context_length is not None:
+        left = min(left, context_length - request.tokens)
+    return Lengths(request.tokens, max(1, left))

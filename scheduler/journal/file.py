@@ -15,7 +15,7 @@ import numpy as np
 
 from scheduler.journal.schema import ADDED, columns_of, prepare
 from scheduler.length.learning import ServedRow
-from scheduler.serving_time.closed_batch import ClosedBatch
+from scheduler.serving_time.served_batch import ClosedBatch
 
 BUSY = 5.0
 """Seconds to wait for another process that writes."""

@@ -9,7 +9,7 @@ computed again (its authors are "trying" that, section 7).
 
     T_copy(L)         = c1·L + c0
 
-It knows neither who measures nor where a fit is kept.
+It does not know who measures or where a fit is kept.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from numpy.typing import NDArray
 
 from engine.measure.timing import Timing, Timings
 from engine.messages import EVERY_LENGTH, NO_LENGTH
-from scheduler.serving_time.least_squares import least_squares
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
 Quantity = TypeVar("Quantity", float, FloatArray)
+
+NEGLIGIBLE = 1e-9
+"""Share of the largest value measured below which what a term adds is not worth keeping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Bilinear:
             raise ValueError(f"the coefficients of a serving-time model must be finite and not negative: {self}")
 
     def slowed(self, factor: float) -> Bilinear:
-        """The same on a machine that takes `factor` times as long."""
+        """The model of a machine that takes `factor` times as long."""
         return Bilinear(*(factor * value for value in astuple(self)))
 
     def prefill(self, rows: Quantity, length: Quantity | float) -> Quantity:
@@ -81,7 +83,7 @@ class Bilinear:
 
     @property
     def knows_copies(self) -> bool:
-        """Whether anybody measured what copies take."""
+        """Whether copies were measured."""
         return self.c1 > 0 or self.c0 > 0
 
     def copy(self, length: Quantity) -> Quantity:
@@ -91,8 +93,9 @@ class Bilinear:
     def kept_lengths(self) -> range:
         """Tokens of rows whose K and V are worth keeping: all but those that are read again in less time than copied.
 
-        Reading a row again costs what it adds to a prefill of its length, p1·L + p2; what a prefill costs whoever is in
-        it, p3·L + p4, others pay too. So rows are kept with (p1 - c1)·L >= c0 - p2: from some length on, or up to one.
+        Reading a row again costs what it adds to a prefill of its length, p1·L + p2; what a prefill costs whatever rows
+        are in it, p3·L + p4, others pay too. So rows are kept with (p1 - c1)·L >= c0 - p2: from some length on, or up
+        to one.
         """
         slope, head_start = self.p1 - self.c1, self.p2 - self.c0
         if slope > 0:
@@ -104,17 +107,17 @@ class Bilinear:
         return range(floor(most) + 1) if most < sys.maxsize else EVERY_LENGTH
 
     def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
-        """`serve`, as a ServingTime."""
+        """Seconds of a batch by `serve`, as a ServingTime."""
         return self.serve(rows, input_length, generation_length)
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
-        """`serve` of many, as a ServingTime."""
+        """Seconds (batches,) of many batches (batches, 3) by `serve`, as a ServingTime."""
         seconds: FloatArray = self.serve(batches[:, 0], batches[:, 1], batches[:, 2])
         return seconds
 
 
 def middle(length: Quantity | float, iterations: Quantity | float) -> Quantity | float:
-    """Columns that the iteration in the middle reads, of so many after `length` tokens."""
+    """Columns that the middle one of so many iterations after `length` tokens reads."""
     return length + (iterations + 1) / 2
 
 
@@ -126,11 +129,11 @@ class FitErrors:
     iteration: float
     slices: float | None
     copies: float | None = None
-    """Of one row's K and V, both ways."""
+    """Error for one row's K and V, copied both ways."""
 
 
 def fit(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[Timing] | None = None) -> Bilinear:
-    """Least squares over what was measured, no coefficient below zero; None where nobody measured copies.
+    """Least squares over what was measured, no coefficient below zero; copies are None where they were not measured.
 
     The bound is what keeps estimates from being negative: attention makes prefill grow faster than its length, and an
     unbounded plane through that dips below zero at the short end. Raises ValueError when the timings are too few.
@@ -140,7 +143,7 @@ def fit(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[Ti
 
 
 def fit_errors(model: Bilinear, timings: Timings) -> FitErrors:
-    """How far a model is from what was measured."""
+    """Errors of a model against what was measured."""
     copied = [(model.copy(one.length), one.seconds / one.rows) for one in timings.copies]
     served = [(model.serve(one.rows, one.length, one.iterations), one.seconds) for one in timings.slices]
     return FitErrors(
@@ -158,7 +161,7 @@ def rmse(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _surface(timings: Sequence[Timing], what: str) -> tuple[float, ...]:
-    """The four coefficients of one surface."""
+    """The four fitted coefficients of one surface."""
     rows, length, seconds = _columns(timings)
     if len(timings) < 4 or np.linalg.matrix_rank(terms(rows, length)) < 4:
         raise ValueError(
@@ -168,7 +171,7 @@ def _surface(timings: Sequence[Timing], what: str) -> tuple[float, ...]:
 
 
 def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
-    """c1 and c0: seconds of a row by its length."""
+    """The fitted c1 and c0, for the seconds of copying a row by its length."""
     rows, length, seconds = _columns(timings)
     if len(set(length.tolist())) < 2:
         raise ValueError(f"{len(timings)} timings of copies do not determine a model: two lengths are needed")
@@ -176,7 +179,7 @@ def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
 
 
 def _columns(timings: Sequence[Timing]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Rows, lengths and seconds."""
+    """Rows, lengths and seconds of timings, (timings,) each."""
     columns = np.array([astuple(one) for one in timings], dtype=np.float64).reshape(-1, 3)
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
@@ -184,3 +187,27 @@ def _columns(timings: Sequence[Timing]) -> tuple[FloatArray, FloatArray, FloatAr
 def terms(rows: FloatArray, length: FloatArray) -> FloatArray:
     """The terms that the coefficients of a surface multiply: (cells, 4)."""
     return np.stack([rows * length, rows, length, np.ones_like(rows)], axis=1)
+
+
+def least_squares(terms: NDArray[np.float64], measured: NDArray[np.float64]) -> tuple[float, ...]:
+    """Coefficients, none below zero, with which terms (cells, terms) come nearest to what was measured (cells,).
+
+    All quantities are scaled to at most 1 first, since the coefficients differ by orders of magnitude.
+    """
+    from scipy.optimize import curve_fit  # slow to import, and only wanted when something was measured
+
+    scale, top = terms.max(axis=0), measured.max() or 1.0
+    found, _ = curve_fit(
+        lambda scaled, *coefficients: scaled @ np.array(coefficients),
+        terms / scale,
+        measured / top,
+        p0=np.full(terms.shape[1], 0.25),
+        bounds=(0.0, np.inf),
+        jac=lambda scaled, *_: scaled,
+        absolute_sigma=True,  # the covariance is not used, and as many cells as terms have none to estimate
+        xtol=1e-12,
+        ftol=1e-12,
+        gtol=1e-12,
+    )
+    found[found < NEGLIGIBLE] = 0.0  # a bound that is touched is only ever reached nearly
+    return tuple(float(value) for value in found * top / scale)

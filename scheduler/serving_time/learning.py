@@ -1,7 +1,7 @@
 """Learning from batches that have ended, while others run: what they took refines the estimates of what the next
-will take (Magnus, section III-D; SCLS's estimator is taught the same way).
+will take (Magnus, section III-D; SCLS's model is fitted again in the same way).
 
-It knows when to learn. From which batches, and what, is for the lessons to say.
+It knows when to learn; the lessons know from which batches, and what.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from scheduler.assignment import Assignment
+from scheduler.plan import Assignment
 
 log = logging.getLogger(__name__)
 
@@ -27,25 +27,25 @@ Batch = TypeVar("Batch")
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What one look at the batches of an interval brought."""
+    """Result of learning from the batches of an interval."""
 
     batches: int
-    learnt: int
-    """Batches that estimates were learnt from: Magnus's from those that were surprises, SCLS's from all that are
+    learned: int
+    """Batches that estimates were learned from: Magnus's from those that were surprises, SCLS's from all that are
     remembered; 0 where the estimates are not changed."""
     rmse: float
-    """Of the estimates before learning, with the true generation lengths, in seconds (Magnus, figure 14)."""
+    """Error of the estimates before learning, with the true generation lengths, in seconds (Magnus, figure 14)."""
 
 
 class Lessons(Protocol[Batch]):
-    """How an estimator is taught."""
+    """Turns assignments into lessons for an estimator."""
 
     def read(self, assignment: Assignment) -> Batch | None:
-        """What there is to learn from an assignment that is over; None for nothing. Called on the event loop."""
+        """The batch to learn from in an assignment that is over, or None. Called on the event loop."""
         ...
 
     def learn(self, served: Sequence[Batch]) -> Lesson:
-        """Learn from what was served in an interval. Called off the event loop; may raise, and then nothing changes."""
+        """Learn from the batches of an interval. Called off the event loop; may raise, and then nothing changes."""
         ...
 
 
@@ -55,7 +55,8 @@ def inline(work: Callable[[], None]) -> None:
 
 
 class BatchLearning(Generic[Batch]):
-    """An Observer. `finished` belongs to the event loop; what it submits touches the lessons and their results only."""
+    """A PlanObserver. `finished` belongs to the event loop; the work that it submits touches the lessons and their
+    results only."""
 
     def __init__(self, lessons: Lessons[Batch], submit: Submit, *, interval: float = INTERVAL) -> None:
         self.latest: Lesson | None = None
@@ -84,4 +85,4 @@ class BatchLearning(Generic[Batch]):
         except Exception:
             log.exception("learning serving times from %d batches failed; the estimates stay as they are", len(served))
         else:
-            self.changes += self.latest.learnt > 0
+            self.changes += self.latest.learned > 0

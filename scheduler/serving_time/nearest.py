@@ -1,6 +1,7 @@
-"""Serving times by the nearest batches seen: k-nearest-neighbour regression (Magnus, section III-D).
+"""Serving times by the nearest batches seen: k-nearest-neighbour regression that learns (Magnus, section III-D).
 
-It knows neither when to learn nor from what; until it has learnt, another estimator speaks for it.
+The regression starts from what the machine's profile says all over its range; batches whose time was a surprise are
+added to its training set.
 """
 
 from __future__ import annotations
@@ -8,18 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from scheduler.serving_time.bilinear import FloatArray
+from scheduler.plan import Assignment
+from scheduler.serving_time.bilinear import FloatArray, rmse
+from scheduler.serving_time.estimator import ServingTime
+from scheduler.serving_time.learning import Lesson
+from scheduler.serving_time.served_batch import ServedBatch, served_batch
 
 if TYPE_CHECKING:
     from scipy.spatial import KDTree
 
-    from scheduler.serving_time.estimator import ServingTime
-
 NEIGHBOURS = 5
+
+SURPRISE_SECONDS = 2.0
+SURPRISE_SHARE = 0.2
+"""Share of the measured time. Both bounds of a surprise are those of Magnus, section III-D."""
+
+MOST_BATCHES = 10_000
+"""Batches that are remembered; the latest count, since machines and their load change."""
+
+STEPS = 12
+"""Values of each feature in the training set that is made from the profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +46,7 @@ class BatchTime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Learnt:
+class _Regression:
     """Batches by their features, each divided by its `spread`."""
 
     tree: KDTree
@@ -51,7 +64,8 @@ class _Learnt:
 
 
 class Nearest:
-    """The mean over the batches nearest in (rows, input length, generation length), the nearer the heavier.
+    """A ServingTime: the mean over the batches nearest in (rows, input length, generation length), the nearer the
+    heavier.
 
     Each feature is measured in its own standard deviations. `fit` may run in another thread than the estimates: these
     use the old regression until the new one is ready.
@@ -60,44 +74,108 @@ class Nearest:
     def __init__(self, fallback: ServingTime, *, neighbours: int = NEIGHBOURS) -> None:
         self._fallback = fallback
         self._neighbours = neighbours
-        self._learnt: _Learnt | None = None
-
-    @property
-    def speaks(self) -> bool:
-        """Whether estimates are its own."""
-        return self._learnt is not None
+        self._regression: _Regression | None = None
 
     def fit(self, batches: Sequence[BatchTime]) -> None:
-        """Learn from these batches alone; with fewer than `neighbours` of them, the fallback speaks."""
-        self._learnt = self._learn(batches) if len(batches) >= self._neighbours else None
+        """Learn from these batches alone; with fewer than `neighbours` of them, estimates are the fallback's."""
+        self._regression = _regression(batches) if len(batches) >= self._neighbours else None
 
     def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
-        """Seconds that such a batch takes."""
         return float(self.estimate_all(np.array([[rows, input_length, generation_length]], dtype=np.float64))[0])
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
-        """(batches, 3) -> (batches,) in seconds."""
-        learnt = self._learnt
-        if learnt is None:
+        regression = self._regression
+        if regression is None:
             return self._fallback.estimate_all(batches)
-        return learnt.regress(batches, self._neighbours)
-
-    def _learn(self, batches: Sequence[BatchTime]) -> _Learnt:
-        from scipy.spatial import KDTree  # slow to import, and not every strategy learns
-
-        features = np.array([[one.rows, one.input_length, one.generation_length] for one in batches], dtype=np.float64)
-        spread = features.std(axis=0)
-        spread[spread == 0] = 1.0  # a feature that never varied parts nothing
-        # Not scikit-learn's regressor, whose checks cost more than the search, and must not in a decision.
-        return _Learnt(KDTree(features / spread), np.array([one.seconds for one in batches]), spread)
+        return regression.regress(batches, self._neighbours)
 
 
-def first_lessons(
+def _regression(batches: Sequence[BatchTime]) -> _Regression:
+    from scipy.spatial import KDTree  # slow to import, and not every strategy learns
+
+    features = np.array([[one.rows, one.input_length, one.generation_length] for one in batches], dtype=np.float64)
+    spread = features.std(axis=0)
+    spread[spread == 0] = 1.0  # a feature that never varied parts nothing
+    # Not scikit-learn's regressor, whose checks cost more than the search, and must not in a decision.
+    return _Regression(KDTree(features / spread), np.array([one.seconds for one in batches]), spread)
+
+
+class Learner(ServingTime, Protocol):
+    """An estimator that is fitted to batches while it is asked."""
+
+    def fit(self, batches: Sequence[BatchTime]) -> None: ...
+
+
+class NearestLessons:
+    """Fits an estimator to surprises. `learn` is never called twice at a time, but in whatever thread."""
+
+    def __init__(self, estimator: Learner, basis: Sequence[BatchTime] = ()) -> None:
+        """`basis` is part of every training set."""
+        self._estimator = estimator
+        self._basis = tuple(basis)
+        self._surprises: list[BatchTime] = []
+
+    def read(self, assignment: Assignment) -> ServedBatch | None:
+        """The batch to learn from in an assignment that is over, if there is one."""
+        return served_batch(assignment)
+
+    def learn(self, served: Sequence[ServedBatch]) -> Lesson:
+        """Add the surprises to the training set."""
+        found = surprises(served, self._estimator)
+        error = estimate_error(self._estimator, served)
+        if found:
+            times = (BatchTime(one.rows, one.input_length, one.generation_length, one.seconds) for one in found)
+            self._surprises = [*self._surprises, *times][-MOST_BATCHES:]
+            self._estimator.fit([*self._basis, *self._surprises])
+        return Lesson(len(served), len(found), error)
+
+
+def surprises(
+    served: Iterable[ServedBatch],
+    estimator: ServingTime,
+    *,
+    seconds: float = SURPRISE_SECONDS,
+    share: float = SURPRISE_SHARE,
+) -> tuple[ServedBatch, ...]:
+    """The batches to add to an estimator's training set (Magnus, section III-D).
+
+    Each is estimated again with its true generation length, so that a wrong length is not held against the estimator;
+    those remain that are wrong by more than `seconds` and by more than `share` of the measured time.
+    """
+    return tuple(
+        batch
+        for batch in served
+        if abs(estimator.estimate(batch.rows, batch.input_length, batch.generation_length) - batch.seconds)
+        > max(seconds, share * batch.seconds)
+    )
+
+
+def estimate_error(estimator: ServingTime, served: Sequence[ServedBatch]) -> float:
+    """Root-mean-square error in seconds over batches, estimated with their true generation lengths."""
+    features = np.array([[one.rows, one.input_length, one.generation_length] for one in served], dtype=np.float64)
+    estimates = estimator.estimate_all(features)
+    return rmse([(float(estimate), one.seconds) for estimate, one in zip(estimates, served, strict=True)])
+
+
+def estimated_batches(
     estimator: ServingTime, rows: Iterable[int], input_lengths: Iterable[int], generation_lengths: Iterable[int]
 ) -> tuple[BatchTime, ...]:
-    """A training set to begin with: what another estimator says all over the range.
+    """A training set to begin with: another estimator's times all over the range.
 
-    Without it the first few batches learnt, which are those that went unusually, would speak for all.
+    Without it the first few batches learned from, which are those that went unusually, would stand for all.
     """
     cells = product(rows, input_lengths, generation_lengths)
     return tuple(BatchTime(*cell, estimator.estimate(*cell)) for cell in cells)
+
+
+def profile_batches(profile: ServingTime, slots: int | None, context_length: int | None) -> tuple[BatchTime, ...]:
+    """Times by the machine's profile all over the range of its executors; empty where their sizes are unknown."""
+    if slots is None or context_length is None:
+        return ()
+    lengths = _spread(context_length)
+    return estimated_batches(profile, _spread(slots), lengths, lengths)
+
+
+def _spread(most: int) -> tuple[int, ...]:
+    """At most STEPS whole numbers from 1 to `most`, closer together where they are small, as most batches are."""
+    return tuple(sorted({round(value) for value in np.geomspace(1, most, STEPS)}))

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp
 
-from scheduler.remaining_length import expected_remaining
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 
 MEMORY = 30.0
 """Seconds of work after which a measurement counts 1/e."""
 
-KNOWN = 16
+FEWEST_TOKENS = 16
 """Tokens that make a measurement: the first ones come after a prompt that was read for them all."""
 
 RECENT = 64
@@ -23,12 +23,12 @@ RECENT = 64
 
 @dataclass(slots=True)
 class _Level:
-    """What was measured while about so many rows were held; older measurements have faded."""
+    """Measurements while about so many rows were held, of which the older count less."""
 
     tokens: float = 0.0
     row_seconds: float = 0.0
     weighted_rows: float = 0.0
-    """Rows, each as often as there were row-seconds."""
+    """Rows times row-seconds."""
 
     @property
     def rows(self) -> float:
@@ -46,7 +46,7 @@ class _Level:
 
 
 class DecodeSpeed:
-    """Measures apart what happens with 1, with 2 and 3, with 4 to 7 rows, and so on."""
+    """Seconds of a token, measured apart with 1, with 2 and 3, with 4 to 7 rows, and so on."""
 
     def __init__(self) -> None:
         self._levels: dict[int, _Level] = {}
@@ -56,14 +56,14 @@ class DecodeSpeed:
         self._mean_length = 0.0
 
     def observe(self, rows: int, tokens: int, now: float) -> None:
-        """Until now as many rows were held as was said last, and made `tokens`; from now on there are `rows`."""
+        """Note that the rows held since the last call made `tokens`, and that there are `rows` from now on."""
         if self._rows:
             level = self._levels.setdefault(self._rows.bit_length(), _Level())
             level.add(self._rows, tokens, now - self._now)
         self._rows, self._now = rows, now
 
     def ended(self, length: int) -> None:
-        """An answer of so many tokens is complete."""
+        """Note the length of an answer that is complete."""
         self._answers = min(self._answers + 1, RECENT)
         self._mean_length += (length - self._mean_length) / self._answers
 
@@ -72,18 +72,18 @@ class DecodeSpeed:
 
         On a straight line between the nearest numbers of rows that were seen; beyond them, as at the nearest.
         """
-        known = sorted((one.rows, one.seconds_per_token) for one in self._levels.values() if one.tokens >= KNOWN)
-        if not known:
+        measured = sorted(
+            (one.rows, one.seconds_per_token) for one in self._levels.values() if one.tokens >= FEWEST_TOKENS
+        )
+        if not measured:
             return None
-        below = max((one for one in known if one[0] <= rows), default=known[0])
-        above = min((one for one in known if one[0] >= rows), default=known[-1])
+        below = max((one for one in measured if one[0] <= rows), default=measured[0])
+        above = min((one for one in measured if one[0] >= rows), default=measured[-1])
         if below[0] >= above[0]:
             return below[1] if rows >= below[0] else above[1]
         part = (rows - below[0]) / (above[0] - below[0])
         return below[1] + part * (above[1] - below[1])
 
     def remaining(self, request: Request) -> float:
-        """Tokens that a request is expected to make from now on, at least 1."""
-        if request.predicted_length is not None or request.distribution is not None or not self._answers:
-            return expected_remaining(request)
-        return max(1.0, min(self._mean_length, request.sampling.max_tokens - request.generated))
+        """Tokens that a request is expected to make from now on; without a prediction, as many as recent answers."""
+        return remaining_length(request, self._mean_length if self._answers else None)

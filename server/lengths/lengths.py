@@ -11,7 +11,6 @@ from functools import partial
 from typing import TypeAlias
 
 from engine.messages import FinishReason, SamplingParams
-from scheduler.assignment import Assignment
 from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery
 from scheduler.length.late import LateEstimates
@@ -19,6 +18,7 @@ from scheduler.length.learning import Learning, Lesson
 from scheduler.length.microbatch import Front
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Estimate, Prediction, foreseen
+from scheduler.plan import Assignment
 from scheduler.request import Request
 from server.api.service import Revise
 from server.lengths.records import Records

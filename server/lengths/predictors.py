@@ -18,8 +18,7 @@ from engine.messages import SamplingParams
 from models.catalog.catalog import Catalog, CatalogError, default_cache
 from models.proxy.store import read_manifest
 from scheduler.assembly import StrategyError
-from scheduler.background import background
-from scheduler.clock import Clock
+from scheduler.clock import Clock, background
 from scheduler.journal.file import JournalError, Reader
 from scheduler.journal.writer import Journal
 from scheduler.length.cache import CAPACITY, LengthCache

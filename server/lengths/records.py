@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from engine.messages import REPETITION, FinishReason
-from scheduler.assignment import Assignment
 from scheduler.journal.file import BatchEntry, RequestEntry
 from scheduler.journal.writer import Journal
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
+from scheduler.plan import Assignment
 from scheduler.request import Request
-from scheduler.serving_time.closed_batch import closed_batch
-from scheduler.serving_time.nearest_lessons import served_batch
+from scheduler.serving_time.served_batch import closed_batch, served_batch
 
 CANCELLED = "cancelled"
 """Outcome of a request that nobody waits for any more; those of others are their finish reasons, and REPETITION."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from scheduler.background import background
+from scheduler.clock import background
 
 INTERVAL = 0.25
 """Seconds between two looks."""

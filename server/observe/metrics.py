@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport
-from scheduler.assignment import Assignment
+from scheduler.plan import Assignment
 from scheduler.request import Failure, Request
 from server.api.service import SERVICE
 from server.observe.histogram import WeightedHistogram

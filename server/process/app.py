@@ -21,14 +21,12 @@ from models.catalog.catalog import Catalog, default_cache
 from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.assembly import Parts
-from scheduler.assignment import Observer
-from scheduler.background import background
-from scheduler.clock import MonotonicClock
+from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
-from scheduler.observers import Ledgers, Observers
+from scheduler.observers import PlanObserver, PlanObservers, RequestObservers
 from scheduler.serving_time.learning import Submit
 from scheduler.serving_time.profile_file import Profile, digest, load_profile
-from scheduler.serving_time.refit_lessons import RefitData
+from scheduler.serving_time.refit import RefitData
 from server.api.service import Limits, Service, seed_source
 from server.cli.config import ServeConfig
 from server.dashboard.feed import Feed
@@ -81,7 +79,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         async with opened_lengths(config, predictor, clock, _surroundings(loaded, metrics)) as lengths:
             with ThreadPoolExecutor(1, "tokenizer") as pool, ThreadPoolExecutor(1, "learner") as learner:
                 parts = _observed(_parts(config, loaded, learner.submit), lengths, metrics)
-                dispatcher = Dispatcher(parts, loaded.executors, clock, Ledgers((metrics, lengths, feed)))
+                dispatcher = Dispatcher(parts, loaded.executors, clock, RequestObservers((metrics, lengths, feed)))
                 vigil = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
                 with _running(loaded.executors):
                     lag = measured_lag(metrics.lag.labels(**metrics.labels).observe)
@@ -125,9 +123,9 @@ def _surroundings(loaded: _Loaded, metrics: Metrics) -> PredictorContext:
     return PredictorContext(metrics.prediction.observe, metrics.late.observe, loaded.conditions, on_cpu)
 
 
-def _observed(parts: Parts, *observers: Observer) -> Parts:
+def _observed(parts: Parts, *observers: PlanObserver) -> Parts:
     """Besides who learns from batches, somebody records and counts them."""
-    return replace(parts, observer=Observers(observers if parts.observer is None else (parts.observer, *observers)))
+    return replace(parts, observer=PlanObservers(observers if parts.observer is None else (parts.observer, *observers)))
 
 
 def _scene(config: ServeConfig, service: Service, dispatcher: Dispatcher) -> Scene:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 
-from scheduler.background import background
+from scheduler.clock import background
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from datetime import datetime
 
 from models.catalog.catalog import default_cache
 from scheduler.journal.file import JournalError, closed_batches
-from scheduler.serving_time.closed_batch import ClosedBatch
 from scheduler.serving_time.profile_file import Profile, digest
-from scheduler.serving_time.refit_lessons import MOST_BATCHES, RefitData, grounds
+from scheduler.serving_time.refit import MOST_BATCHES, RefitData, refit_data
+from scheduler.serving_time.served_batch import ClosedBatch
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
 from server.process.cache_paths import journal_path
@@ -25,7 +25,7 @@ def grounds_of(config: ServeConfig, profile: Profile | None) -> RefitData | None
     if profile is None or STRATEGIES[config.strategy].serving_time != "bilinear":
         return None
     try:
-        return grounds(profile.model, profile.timings, _earlier(config, profile))
+        return refit_data(profile.model, profile.timings, _earlier(config, profile))
     except (JournalError, OSError, ValueError, RuntimeError) as error:
         log.warning("serving times begin as the profile has them, without what was served before: %s", error)
         return RefitData(profile.timings)

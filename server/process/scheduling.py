@@ -9,10 +9,10 @@ from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.learning import Submit
-from scheduler.serving_time.refit_lessons import RefitData
+from scheduler.serving_time.refit import RefitData
 from scheduler.strategy import STRATEGIES
-from scheduler.waiting.order import Aging
-from scheduler.waiting.patience import Promise
+from scheduler.waiting.aged import Aging
+from scheduler.waiting.promised import Promise
 from server.cli.config import ServeConfig
 
 
@@ -21,13 +21,13 @@ def parts_for(
     executors: Iterable[ExecutorInfo],
     serving_time: Bilinear | None,
     submit: Submit,
-    grounds: RefitData | None = None,
+    refit_data: RefitData | None = None,
 ) -> Parts:
     """The parts of the strategy that the flags name; raises StrategyError where something of it is missing here."""
     limits = _limits(config)
     for info in executors:
         limits = limits.within(info.capacity_tokens, info.context_length, info.max_rows)
-    return assemble(STRATEGIES[config.strategy], limits, serving_time, submit, grounds)
+    return assemble(STRATEGIES[config.strategy], limits, serving_time, submit, refit_data)
 
 
 def _limits(config: ServeConfig) -> Limits:
@@ -38,7 +38,7 @@ def _limits(config: ServeConfig) -> Limits:
         max_batch_size=config.max_batch_size,
         batch_wait_timeout=config.batch_wait_timeout,
         aging=Aging(config.aging_factor),
-        patience=Promise(config.overtaking_factor, outlier_factor=config.outlier_factor),
+        promise=Promise(config.overtaking_factor, outlier_factor=config.outlier_factor),
         slice_length=config.slice_length,
         min_interval=config.min_interval,
         interval_factor=config.interval_factor,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.messages import ExecutorInfo, Report, StepReport
-from scheduler.background import background
+from scheduler.clock import background
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from scheduler.batching.batcher import Kit, Limits
 from scheduler.batching.memory import Memory, scale
 from scheduler.plan import Returns
 from scheduler.request import Request, Times
-from scheduler.waiting.order import Order as Ranking
-from scheduler.waiting.order import fcfs
+from scheduler.waiting.fcfs import Fcfs
+from scheduler.waiting.queue import Order as Ranking
 from scheduler.worker import Worker
 
 
@@ -81,7 +81,7 @@ def request(
 def kit(
     limits: Limits,
     *,
-    order: Ranking = fcfs,
+    order: Ranking = Fcfs(),  # noqa: B008
     memory: Memory = scale,
     terms: Terms = Terms(),  # noqa: B008
     returns: Returns = Returns.ROW_END,

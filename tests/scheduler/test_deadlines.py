@@ -11,8 +11,7 @@ from engine.messages import Cause, FinishReason, HandedBack, SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
-from scheduler.refusal import TooLate
-from scheduler.request import Failure, Request, State
+from scheduler.request import Failure, Request, State, TooLate
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import VirtualClock, admitted, port, token
 

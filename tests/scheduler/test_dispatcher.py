@@ -11,8 +11,7 @@ from engine.messages import Admit, ExecutorDied, FinishReason, RowUpdate, Sampli
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
-from scheduler.refusal import Refused
-from scheduler.request import Request, State
+from scheduler.request import Refused, Request, State
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, cancelled, port, token
 
@@ -59,7 +58,7 @@ def test_a_request_waits_is_assigned_runs_and_finishes() -> None:
     assert (one.state, one.executor, stage.books()) == (State.ASSIGNED, 0, (1, 0))
     stage.clock.time = 2.0
     stage.report(token(one.row_id, 5))
-    assert (one.state, one.kv_length, stage.books()) == (State.RUNNING, 4, (0, 1))
+    assert (one.state, one.tokens, stage.books()) == (State.RUNNING, 4, (0, 1))
     stage.clock.time = 3.0
     stage.report(token(one.row_id, 6), token(one.row_id, 7, end=STOP))
     assert (one.state, one.executor, one.generated, stage.books()) == (State.FINISHED, None, 3, (0, 0))

@@ -15,8 +15,7 @@ from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.dispatcher import Dispatcher
 from scheduler.placement import idle_first
 from scheduler.plan import Plan
-from scheduler.refusal import Refused
-from scheduler.request import Request, State
+from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker

@@ -6,19 +6,18 @@ import numpy as np
 
 from engine.messages import ExecutorDied, FinishReason, SamplingParams
 from scheduler.assembly import assemble
-from scheduler.assignment import Assignment
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.distribution import LengthDistribution
-from scheduler.observers import Observers
-from scheduler.plan import Plan
+from scheduler.observers import PlanObservers
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, State
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import VirtualClock, port, request, token
 
 
 class Notes:
-    """A Ledger, and an Observer."""
+    """A RequestObserver and a PlanObserver."""
 
     def __init__(self) -> None:
         self.firsts: list[tuple[int, float]] = []
@@ -38,7 +37,7 @@ class Notes:
 
 
 class Stage:
-    """A dispatcher with one executor and a ledger."""
+    """A dispatcher with one executor and an observer."""
 
     def __init__(self) -> None:
         self.port, self.clock, self.notes = port(), VirtualClock(), Notes()
@@ -105,5 +104,5 @@ def test_a_request_is_submitted_with_its_arrival_and_what_was_foreseen() -> None
 def test_several_observers_are_all_told() -> None:
     both = Notes(), Notes()
     assignment = Assignment(Plan((request(),)), 0, 0.0)
-    Observers(both).finished(assignment, 1.0)
+    PlanObservers(both).finished(assignment, 1.0)
     assert [notes.plans for notes in both] == [[assignment], [assignment]]

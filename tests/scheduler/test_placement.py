@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from scheduler.assignment import Assignment
 from scheduler.placement import idle_first, idle_least, max_min, round_robin
-from scheduler.plan import Plan
+from scheduler.plan import Assignment, Plan
 from scheduler.worker import Worker
 from tests.scheduler.fakes import port, request
 

@@ -43,14 +43,14 @@ def test_three_states_are_final() -> None:
 def test_a_request_becomes_the_row_that_an_executor_is_sent() -> None:
     one = request(7, length=3)
     assert one.spec == RowSpec(7, (0, 1, 2), one.sampling)
-    assert (one.input_length, one.kv_length) == (3, 3)
+    assert (one.input_length, one.tokens) == (3, 3)
 
 
 def test_the_first_token_that_is_told_is_timed() -> None:
     one = request(length=3)
     booked = []
     for now, update in enumerate((token(0), token(0, 5), token(0, 6, 7, end=FinishReason.LENGTH))):
-        one.tell(update, float(now))
+        one.send(update, float(now))
         booked.append(one.times.first_token)
     assert booked == [None, 1.0, 1.0]
 

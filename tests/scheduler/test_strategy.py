@@ -10,17 +10,15 @@ import pytest
 
 from engine.messages import Entry, Terms
 from models.network.quantization import Quantization
-from scheduler.assembly import BATCHERS, assemble
+from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
 from scheduler.length.predictors import Length
 from scheduler.placement import PLACEMENTS
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.estimator import SERVING_TIMES
 from scheduler.strategy import BATCHINGS, STRATEGIES, Strategy
-from scheduler.waiting.batch_order import BATCH_ORDERS
-from scheduler.waiting.order import ORDERS
+from scheduler.waiting.hrrn import BATCH_ORDERS
 from tests.scheduler.fakes import request, worker
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=2)

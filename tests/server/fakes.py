@@ -18,8 +18,7 @@ from models.catalog.catalog import CatalogError
 from models.network.generation_config import SamplingDefaults
 from models.text import TextError
 from scheduler.length.distribution import LengthDistribution
-from scheduler.refusal import Refused
-from scheduler.request import Failure, Request, State, Times
+from scheduler.request import Failure, Refused, Request, State, Times
 from server.api.service import Limits, Service
 from server.cli.config import ServeConfig
 

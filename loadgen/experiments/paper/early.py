@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from scheduler.assignment import Assignment, Observer
+from scheduler.observers import PlanObserver
+from scheduler.plan import Assignment
 
 
 class SliceCount:
-    """An Observer that tells another, if there is one, what it is told."""
+    """A PlanObserver that tells another, if there is one, what it is told."""
 
-    def __init__(self, other: Observer | None = None) -> None:
+    def __init__(self, other: PlanObserver | None = None) -> None:
         self._other = other
         self._slices = 0
         self._early = 0

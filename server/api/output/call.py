@@ -16,8 +16,7 @@ from engine.messages import FinishReason, RowUpdate, SamplingParams
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
-from scheduler.refusal import Refused, TooLate
-from scheduler.request import Request
+from scheduler.request import Refused, Request, TooLate
 from server.api.calls.failures import failed
 from server.api.calls.register import Record
 from server.api.errors import bad_request, busy

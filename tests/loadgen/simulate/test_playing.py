@@ -15,8 +15,7 @@ from loadgen.simulate.simulation import Simulation, served
 from loadgen.workload.lengths import Lengths
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.oracle import true_length
-from scheduler.refusal import Refused
-from scheduler.request import Request, State, Times
+from scheduler.request import Refused, Request, State, Times
 
 TRACE = [Lengths(0.0, 3, 5), Lengths(1.0, 2, 9)]
 PROMPTS = [(1, 2, 3), (4, 5)]

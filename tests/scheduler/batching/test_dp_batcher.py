@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, BatchShape, Cause
 from scheduler.assembly import StrategyError, assemble
-from scheduler.assignment import Assignment
 from scheduler.batching.batcher import Limits
 from scheduler.batching.dp_batcher import DpBatcher
 from scheduler.batching.memory import slice_bound
-from scheduler.plan import Plan
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.estimator import BilinearEstimator
 from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import kit, port, request
@@ -31,7 +31,9 @@ LIMITS = Limits(group_tokens=100, prefill_ahead=0, slice_length=10, min_interval
 def batcher_of(*requests: Request, limits: Limits = LIMITS, capped: bool = False, adaptive: bool = False) -> DpBatcher:
     terms = replace(CLOSED, iterations=limits.slice_length)
     batcher = DpBatcher(
-        replace(kit(limits, memory=slice_bound, terms=terms), serving_time=MODEL), capped=capped, adaptive=adaptive
+        replace(kit(limits, memory=slice_bound, terms=terms), machine=BilinearEstimator(MODEL)),
+        capped=capped,
+        adaptive=adaptive,
     )
     for one in requests:
         batcher.add(one, 0.0)
@@ -69,7 +71,7 @@ def test_all_that_waits_is_parted_by_length_and_handed_out_longest_first() -> No
 def test_a_plan_is_a_closed_slice_with_its_estimate() -> None:
     plan = batcher_of(*spread([4, 4])).take(executor(), 0.0)
     assert plan is not None
-    assert plan.terms == replace(CLOSED, iterations=10)
+    assert plan.terms == replace(CLOSED, iterations=10, keep_kv=MODEL.kept_lengths())
     assert plan.estimate == pytest.approx(MODEL.serve(2.0, 4.0, 10.0))
 
 
@@ -226,7 +228,7 @@ def test_every_request_goes_out_once_and_no_batch_outgrows_its_executor(
         plan = batcher.take(worker, 0.0)
         if plan is None:
             break
-        longest = max(one.kv_length for one in plan.requests)
+        longest = max(one.tokens for one in plan.requests)
         assert len(plan.requests) * (longest + 10) <= worker.capacity_tokens
         handed += [one.row_id for one in plan.requests]
     assert sorted(handed) == list(range(len(lengths))) and not batcher.waiting

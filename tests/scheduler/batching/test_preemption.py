@@ -13,21 +13,20 @@ from loadgen.simulate.prediction import read_prediction
 from loadgen.simulate.simulation import Machine, simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
-from scheduler.assignment import Assignment
 from scheduler.batching.batcher import Limits
 from scheduler.batching.preemption import Swap
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.oracle import true_length
-from scheduler.plan import Plan
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from scheduler.waiting.work import Work
+from scheduler.waiting.prices import Prices
 from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, request, token
 
 SLICE = 4
-FREE = Swap(Work(prompt=0.0, entry=0.0, token=1.0, cell=0.0), SLICE, factor=2.0)
+FREE = Swap(Prices(prompt=0.0, entry=0.0, token=1.0, cell=0.0), SLICE, factor=2.0)
 """Copying costs nothing."""
 
 
@@ -52,7 +51,7 @@ def waiting(left: float, *, priority: int = 0) -> Request:
 
 def test_nobody_makes_way_for_one_that_would_not_take_the_place() -> None:
     """Its long prompt would make iterations seventeen times as long for seven rows that are eight times as long."""
-    by_cells = Work(0.0, 0.0, token=1.0, cell=0.0, model=Bilinear(0.0, 0.0, 0.0, 0.0, d1=1.0, d2=0.0, d3=0.0, d4=0.0))
+    by_cells = Prices(0.0, 0.0, token=1.0, cell=0.0, model=Bilinear(0.0, 0.0, 0.0, 0.0, d1=1.0, d2=0.0, d3=0.0, d4=0.0))
     rule = Swap(by_cells, SLICE, factor=2.0)
     rows = [row(row_id, 8.0) for row_id in range(8)]
     for length, pauses in ((4, {0: (7,)}), (120, {})):
@@ -72,7 +71,7 @@ def test_a_request_that_needs_a_slot_for_less_than_half_the_time_to_the_next_tak
 
 def test_copying_counts() -> None:
     """A row of 8 tokens, 0.2 a token, an iteration of 1: 1.6 more iterations."""
-    copying = Swap(Work(prompt=0.5, entry=0.0, token=1.0, cell=0.0, copy=0.2), SLICE, factor=1.0)
+    copying = Swap(Prices(prompt=0.5, entry=0.0, token=1.0, cell=0.0, copy=0.2), SLICE, factor=1.0)
     assert copying([running(row(1, 2.5))], [waiting(1.0)], 0.0) == {}
     assert copying([running(row(1, 2.7))], [waiting(1.0)], 0.0) == {0: (1,)}
 

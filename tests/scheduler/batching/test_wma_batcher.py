@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from engine.messages import Cause, Overflow, SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
-from scheduler.batching.wma import Lengths, batch_lengths, memory_tokens, wma
-from scheduler.batching.wma_batcher import WmaBatcher
-from scheduler.expected import expected_lengths
+from scheduler.batching.wma import Lengths, batch_lengths, memory_tokens
+from scheduler.batching.wma_batcher import WmaBatcher, expected_lengths
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request, Times
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
+from tests.scheduler.batching.wma_oracle import wma
 from tests.scheduler.fakes import port
 
 LIMITS = Limits(group_tokens=4096, prefill_ahead=0, capacity_tokens=1000, context_length=500, slots=64)
@@ -45,8 +45,12 @@ def batcher_of(requests: Sequence[Request] = (), strategy: str = "magnus", limit
     return batcher
 
 
+def open_batches(batcher: WmaBatcher) -> list[tuple[Request, ...]]:
+    return [tuple(batch.rows) for batch in batcher._batches]
+
+
 def arranged(batcher: WmaBatcher) -> list[list[int]]:
-    return [[request.row_id for request in batch] for batch in batcher.batches]
+    return [[request.row_id for request in batch] for batch in open_batches(batcher)]
 
 
 def idle(capacity: int = 1000, rows: int = 64, context: int = 500) -> Worker:
@@ -96,7 +100,7 @@ def test_a_batch_must_fit_at_its_end(capacity: int, batches: list[list[int]]) ->
 )
 def test_a_batch_has_no_more_rows_than_it_may(strategy: str, limits: Limits, largest: int) -> None:
     batcher = batcher_of([asked(row_id) for row_id in range(9)], strategy, limits)
-    assert max(len(batch) for batch in batcher.batches) == largest
+    assert max(len(batch) for batch in open_batches(batcher)) == largest
     assert sorted(sum(arranged(batcher), [])) == list(range(9))
 
 
@@ -304,7 +308,7 @@ def test_a_batch_that_lost_its_longest_request_takes_more() -> None:
     batcher.discard(long)
     for row_id in range(3, 60):
         batcher.add(asked(row_id), 0.0)
-    assert sorted(len(batch) for batch in batcher.batches) == [9, 50], "each fills up to 50 rows of 20 columns"
+    assert sorted(len(batch) for batch in open_batches(batcher)) == [9, 50], "each fills up to 50 rows of 20 columns"
 
 
 def test_ten_thousand_requests_each_wait_in_one_batch_and_none_breaks_a_bound() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, closed_batches, connect, prune, read
 from scheduler.journal.schema import TABLES, VERSION, columns_of, prepare
-from scheduler.serving_time.closed_batch import ClosedBatch
+from scheduler.serving_time.served_batch import ClosedBatch
 from tests.scheduler.entries import batch_entry, request_entry, written
 
 VERSION_1 = """

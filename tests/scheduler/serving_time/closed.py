@@ -8,7 +8,7 @@ from itertools import product
 
 from engine.measure.timing import SliceTiming, Timing, Timings
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.closed_batch import ClosedBatch
+from scheduler.serving_time.served_batch import ClosedBatch
 
 PROFILE = Bilinear(p1=1e-4, p2=2e-3, p3=3e-5, p4=0.02, d1=2e-7, d2=5e-4, d3=1e-6, d4=0.03, c1=1e-6, c0=1e-3)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from scheduler.assembly import SERVING_TIMES
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.estimator import SERVING_TIMES, ServedBatch, ServingTime, surprises
+from scheduler.serving_time.estimator import BilinearEstimator, ServingTime
+from scheduler.serving_time.nearest import BatchTime, Nearest, NearestLessons, surprises
+from scheduler.serving_time.served_batch import ServedBatch
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)
 
@@ -38,14 +43,18 @@ def test_for_a_small_model_the_bounds_can_be_other() -> None:
 
 
 def test_what_is_learnt_is_the_true_length_and_the_measured_time() -> None:
-    time = served(126.0, generation_length=100).time
-    assert (time.rows, time.input_length, time.generation_length, time.seconds) == (4, 100, 100, 126.0)
+    class Pupil(Nearest):
+        def fit(self, batches: Sequence[BatchTime]) -> None:
+            assert batches == [BatchTime(4, 100, 100, 126.0)]
+
+    lesson = NearestLessons(Pupil(SECOND_A_TOKEN)).learn([served(126.0, generation_length=100)])
+    assert lesson.learned == 1
 
 
 def test_every_estimator_begins_with_what_the_profile_says() -> None:
     batches = np.array([[1.0, 10.0, 7.0], [2.0, 30.0, 9.0]])
     for make in SERVING_TIMES.values():
-        estimator: ServingTime = make(SECOND_A_TOKEN)
+        estimator: ServingTime = make(BilinearEstimator(SECOND_A_TOKEN))
         assert estimator.estimate(1, 10, 7) == 7.0
         assert estimator.estimate_all(batches).tolist() == [7.0, 9.0]
     assert set(SERVING_TIMES) == {"bilinear", "nearest"}

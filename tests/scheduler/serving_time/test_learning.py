@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from scheduler.assignment import Assignment
 from scheduler.batching.batcher import Limits
-from scheduler.plan import Plan
+from scheduler.plan import Assignment, Plan
 from scheduler.serving_time.bilinear import Bilinear, FloatArray
-from scheduler.serving_time.estimator import ServedBatch
 from scheduler.serving_time.learning import BatchLearning, Lesson, inline
-from scheduler.serving_time.nearest import BatchTime, Nearest
-from scheduler.serving_time.nearest_lessons import NearestLessons, estimate_error, profile_lessons, served_batch
+from scheduler.serving_time.nearest import BatchTime, Nearest, NearestLessons, estimate_error, profile_batches
+from scheduler.serving_time.served_batch import ServedBatch, served_batch
 from tests.scheduler.fakes import request
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
@@ -119,7 +117,9 @@ def test_a_lesson_that_fails_is_logged_and_leaves_the_estimates(caplog: pytest.L
 
 def test_estimates_follow_a_machine_that_became_slower() -> None:
     nearest = Nearest(SECOND_A_TOKEN)
-    learning = BatchLearning(NearestLessons(nearest, profile_lessons(SECOND_A_TOKEN, LIMITS)), inline)
+    learning = BatchLearning(
+        NearestLessons(nearest, profile_batches(SECOND_A_TOKEN, LIMITS.slots, LIMITS.context_length)), inline
+    )
     errors = []
     for minute in range(12):
         for generated in (20, 40, 60):
@@ -131,10 +131,10 @@ def test_estimates_follow_a_machine_that_became_slower() -> None:
 
 
 def test_a_profile_is_taught_all_over_the_range_where_that_is_known() -> None:
-    lessons = profile_lessons(SECOND_A_TOKEN, LIMITS)
+    lessons = profile_batches(SECOND_A_TOKEN, LIMITS.slots, LIMITS.context_length)
     assert {(one.rows, one.input_length, one.generation_length) for one in lessons} >= {(1, 1, 1), (8, 100, 100)}
     assert all(one.seconds == one.generation_length for one in lessons) and 100 < len(lessons) < 2000
-    assert profile_lessons(SECOND_A_TOKEN, Limits(group_tokens=100, prefill_ahead=0)) == ()
+    assert profile_batches(SECOND_A_TOKEN, None, None) == ()
 
 
 def test_the_error_is_that_with_the_true_lengths() -> None:

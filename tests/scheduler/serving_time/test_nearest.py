@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.nearest import BatchTime, Nearest, first_lessons
+from scheduler.serving_time.nearest import BatchTime, Nearest, estimated_batches
 
 FALLBACK = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)  # a second an iteration
 
@@ -14,11 +14,11 @@ FALLBACK = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)  # a second an iteration
 def test_the_fallback_speaks_until_there_are_as_many_batches_as_neighbours() -> None:
     batches = [BatchTime(1, 10, 7, 100.0), BatchTime(1, 10, 9, 200.0)]
     nearest = Nearest(FALLBACK, neighbours=2)
-    said = [(nearest.estimate(1, 10, 7), nearest.speaks)]
+    said = [nearest.estimate(1, 10, 7)]
     for known in (1, 2, 0):
         nearest.fit(batches[:known])
-        said.append((nearest.estimate(1, 10, 7), nearest.speaks))
-    assert said == [(7.0, False), (7.0, False), (100.0, True), (7.0, False)]
+        said.append(nearest.estimate(1, 10, 7))
+    assert said == [7.0, 7.0, 100.0, 7.0]
 
 
 def test_nearer_batches_weigh_more_by_the_inverse_of_their_distance() -> None:
@@ -36,7 +36,7 @@ def test_each_feature_counts_in_its_own_spread() -> None:
 
 
 def test_many_at_once_are_what_each_is_alone() -> None:
-    lessons = first_lessons(Bilinear(1e-4, 0, 0, 0.1, 0, 1e-3, 0, 0.03), (1, 8, 32), (16, 256), (1, 128, 512))
+    lessons = estimated_batches(Bilinear(1e-4, 0, 0, 0.1, 0, 1e-3, 0, 0.03), (1, 8, 32), (16, 256), (1, 128, 512))
     nearest = Nearest(FALLBACK)
     nearest.fit(lessons)
     batches = [(1, 20, 5), (30, 200, 400), (8, 256, 128)]
@@ -45,7 +45,7 @@ def test_many_at_once_are_what_each_is_alone() -> None:
 
 
 def test_first_lessons_are_the_estimators_own_words() -> None:
-    lessons = first_lessons(FALLBACK, (1, 2), (10,), (3, 4))
+    lessons = estimated_batches(FALLBACK, (1, 2), (10,), (3, 4))
     assert lessons == (
         BatchTime(1, 10, 3, 3.0),
         BatchTime(1, 10, 4, 4.0),

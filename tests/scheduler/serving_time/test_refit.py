@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from engine.measure.timing import Timing, Timings
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.closed_batch import ClosedBatch
 from scheduler.serving_time.refit import FEWEST, error, refit, relative_error
+from scheduler.serving_time.served_batch import ClosedBatch
 from tests.scheduler.serving_time.closed import PROFILE, mixed, timings, took
 
 OTHER = Bilinear(p1=1.5e-4, p2=2.5e-3, p3=4e-5, p4=0.02, d1=3e-7, d2=4e-4, d3=2e-6, d4=0.035, c1=1e-6, c0=1e-3)

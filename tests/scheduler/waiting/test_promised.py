@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.batching.batcher import Limits
-from scheduler.batching.cheapest import join_cheapest
+from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.waiting.order import Aging
-from scheduler.waiting.patience import Promise
-from scheduler.waiting.promised import ONE_IN, PromisedQueue
-from scheduler.waiting.work import Work, work_of
+from scheduler.waiting.aged import Aging
+from scheduler.waiting.prices import Prices, device_prices
+from scheduler.waiting.promised import ONE_IN, Promise, PromisedQueue
 from scheduler.worker import Worker
 from tests.scheduler.fakes import kit, request, worker
 
-TOKENS = Work(prompt=0.0, entry=0.0, token=1.0, cell=0.0)
+TOKENS = Prices(prompt=0.0, entry=0.0, token=1.0, cell=0.0)
 """A request's work is what it is predicted to generate."""
 
-CELLS = Work(prompt=0.0, entry=0.0, token=1.0, cell=0.001)
+CELLS = Prices(prompt=0.0, entry=0.0, token=1.0, cell=0.001)
 
 
 AGING = Aging(seconds_per_token=1.0)
@@ -37,7 +35,7 @@ def asked(
     return one
 
 
-def line(*requests: Request, work: Work = TOKENS, share: float = 1.0) -> PromisedQueue:
+def line(*requests: Request, work: Prices = TOKENS, share: float = 1.0) -> PromisedQueue:
     turns = PromisedQueue(work, Promise(share), AGING)
     for one in requests:
         turns.add(one)
@@ -58,14 +56,14 @@ def serve(turns: PromisedQueue, row_id: int) -> None:
 
 def test_the_cheapest_is_first_and_equals_keep_the_order_of_arrival() -> None:
     turns = line(asked(0, 5.0), asked(1, 2.0), asked(2, 8.0), asked(3, 5.0))
-    assert first(turns) == [1, 0, 3, 2] == [one.row_id for one in turns]
+    assert first(turns) == [1, 0, 3, 2] == [one.row_id for one in turns.ranked(0.0)]
     assert first(turns, 2) == [1, 0]
 
 
 def test_better_classes_come_first() -> None:
     turns = line(asked(0, 1.0), asked(1, 8.0, priority=-1))
     assert first(turns) == [1]
-    assert [one.row_id for one in turns] == [1, 0]
+    assert [one.row_id for one in turns.ranked(0.0)] == [1, 0]
 
 
 def test_a_request_is_promoted_when_as_much_was_taken_as_waits() -> None:
@@ -77,7 +75,7 @@ def test_a_request_is_promoted_when_as_much_was_taken_as_waits() -> None:
         serve(turns, row_id)
     turns.add(asked(6, 2.0))
     assert first(turns) == [0]
-    assert [one.row_id for one in turns] == [0, 6]
+    assert [one.row_id for one in turns.ranked(0.0)] == [0, 6]
     turns.add(asked(7, 1.0))
     assert first(turns)[0] == 7, "more waits, so it may wait longer"
 
@@ -97,7 +95,7 @@ def test_what_others_would_have_waited_in_line_counts_after_they_are_gone() -> N
 
 def test_promoted_requests_are_served_in_the_order_in_which_they_came() -> None:
     turns = line(asked(0, 8.0), asked(1, 4.0), asked(2, 6.0), share=0.0)
-    assert first(turns) == [0, 1, 2] == [one.row_id for one in turns]
+    assert first(turns) == [0, 1, 2] == [one.row_id for one in turns.ranked(0.0)]
 
 
 def test_requests_that_are_due_come_before_all_others_of_their_class() -> None:
@@ -105,7 +103,7 @@ def test_requests_that_are_due_come_before_all_others_of_their_class() -> None:
     turns = line(asked(0, 1.0), asked(1, 6.0, deadline=20.0), asked(2, 6.0, deadline=19.0), asked(3, 1.0, priority=1))
     for now, ranked in ((6.9, [0, 1, 2]), (7.0, [2]), (8.0, [2, 1])):
         assert first(turns, now=now) == ranked
-    assert [one.row_id for one in turns] == [2, 1, 0, 3]
+    assert [one.row_id for one in turns.ranked(8.0)] == [2, 1, 0, 3]
     serve(turns, 2)
     assert first(turns, now=9.0) == [1]
 
@@ -117,7 +115,7 @@ def test_one_that_was_handed_back_begins_to_wait_anew() -> None:
     paused = asked(2, 3.0)
     paused.runs, paused.generated = 1, 2
     turns.add(paused)
-    assert [turn.place for turn in turns._turns.values()] == [0.0, 2.0]
+    assert [turn.place for turn in turns._entries.values()] == [0.0, 2.0]
 
 
 def test_of_equals_the_one_that_needs_least_padding_is_first() -> None:
@@ -127,7 +125,7 @@ def test_of_equals_the_one_that_needs_least_padding_is_first() -> None:
     assert [one.row_id for one in line(*requests, work=CELLS).first(held, 0.0, 9)] == [1, 2, 0, 3]
 
 
-BY_CELLS = work_of(Bilinear(0.0, 0.0, 0.0, 0.0, d1=1.0, d2=0.0, d3=0.0, d4=0.0))
+BY_CELLS = device_prices(Bilinear(0.0, 0.0, 0.0, 0.0, d1=1.0, d2=0.0, d3=0.0, d4=0.0))
 
 
 def test_a_long_one_waits_while_short_ones_run_unless_it_is_the_only_one_or_is_promoted() -> None:
@@ -154,7 +152,8 @@ def test_what_waits_in_a_worse_class_makes_nobody_wait() -> None:
 def test_rows_of_a_worse_class_keep_nobody_out() -> None:
     """They will make room; beside rows of its own class a long one waits."""
     for priority, taken in ((1, True), (0, False)):
-        waiting = join_cheapest(replace(kit(Limits(group_tokens=512, prefill_ahead=0)), work=BY_CELLS))
+        queue = PromisedQueue(BY_CELLS, Promise(), AGING)
+        waiting = ContinuousBatcher(kit(Limits(group_tokens=512, prefill_ahead=0)), queue=queue)
         for one in (asked(0, 8.0), asked(1, 8.0)):
             waiting.add(one, 0.0)
         held = worker(asked(2, 1.0, priority=priority), asked(3, 1.0, priority=priority))
@@ -189,7 +188,7 @@ def taken_before(row_id: int, turns: PromisedQueue) -> float:
         best = turns.first(worker(), 0.0, 1)[0]
         if best.row_id == row_id:
             return taken
-        taken += TOKENS.of(best)
+        taken += TOKENS.work(best)
         turns.serve(best)
     raise AssertionError("it has no turn")
 
@@ -220,20 +219,20 @@ def test_an_outlier_keeps_its_place_among_the_promoted() -> None:
     turns = after_many_others(share=0.0)
     for row_id, predicted in ((900, 2.0), (901, 8.0), (902, 1.0)):
         turns.add(asked(row_id, predicted))
-    assert first(turns) == [900, 901, 902] == [one.row_id for one in turns]
+    assert first(turns) == [900, 901, 902] == [one.row_id for one in turns.ranked(0.0)]
 
 
 @pytest.mark.parametrize("patience", [(-1.0, 1.0, 1.0), (0.0, 0.9, 1.0), (0.0, 1.0, 0.9)])
 def test_impatience_is_refused(patience: tuple[float, float, float]) -> None:
-    with pytest.raises(ValueError, match="patience"):
+    with pytest.raises(ValueError, match="not be negative"):
         Promise(*patience)
 
 
 @given(st.integers(0, 2**32), st.floats(0, 3), st.floats(1, 3), st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
 def test_no_request_waits_longer_than_the_bound(seed: int, share: float, outliers: float, slots: int) -> None:
-    """The bound of turns.py, (1 + β·outliers)·B* + w*. Short ones come for ever, as fast as they are taken or faster,
-    and up to `slots` are taken together; all the same the long one has its turn."""
+    """The bound of promised.py, (1 + β·outliers)·B* + w*. Short ones come for ever, as fast as they are taken or
+    faster, and up to `slots` are taken together; all the same the long one has its turn."""
     rng = random.Random(seed)
     turns = after_many_others(rng.choice((0, ONE_IN)), share=share, outlier_factor=outliers)
     many = len(turns._works) >= ONE_IN
@@ -244,11 +243,11 @@ def test_no_request_waits_longer_than_the_bound(seed: int, share: float, outlier
     for row_id in range(401, 5000):
         for _ in range(rng.choice((0, slots, slots, 2 * slots)) if len(turns) < 40 else 0):
             turns.add(asked(row_id * 10 + len(turns), rng.choice((1.0, 2.0, 3.0))))
-        most = max(most, sum(TOKENS.of(one) for one in turns))
+        most = max(most, sum(TOKENS.work(one) for one in turns))
         plan = turns.first(worker(), 0.0, slots)
         if long_one in plan:
             break
-        work = sum(TOKENS.of(one) for one in plan)
+        work = sum(TOKENS.work(one) for one in plan)
         taken, largest = taken + work, max(largest, work)
         for one in plan:
             turns.serve(one)

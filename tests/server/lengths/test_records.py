@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from engine.messages import REPETITION, FinishReason, SamplingParams
-from scheduler.assignment import Assignment
 from scheduler.journal.file import BatchEntry, RequestEntry, read
 from scheduler.journal.writer import Journal
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction, Source
-from scheduler.plan import Plan
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
 from scheduler.strategy import CLOSED
 from server.lengths.records import Ended, Origin, Records, batch_entry

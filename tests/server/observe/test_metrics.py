@@ -19,8 +19,7 @@ from engine.messages import (
     StepReport,
     Tally,
 )
-from scheduler.assignment import Assignment
-from scheduler.plan import Plan
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from server.api.service import Limits
 from server.observe.metrics import FORGOTTEN, REASONS, Metrics

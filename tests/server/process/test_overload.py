@@ -12,8 +12,7 @@ import orjson
 import pytest
 
 from engine.messages import FinishReason, RowUpdate
-from scheduler.refusal import TooLate
-from scheduler.request import Failure, Request
+from scheduler.request import Failure, Request, TooLate
 from server.api.errors import busy
 from server.api.input import body as body_module
 from server.api.service import Limits

@@ -10,8 +10,7 @@ from engine.messages import SamplingParams, Tally, Terms
 from loadgen.experiments.paper.early import SliceCount
 from loadgen.experiments.paper.trial import pooled, trial
 from loadgen.simulate.simulation import Served, Simulation, SimulationError, WorkerRecord
-from scheduler.assignment import Assignment
-from scheduler.plan import Plan
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
 
 ONE = Served(0.0, 0.0, 1.0, 4.0, 10, 20, 1, None)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from scheduler.batching.batcher import Limits
-from scheduler.batching.cheapest import join_cheapest
+from scheduler.batching.continuous import ContinuousBatcher, busy_rows
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.estimator import BilinearEstimator
+from scheduler.waiting.aged import Aging
+from scheduler.waiting.prices import device_prices
+from scheduler.waiting.promised import Promise, PromisedQueue
 from tests.scheduler.fakes import kit, request, worker
 
 LIMITS = Limits(group_tokens=1000, prefill_ahead=2)
@@ -29,7 +33,9 @@ def asked(row_id: int, predicted: float) -> Request:
 )
 def test_no_more_rows_than_keep_the_device_busy(profile: Bilinear | None, capacity: int, rows: int) -> None:
     """4 slots and 2 ahead; rows of 250 columns, of which 900 cells hold fewer than 4."""
-    batcher = join_cheapest(replace(kit(LIMITS), serving_time=profile))
+    machine = None if profile is None else BilinearEstimator(profile)
+    queue = PromisedQueue(device_prices(), Promise(), Aging())
+    batcher = ContinuousBatcher(kit(LIMITS), queue=queue, most_rows=partial(busy_rows, machine))
     for row_id in range(8):
         batcher.add(asked(row_id, 8.0 - row_id), 0.0)
     plan = batcher.take(worker(capacity=capacity), 0.0)

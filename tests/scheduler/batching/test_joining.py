@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.batching.company import worth_joining
+from scheduler.batching.joining import worth_joining
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.waiting.work import UNMEASURED
+from scheduler.waiting.prices import UNMEASURED
 from scheduler.worker import Worker
 from tests.scheduler.fakes import request, worker
 

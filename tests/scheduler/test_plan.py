@@ -8,9 +8,9 @@ import pytest
 
 from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, SamplingParams
 from scheduler.assembly import assemble
-from scheduler.assignment import Assignment
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
+from scheduler.plan import Assignment
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import VirtualClock, port, token
 

@@ -1,4 +1,4 @@
-"""Which requests are worth a place beside the rows that run. Knows no queue and no clock.
+"""Which requests are worth a place beside the rows that run. It knows no queue and no clock.
 
 A slot whose row is expected to generate G_i tokens, in iterations of τ seconds, completes 1/(G_i·τ) such requests a
 second. One more row of G tokens adds 1/G, and makes iterations Δτ longer for all: by its own cells, and by the padding
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from scheduler.remaining_length import expected_remaining
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.worker import Worker
@@ -25,11 +25,11 @@ WORTH = 0.7
 
 
 def worth_joining(requests: Iterable[Request], worker: Worker, model: Bilinear) -> Iterator[Request]:
-    """Those that are, beside the rows of an executor and those before them; in their order."""
+    """The requests, in their order, that are worth a place beside an executor's rows and those chosen before them."""
     rows, columns = worker.rows, worker.columns
     completed = sum(_completed(row) for row in worker.requests.values())
     for request in requests:
-        more, wider = _completed(request), max(columns, request.kv_length)
+        more, wider = _completed(request), max(columns, request.tokens)
         alone, joined = model.iteration(rows, columns), model.iteration(rows + 1, wider)
         if not rows or more * alone >= WORTH * (joined - alone) * completed:
             yield request
@@ -37,5 +37,5 @@ def worth_joining(requests: Iterable[Request], worker: Worker, model: Bilinear) 
 
 
 def _completed(row: Request) -> float:
-    """Requests like it that a slot completes in an iteration; one that outlives its prediction is like longer ones."""
-    return 1 / (row.generated + expected_remaining(row))
+    """Requests like this row that a slot completes in an iteration; one that outlives its prediction counts longer."""
+    return 1 / (row.generated + remaining_length(row))

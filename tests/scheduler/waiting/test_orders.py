@@ -8,15 +8,17 @@ import pytest
 
 from loadgen.simulate.simulation import Machine, Served, simulate
 from loadgen.workload.lengths import Lengths
-from scheduler.assembly import assemble
+from scheduler.assembly import ORDERS, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from scheduler.waiting.order import ORDERS, AgedSjf, Aging, Order, sjf
-from scheduler.waiting.patience import Promise
+from scheduler.waiting.aged import AgedSjf, Aging
+from scheduler.waiting.promised import Promise
+from scheduler.waiting.queue import Order
 from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.sjf import Sjf
 from tests.scheduler.fakes import request as bare
 
 AGING = Aging(factor=10.0, seconds_per_token=0.5)
@@ -42,22 +44,21 @@ def ranked(order: Order, now: float, *requests: Request) -> list[int]:
     queue = RankedQueue(order)
     for one in requests:
         queue.add(one)
-    queue.rank(now)
-    return [one.row_id for one in queue]
+    return [one.row_id for one in queue.ranked(now)]
 
 
 def test_the_shortest_is_first_by_what_is_left_of_its_prediction() -> None:
     five_left, two_left, three_left = request(0, 5.0), request(1, 6.0, generated=4), request(2, 3.0)
-    assert ranked(sjf, 0.0, five_left, two_left, three_left) == [1, 2, 0]
+    assert ranked(Sjf(), 0.0, five_left, two_left, three_left) == [1, 2, 0]
 
 
 def test_one_that_outlived_its_prediction_is_a_token_from_its_end() -> None:
     outlived, one_left, two_left = request(2, 3.0, generated=7), request(0, 1.0), request(1, 2.0)
-    assert ranked(sjf, 0.0, two_left, one_left, outlived) == [0, 2, 1]
+    assert ranked(Sjf(), 0.0, two_left, one_left, outlived) == [0, 2, 1]
 
 
 def test_an_answer_that_nobody_predicts_counts_as_long_as_it_may_become() -> None:
-    assert ranked(sjf, 0.0, request(0, None), request(1, 7.0), request(2, 20.0)) == [1, 0, 2]
+    assert ranked(Sjf(), 0.0, request(0, None), request(1, 7.0), request(2, 20.0)) == [1, 0, 2]
 
 
 def test_equal_predictions_keep_the_order_of_arrival_and_priority_comes_before_all() -> None:
@@ -67,7 +68,7 @@ def test_equal_predictions_keep_the_order_of_arrival_and_priority_comes_before_a
         request(2, 4.0, arrival=2.0),
         request(3, 8.0, arrival=9.0, priority=-1),
     ]
-    for order in (sjf, AgedSjf(AGING)):
+    for order in (Sjf(), AgedSjf(AGING)):
         assert ranked(order, 9.0, *requests) == [3, 1, 0, 2]
 
 
@@ -164,7 +165,7 @@ def test_a_long_request_ends_within_the_bound_however_many_short_ones_come(facto
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
 def test_with_the_strategy_of_our_own_too(seed: int | None) -> None:
-    """The bound of turns.py, in seconds, since the profile is the machine: a plan is one request here, so before the
+    """The bound of promised.py, in seconds, since the profile is the machine: a plan is one request here, so before the
     long one begins there pass the rest of what is under way and the work of (1 + β)·B* + w*; it makes way once, and
     waits as long at most again. B* is what really waited: short ones of SHORT tokens and a prompt, and the long one."""
     long_one, others = long_one_among_short_ones("lengthwise", 10.0, seed)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from engine.messages import Terms
-from scheduler.assignment import Assignment
 from scheduler.batching.dp import slice_seconds
-from scheduler.plan import Plan
+from scheduler.plan import Assignment, Plan
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.closed_batch import ClosedBatch, closed_batch
+from scheduler.serving_time.served_batch import ClosedBatch, closed_batch
 from tests.scheduler.fakes import request
 
 CLOSED = Terms(closed=True, iterations=8)

@@ -1,6 +1,6 @@
-"""A batch that nobody joined and that ran as planned, by all that a serving-time model knows of it.
+"""Batches that ran as planned, as serving times are learned from them: any batch, and closed ones in more detail.
 
-How an executor runs it (engine/pipeline.py): first the rows without K and V are read as one padded group, and each
+How an executor runs a closed batch: first the rows without K and V are read as one padded group, and each
 gets a token from that; only then do all rows start, and in each decode iteration every one of them gets one more. So a
 fresh row has a token more than it had iterations, the others have as many. The slot of a row that ended runs on, its
 tokens thrown away, until the slice is over or the last row has ended, whichever is first: N stays what it was, and
@@ -13,44 +13,73 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.assignment import Assignment
+from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
 
 
 @dataclass(frozen=True, slots=True)
+class ServedBatch:
+    """A batch that has ended: its prediction, and what it came to."""
+
+    rows: int
+    input_length: int
+    predicted_length: int
+    """G'(B), the generation length with which its time was estimated."""
+    generation_length: int
+    """G(B), the true one."""
+    predicted_seconds: float
+    seconds: float
+
+
+def served_batch(assignment: Assignment) -> ServedBatch | None:
+    """An assignment as a batch to learn from; None when it did not run as planned, or its begin or end is unknown."""
+    seconds = assignment.seconds
+    if seconds is None:
+        return None
+    return ServedBatch(
+        rows=len(assignment.plan.requests),
+        input_length=assignment.input_length,
+        predicted_length=assignment.plan.generation_length,
+        generation_length=assignment.iterations,
+        predicted_seconds=assignment.plan.estimate,
+        seconds=seconds,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ClosedBatch:
-    """Lengths in tokens, from when it was sent."""
+    """A closed batch that has ended. Lengths are in tokens, from when it was sent."""
 
     rows: int
     """N."""
     input_length: int
-    """L(B), of its longest row."""
+    """L(B), the length of its longest row."""
     iterations: int
     """Decode iterations that it ran."""
     fresh_rows: int
     """Rows that were prefilled."""
     fresh_length: int
-    """Of the longest of these, to which the others were padded; 0 without any."""
+    """Length of the longest prefilled row, to which the others were padded; 0 without any."""
     copied_tokens: int
-    """Of the other rows together, whose K and V were copied in."""
+    """Tokens of the other rows together, whose K and V were copied in."""
     seconds: float
     """From the beginning of its prefill, or of its first iteration, to its end."""
 
     def copies(self, model: Bilinear) -> float:
-        """What a model says of copying K and V, in seconds."""
+        """Seconds of copying K and V, by a model."""
         return model.c1 * self.copied_tokens + model.c0 * (self.rows - self.fresh_rows)
 
     def estimate(self, model: Bilinear) -> float:
-        """What a model says of all of it, in seconds; of iterations that ran, else as `dp.slice_seconds`."""
+        """Seconds of the batch by a model, as `dp.slice_seconds` but for the iterations that ran."""
         prefill = model.prefill(self.fresh_rows, self.fresh_length) if self.fresh_rows else 0.0
         return prefill + model.decode(self.rows, self.input_length, self.iterations) + self.copies(model)
 
 
 def closed_batch(assignment: Assignment) -> ClosedBatch | None:
-    """An assignment that is over as such a batch.
+    """An assignment that is over as a closed batch.
 
-    None when others could join it, its prompts were read in groups, it did not run as planned, or it left no trace of
-    its time.
+    None when others could join it, its prompts were prefilled in groups, it did not run as planned, or its begin or end
+    is unknown.
     """
     terms, seconds = assignment.plan.terms, assignment.seconds
     if seconds is None or not (terms.closed and terms.prefill_together):
@@ -69,7 +98,7 @@ def closed_batch(assignment: Assignment) -> ClosedBatch | None:
 
 
 def _iterations(assignment: Assignment) -> int:
-    """Those that the row which stayed longest has gone through."""
+    """Decode iterations of the row that stayed longest."""
     return max(
         (request.generated - before - (request in assignment.fresh) for request, before in assignment.before.items()),
         default=0,

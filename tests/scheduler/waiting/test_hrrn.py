@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.serving_time.bilinear import FloatArray
-from scheduler.waiting.batch_order import fcfs, hrrn
+from scheduler.waiting.hrrn import hrrn, oldest_first
 
 WAITED = np.array([10.0, 6.0, 1.0])
 
@@ -15,7 +15,7 @@ def never() -> FloatArray:
 
 
 def test_first_come_first_served_asks_for_no_estimate() -> None:
-    assert fcfs(WAITED, never).argmax() == 0
+    assert oldest_first(WAITED, never).argmax() == 0
 
 
 def test_the_highest_response_ratio_weighs_waiting_against_serving() -> None:

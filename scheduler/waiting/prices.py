@@ -11,85 +11,82 @@ from dataclasses import dataclass
 from math import ceil
 
 from engine.messages import EVERY_LENGTH
-from scheduler.batching.wma import Lengths, wma_gen
-from scheduler.remaining_length import expected_remaining
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.worker import Worker
 
 UNMEASURED = Bilinear(p1=0.125, p2=0.0, p3=0.0, p4=0.0, d1=0.001, d2=0.25, d3=0.0, d4=12.0)
-"""A machine that nobody has profiled, in units of one token of one of 16 rows without context: a token of a prompt
-costs an eighth of that, and reading a thousand cells as much again. LLaMA2-13B on an A100 and SmolLM2-135M on two CPU
-cores are both of about this shape, and nothing that is decided depends on the unit."""
+"""A machine without a profile, in units of one token of one of 16 rows without context: a token of a prompt costs an
+eighth of that, and reading a thousand cells as much again. LLaMA2-13B on an A100 and SmolLM2-135M on two CPU cores are
+both of about this shape, and no decision depends on the unit."""
 
 COPY_SHARE = 0.4
 """Moving a token's K and V to host memory and back, as a share of reading the token anew: twice 0.8 MB at 25 GB/s
-against 2.6e10 operations at 1.6e14 a second, for LLaMA2-13B on an A100. For devices whose copies nobody measured."""
+against 2.6e10 operations at 1.6e14 a second, for LLaMA2-13B on an A100. For devices whose copies were not measured."""
 
 ENOUGH = 0.98
-"""Of the tokens a second that a device makes with all slots taken."""
+"""Share that is enough of the tokens a second that a device makes with all slots taken."""
 
 SLOTS = 16
-"""Rows at a time where nobody says."""
+"""Rows at a time where their number is not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Prices: in seconds where the device was profiled, else in units of `UNMEASURED`."""
+class Prices:
+    """What rows cost their device, in seconds where it was profiled, else in units of `UNMEASURED`."""
 
     prompt: float
-    """Of a token of a prompt."""
+    """Price of a prompt's token."""
     entry: float
-    """Of a prompt, whatever its length."""
+    """Price of a prompt, whatever its length."""
     token: float
-    """Of a generated token, whatever its context."""
+    """Price of a generated token, whatever its context."""
     cell: float
-    """Of a cell of K and V that an iteration reads."""
+    """Price of a cell of K and V that an iteration reads."""
     copy: float = 0.0
-    """Of a token of K and V that goes to host memory and comes back."""
+    """Price of a token of K and V that goes to host memory and comes back."""
     row_copy: float = 0.0
-    """Of a row whose K and V do, however long it is."""
+    """Price of a row whose K and V go to host memory and come back, whatever its length."""
     keep_kv: range = EVERY_LENGTH
-    """Tokens of rows whose K and V do; all tokens of others are read again."""
+    """Tokens of rows whose K and V are kept in host memory; all tokens of other rows are read again."""
     model: Bilinear = UNMEASURED
-    """Of serving time, which the prices come from."""
+    """Model of serving time that the prices come from."""
 
-    def of(self, request: Request) -> float:
-        """All that a request has still to do, in a batch no longer than itself. Nothing is charged for K and V that
-        rows which were handed back bring with them."""
-        left = expected_remaining(request)
-        read = self._reading(request) if request.needs_prefill else 0.0
-        return read + left * (self.token + self.cell * (request.kv_length + left / 2))
+    def work(self, request: Request) -> float:
+        """Price of all that a request has still to do, in a batch no longer than itself. K and V that a row brings back
+        from host memory are free."""
+        left = remaining_length(request)
+        read = self._read(request) if request.needs_prefill else 0.0
+        return read + left * (self.token + self.cell * (request.tokens + left / 2))
 
-    def beside(self, request: Request, worker: Worker) -> float:
-        """The same beside the rows of an executor: with the padding that it will read, or that they will because of it.
+    def padded_work(self, request: Request, worker: Worker) -> float:
+        """Price of a request beside an executor's rows: with the padding that it or they read.
 
-        All rows of a batch grow by a column an iteration, so while they run their lengths differ by what they do now.
+        All rows of a batch grow by a column an iteration, so while they run their lengths differ by as much as now.
         """
-        left = max(1, round(expected_remaining(request)))
-        row, window = Lengths(request.kv_length, left), Lengths(worker.columns, left)
-        pads = wma_gen(row, window) if row.input <= window.input else worker.rows * wma_gen(window, row)
-        return self.of(request) + self.cell * pads
+        left, padding = max(1, round(remaining_length(request))), worker.columns - request.tokens
+        return self.work(request) + self.cell * left * (padding if padding >= 0 else -padding * worker.rows)
 
-    def swap(self, row: Request) -> float:
-        """Iterations that could be done in the time that it takes to copy a row's K and V out and in again, or to read
-        it again where they are not kept."""
-        kept = row.kv_length in self.keep_kv
-        back = self.copy * row.kv_length + self.row_copy if kept else self._reading(row)
-        return back / (self.token + self.cell * row.kv_length)
+    def swap_iterations(self, row: Request) -> float:
+        """Iterations that take as long as copying a row's K and V out and in again, or as reading the row again where
+        they are not kept."""
+        kept = row.tokens in self.keep_kv
+        back = self.copy * row.tokens + self.row_copy if kept else self._read(row)
+        return back / (self.token + self.cell * row.tokens)
 
-    def _reading(self, request: Request) -> float:
-        """Of all its tokens."""
-        return self.entry + self.prompt * request.kv_length
+    def _read(self, request: Request) -> float:
+        """Price of prefilling all tokens of a request."""
+        return self.entry + self.prompt * request.tokens
 
 
-def work_of(
+def device_prices(
     profile: Bilinear | None = None,
     slots: int | None = None,
     capacity_tokens: int | None = None,
     context_length: int | None = None,
     keep_kv: range = EVERY_LENGTH,
-) -> Work:
+) -> Prices:
     """The prices of a device of such a profile and size, as far as they are known; rows are taken to be half as long as
     they may become."""
     model = UNMEASURED if profile is None else profile
@@ -98,7 +95,7 @@ def work_of(
     rows = float(slots) if capacity_tokens is None or not usual else min(slots, max(1.0, capacity_tokens / usual))
     by_cells = capacity_tokens is not None and slots * usual > capacity_tokens
     prompt = model.p1 + model.p3
-    return Work(
+    return Prices(
         prompt=prompt,
         entry=model.p2 + model.p4,
         token=model.d2 + (0.0 if by_cells else model.d4 / rows),

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from engine.messages import RowId
-from scheduler.remaining_length import expected_remaining
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 
 
 class QueuedTokens:
-    """What waits counts with its prompt, what it has generated, and what is predicted to come or else may."""
+    """Tokens of waiting requests: prompt, generated, and expected to come."""
 
     def __init__(self) -> None:
         self._tokens: dict[RowId, int] = {}
         self.total = 0
 
     def enter(self, request: Request) -> None:
-        """A request begins to wait."""
+        """Count a waiting request, or count it anew."""
         self.leave(request)
-        self._tokens[request.row_id] = tokens = tokens_of(request)
+        self._tokens[request.row_id] = tokens = request.tokens + int(remaining_length(request))
         self.total += tokens
 
     def leave(self, request: Request) -> None:
-        """A request waits no more; does nothing when it did not."""
+        """Count a request no more; does nothing when it is not counted."""
         self.total -= self._tokens.pop(request.row_id, 0)
-
-
-def tokens_of(request: Request) -> int:
-    """Tokens whose K and V a request will hold at its end, as far as anybody can say."""
-    return request.kv_length + int(expected_remaining(request))

@@ -1,0 +1,24 @@
+"""Shortest job first, by predicted lengths (SSJF, section 3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.remaining_length import remaining_length
+from scheduler.request import Request
+from scheduler.waiting.queue import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Sjf:
+    """The request with the fewest predicted tokens still to come first.
+
+    Without a prediction, an answer counts as long as it may become. While short requests keep coming, a long one may
+    wait for ever.
+    """
+
+    def key(self, request: Request, now: float) -> Key:
+        return (request.priority, remaining_length(request), request.times.arrival, request.row_id)
+
+    def changes_at(self, request: Request) -> tuple[float, ...]:
+        return ()
