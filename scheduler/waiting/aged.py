@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.waiting.queue import Key
+from scheduler.waiting.sjf import remaining_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Aging:
 
     def seconds(self, request: Request) -> float:
         """The predicted seconds of what a request has still to generate."""
-        return remaining_length(request) * self.seconds_per_token
+        return remaining_tokens(request) * self.seconds_per_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class AgedSjf:
     def key(self, request: Request, now: float) -> Key:
         arrival = request.times.arrival
         if now < self._promoted_at(request):
-            return (request.priority, 1, remaining_length(request), arrival, request.row_id)
+            return (request.priority, 1, remaining_tokens(request), arrival, request.row_id)
         return (request.priority, 0, arrival, request.row_id)
 
     def changes_at(self, request: Request) -> tuple[float, ...]:

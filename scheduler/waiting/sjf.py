@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.waiting.queue import Key
+
+
+def remaining_tokens(request: Request) -> int:
+    """Predicted tokens still to come, in whole ones, so that nearly equal requests keep their order of arrival."""
+    return ceil(remaining_length(request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +24,7 @@ class Sjf:
     """
 
     def key(self, request: Request, now: float) -> Key:
-        return (request.priority, remaining_length(request), request.times.arrival, request.row_id)
+        return (request.priority, remaining_tokens(request), request.times.arrival, request.row_id)
 
     def changes_at(self, request: Request) -> tuple[float, ...]:
         return ()
