@@ -95,7 +95,7 @@ class Dispatcher:
         return self._clock.now()
 
     def place(self, request: Request) -> int | None:
-        """How many requests are ahead in line, as far as the order tells; None when it does not wait."""
+        """How many requests are ahead in the queue, by the order; None when this one does not wait."""
         return self._table.expected_wait.place(request, self._clock.now())
 
     def expected_wait(self, request: Request) -> float | None:

@@ -1,4 +1,4 @@
-"""Who is told how requests and plans end: the journal, metrics, and what learns lengths and serving times."""
+"""Observers of how requests and plans end: the journal, metrics, and learning of lengths and serving times."""
 
 from __future__ import annotations
 

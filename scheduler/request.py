@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # it needs numpy, which takes its time to load
 
 
 class State(StrEnum):
-    """Where a request is in its life."""
+    """Stages of a request's life."""
 
     WAITING = "waiting"
     ASSIGNED = "assigned"
@@ -89,7 +89,7 @@ class Request:
     priority: int = 0
     """Lower is earlier, as in vLLM."""
     deadline: float | None = None
-    """When the answer is wanted, in seconds of the dispatcher's clock; None where nobody said."""
+    """When the answer is wanted, in seconds of the dispatcher's clock; None without one."""
     state: State = State.WAITING
     generated: int = 0
     """Tokens made so far, the end token included."""
@@ -98,15 +98,15 @@ class Request:
     failure: Failure | None = None
     """Why the server gave it up; None also where its row failed by itself."""
     stop_reason: str | int | None = None
-    """What ended the answer: a stop string, a stop token, REPETITION; None for the end token and until it has ended."""
+    """Cause of the answer's end: a stop string, a stop token, REPETITION; None for the end token and before the end."""
     lacks_kv: bool = False
     """Whether it waits without K and V of what it has generated, since they were not kept when it was handed back."""
     runs: int = 0
-    """How often it was given to an executor: 1, and once more for each time that it was handed back."""
+    """Times that it was given to an executor: once, and once more each time that it was handed back."""
     predicted_length: float | None = None
-    """G'(p): predicted tokens of the answer, the end token included; None where nobody predicts."""
+    """G'(p): predicted tokens of the answer, the end token included; None without a prediction."""
     distribution: LengthDistribution | None = None
-    """How likely each length is; None where nobody can say."""
+    """How likely each length is; None where that is not known."""
     stream: TokenStream = field(default_factory=TokenStream)
 
     @property

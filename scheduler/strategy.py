@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -19,17 +20,30 @@ CLOSED = Terms(closed=True)
 CLOSED_SPLIT = Terms(closed=True, overflow=Overflow.SPLIT)
 
 
+class Length(StrEnum):
+    """Where predicted lengths come from."""
+
+    NONE = "none"
+    """No lengths are predicted."""
+    FOREST = "forest"
+    """Magnus: sentence embeddings and a random forest."""
+    PROXY = "proxy"
+    """SSJF: a fine-tuned encoder with a small head."""
+    ORACLE = "oracle"
+    """The true length, which some requests bring along."""
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """One row of the table; texts name an entry of their part's own table."""
 
     name: str
-    length: str = "none"
-    """Who predicts how long answers become."""
+    length: str = Length.NONE
+    """Where predicted lengths come from."""
     order: str = "fcfs"
     batching: str = "join"
     refill: Terms = EMBED
-    """How rows get into a batch, and what becomes of their slots."""
+    """How rows get into a batch, and how their slots are filled again."""
     slices: bool = False
     """Whether a batch ends after `slice_length` iterations."""
     returns: Returns = Returns.ROW_END
@@ -38,11 +52,11 @@ class Strategy:
     batch_order: str = "fcfs"
     """Which batch goes first, where batches are arranged before an executor is idle."""
     preemption: str = "none"
-    """Whether running rows make way for what waits."""
+    """Whether running rows make way for waiting requests."""
     serving_time: str | None = None
-    """Who estimates what a batch takes; None where nobody asks."""
+    """How serving times of batches are estimated; None where they are not asked for."""
     quantization: str | None = None
-    """How the model's weights are kept, where that is part of what is compared."""
+    """How the model's weights are stored, where that is part of the comparison."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a choice that no other part would read, or that contradicts another."""
@@ -51,12 +65,12 @@ class Strategy:
                 raise ValueError(f"strategy {self.name!r}: {column}={getattr(self, column)!r}: {reason}")
 
 
-_JOINING = frozenset({"join", "join-cheapest", "dealt-join"})
+_JOINING = frozenset({"join", "join-cheapest", "round-robin-join"})
 _ARRANGED = frozenset({"wma", "wma-fixed"})
 _SLICING = frozenset({"dp", "dp-capped", "dp-adaptive"})
-_QUEUED = frozenset({"fixed", "one", "dealt-fixed"})
+_QUEUED = frozenset({"fixed", "one", "round-robin-fixed"})
 BATCHINGS = _JOINING | _ARRANGED | _SLICING | _QUEUED
-"""What the rules know; any other batching is refused where it is looked up."""
+"""Batchings that the rules cover; any other is refused where it is looked up."""
 
 _Rule: TypeAlias = tuple[str, Callable[[Strategy], bool], str]
 """(column, whether its choice suits the others, why not)"""
@@ -119,7 +133,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     (
         "preemption",
-        lambda one: one.preemption == "none" or one.batching in _JOINING - {"dealt-join"},
+        lambda one: one.preemption == "none" or one.batching in _JOINING - {"round-robin-join"},
         "a slot that a row gives up is filled only where any request may join any batch",
     ),
 )
@@ -131,7 +145,7 @@ _MAGNUS = Strategy(
 
 _SLS = Strategy(
     "",
-    batching="dealt-fixed",
+    batching="round-robin-fixed",
     refill=CLOSED,
     returns=Returns.BATCH_END,
     placement="round-robin",
@@ -148,14 +162,16 @@ _SLICED = Strategy(
 )
 
 
-def _modes(whose: Strategy) -> tuple[Strategy, ...]:
-    """One after another, in batches that nobody joins, and with rows that join as others leave (SSJF, section 3.2)."""
+def _modes(base: Strategy) -> tuple[Strategy, ...]:
+    """Three modes of a strategy: one request at a time, closed batches, rows that join as others leave (SSJF, 3.2)."""
     return (
-        replace(whose, name=f"{whose.name}-none", batching="one", refill=CLOSED),
-        replace(whose, name=f"{whose.name}-dynamic", batching="fixed", refill=CLOSED),
-        replace(whose, name=f"{whose.name}-continuous"),
+        replace(base, name=f"{base.name}-none", batching="one", refill=CLOSED),
+        replace(base, name=f"{base.name}-dynamic", batching="fixed", refill=CLOSED),
+        replace(base, name=f"{base.name}-continuous"),
     )
 
+
+_FCFS = _modes(Strategy("fcfs", memory="fixed"))
 
 _TABLE = (
     # Magnus's baselines
@@ -173,17 +189,17 @@ _TABLE = (
     replace(_SLICED, name="ab"),
     replace(_SLICED, name="lb", placement="max-min"),
     replace(_SLICED, name="scls", batching="dp-adaptive", placement="max-min"),
-    Strategy("ils", batching="dealt-join", refill=SHAPE, placement="round-robin", memory="whole"),
+    Strategy("ils", batching="round-robin-join", refill=SHAPE, placement="round-robin", memory="whole"),
     # SSJF in its three modes, and what it compares itself with: no prediction, and the true lengths
-    *_modes(Strategy("fcfs", memory="fixed")),
+    *_FCFS,
     *_modes(Strategy("ssjf", length="proxy", order="sjf-aged", memory="fixed")),
     *_modes(Strategy("sjf-oracle", length="oracle", order="sjf", memory="fixed")),
-    # Baton, and what it compares itself with
-    Strategy("benchmark", batching="fixed", refill=CLOSED, memory="fixed"),
+    # Baton, and what it compares itself with: its benchmark is fcfs-dynamic
+    replace(_FCFS[1], name="benchmark"),
     Strategy("pd", batching="fixed", refill=replace(CLOSED, prefill_together=False), memory="fixed"),
     Strategy("baton", refill=SHAPE),
     Strategy("baton-pd"),
-    # Ours: the cheapest first by predictions, without letting anybody wait much longer than in line
+    # Ours: the cheapest first by predictions, while none waits much longer than first come, first served
     Strategy("lengthwise", length="forest", batching="join-cheapest", placement="idle-least", preemption="swap"),
 )
 

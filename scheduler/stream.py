@@ -38,7 +38,7 @@ class TokenStream:
 
 
 def merge(first: RowUpdate, second: RowUpdate) -> RowUpdate:
-    """Two updates of one row, in order, as one."""
+    """Merge two updates of one row, in order."""
     return replace(
         second,
         token_ids=first.token_ids + second.token_ids,

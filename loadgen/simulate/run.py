@@ -25,10 +25,9 @@ from loadgen.workload.lengths import Lengths
 from scheduler.assembly import StrategyError, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
-from scheduler.length.predictors import Length
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import FOLDER, ProfileError, read_profile
-from scheduler.strategy import STRATEGIES, Strategy
+from scheduler.strategy import STRATEGIES, Length, Strategy
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.promised import Promise
 

@@ -34,7 +34,7 @@ class WaitingBatch:
         return batch_lengths(self.rows.values())
 
     def halves(self) -> tuple[WaitingBatch, WaitingBatch]:
-        """Two even batches that nobody joins (Magnus, section III-C). Of two requests at least."""
+        """Two even batches that no request joins (Magnus, section III-C); there must be two requests at least."""
         pairs = list(self.rows.items())
         middle = (len(pairs) + 1) // 2
         first, second = dict(pairs[:middle]), dict(pairs[middle:])
@@ -42,7 +42,7 @@ class WaitingBatch:
 
 
 class Column(IntEnum):
-    """What is known of each batch, in whole tokens and in seconds."""
+    """Numbers of a batch, in whole tokens and in seconds."""
 
     ROWS = 0
     INPUT = 1
@@ -101,7 +101,7 @@ class BatchQueue:
         """Take a request out of its batch, and the batch out when it was the last."""
         del batch.rows[request]
         if batch.rows:
-            self._stale.add(batch)  # looked at again only when somebody asks, since many may leave at once
+            self._stale.add(batch)  # written again only when it is read, since many may leave at once
         else:
             self.remove(self._batches.index(batch))
 

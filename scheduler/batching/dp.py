@@ -78,7 +78,7 @@ def slice_seconds(lengths: IntArray, fresh: BoolArray, model: Bilinear, iteratio
 def _costs(
     lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """What a batch that ends with each row takes, as lines over its rows, in seconds.
+    """Seconds of a batch that ends with each row, as lines over its rows.
 
     Returns the weights (rows, 3) of T, k and F in the sum above, and the constants b and q (rows,).
     """

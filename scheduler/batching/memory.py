@@ -65,8 +65,8 @@ fixed = Memory(_fixed)
 section II-B, equation 1, with the executor's real capacity for Θ/Δ)."""
 
 whole = Memory(_whole, length=whole_length)
-"""As if every row grew to the longest prompt plus answer that any of them may come to: what iteration-level schedulers
-reserve when they know no generation lengths (SCLS, section 3.1)."""
+"""Room for every row to grow to the longest prompt plus answer that any of them may come to, as iteration-level
+schedulers reserve it when they know no generation lengths (SCLS, section 3.1)."""
 
 slice_bound = Memory(_alone)
 """(L + S)·N tokens at most for a batch of its own, asked with L + S: when it ends after S iterations it cannot have

@@ -1,4 +1,4 @@
-"""The journal's file: what is in its tables, and reading, pruning and setting it aside. No threads."""
+"""The journal's file: the entries of its tables, and writing, reading, pruning and setting it aside. No threads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from scheduler.journal.schema import ADDED, columns_of, prepare
-from scheduler.length.learning import ServedRow
-from scheduler.serving_time.served_batch import ClosedBatch
 
 BUSY = 5.0
 """Seconds to wait for another process that writes."""
@@ -27,7 +25,7 @@ class JournalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestEntry:
-    """One finished request. Times are seconds after its arrival, lengths tokens; None where it never came to that."""
+    """One finished request. Times are seconds after its arrival, lengths tokens; None where it ended before."""
 
     finished_at: float
     """Seconds since 1970."""
@@ -41,21 +39,21 @@ class RequestEntry:
     generated: int
     predicted: float | None
     source: str | None
-    """What the prediction came from."""
+    """Where the prediction came from."""
     assigned: float | None
     started: float | None
     first_token: float | None
     latency: float
     """From arrival to the end."""
     runs: int = 1
-    """How often it was given to an executor."""
+    """Times that it was given to an executor."""
     replayed: bool = False
     """Whether its length was prescribed (design 7.3)."""
     features: tuple[float, ...] = ()
-    """What its length was predicted from."""
+    """The numbers that its length was predicted from."""
     instruction: str | None = None
     user_input: str | None = None
-    """Texts only where the operator allowed it."""
+    """Texts are recorded only where the operator allowed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +66,14 @@ class BatchEntry:
     executor: int
     rows: int
     input_length: int
-    """L(B)."""
+    """L(B): tokens of its longest prompt, with what the row had generated before."""
     generation_length: int
-    """G(B)."""
+    """G(B): tokens that the longest of its rows generated."""
     predicted_length: float | None
     predicted_seconds: float | None
     seconds: float
     iterations: int | None = None
-    """Decode iterations. This and what follows is known of closed batches alone (serving_time/closed_batch.py)."""
+    """Decode iterations. This and the following fields are known of closed batches alone."""
     fresh_rows: int | None = None
     """Rows that were prefilled."""
     fresh_length: int | None = None
@@ -83,14 +81,14 @@ class BatchEntry:
     copied_tokens: int | None = None
     """Tokens of the other rows, whose K and V were copied in."""
     conditions: str | None = None
-    """Under which it ran, as `profile_store.digest` tells them."""
+    """Digest of the conditions under which it ran (serving_time/profile_file.py)."""
 
 
 CUT = frozenset({"length", "repetition"})
 """Outcomes of answers that would have become longer."""
 
 ANSWERED = frozenset({"stop"}) | CUT
-"""Outcomes of requests that nobody broke off."""
+"""Outcomes of requests that were not broken off."""
 
 Entry: TypeAlias = RequestEntry | BatchEntry
 
@@ -142,7 +140,7 @@ def read(path: Path, kind: type[E], *, since: float = 0.0, last: int | None = No
         yield entry
 
 
-def closed_batches(path: Path, conditions: str, *, since: float, last: int) -> list[ClosedBatch]:
+def closed_batches(path: Path, conditions: str, *, since: float, last: int) -> list[BatchEntry]:
     """The `last` closed batches that ran under these conditions and ended since `since`, oldest first.
 
     Empty where the journal has not begun; raises JournalError where it cannot be read.
@@ -150,50 +148,31 @@ def closed_batches(path: Path, conditions: str, *, since: float, last: int) -> l
     if not _begun(path):
         return []
     where = "finished_at >= ? AND conditions = ? AND iterations IS NOT NULL"
-    return [
-        batch for _, entry in _rows(path, BatchEntry, where, (since, conditions), last) if (batch := _closed(entry))
-    ]
-
-
-def _closed(entry: BatchEntry) -> ClosedBatch | None:
-    known = (entry.iterations, entry.fresh_rows, entry.fresh_length, entry.copied_tokens)
-    if None in known:
-        return None
-    iterations, fresh_rows, fresh_length, copied_tokens = (value or 0 for value in known)
-    return ClosedBatch(
-        rows=entry.rows,
-        input_length=entry.input_length,
-        iterations=iterations,
-        fresh_rows=fresh_rows,
-        fresh_length=fresh_length,
-        copied_tokens=copied_tokens,
-        seconds=entry.seconds,
-    )
+    return [batch for _, batch in _rows(path, BatchEntry, where, (since, conditions), last)]
 
 
 class Reader:
-    """Finds what a running server has written since the last look."""
+    """Reads the requests that a running server has written since the last look."""
 
     def __init__(self, path: Path, model: str | None = None) -> None:
-        """With a model, only its requests count: another's answers have other lengths."""
+        """With a model, only its requests are read: another's answers have other lengths."""
         self._path = path
         self._model = model
         self._seen = 0
 
     def skip(self) -> None:
-        """Pass over what is there already."""
+        """Pass over the requests that are there already."""
         self._seen = max(
             (number for number, _ in _rows(self._path, RequestEntry, "id > ?", (self._seen,), 1)), default=0
         )
 
-    def served(self) -> list[ServedRow]:
-        """What can be learned from: answers that were not broken off, and whose features are known."""
+    def new_requests(self) -> list[RequestEntry]:
+        """The requests of the model that were written since the last look."""
         if not _begun(self._path):
             return []
         found = list(_rows(self._path, RequestEntry, "id > ?", (self._seen,), None))
         self._seen = max((number for number, _ in found), default=self._seen)
-        own = (entry for _, entry in found if self._model in (None, entry.model))
-        return [row for entry in own if (row := served(entry)) is not None]
+        return [entry for _, entry in found if self._model in (None, entry.model)]
 
 
 def _begun(path: Path) -> bool:
@@ -205,13 +184,6 @@ def _begun(path: Path) -> bool:
             return bool(connection.execute("PRAGMA user_version").fetchone()[0])
     except sqlite3.Error:
         return True
-
-
-def served(entry: RequestEntry) -> ServedRow | None:
-    """What there is to learn from a request. None where it was broken off, or nothing was predicted for it."""
-    if entry.outcome not in ANSWERED or not entry.features or entry.predicted is None or not entry.generated:
-        return None
-    return ServedRow(entry.features, entry.predicted, entry.generated, cut=entry.outcome in CUT)
 
 
 def prune(path: Path, *, before: float | None = None, keep: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The journal's tables, and how a file of an earlier version gets what it lacks. It opens and reads nothing."""
+"""The journal's tables, and how a file of an earlier version gets the columns that it lacks. It opens no file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADDED: Mapping[str, Mapping[str, str]] = MappingProxyType(
         )
     }
 )
-"""Columns of each table that version 1 had not, and their types. All may be empty."""
+"""Columns of each table, with their types, that version 1 did not have. All may be empty."""
 
 TABLES = (
     """CREATE TABLE IF NOT EXISTS requests (

@@ -1,7 +1,7 @@
 """The journal: every finished request and batch in an SQLite file, written by a thread of its own.
 
-It never stands in the way of serving: what cannot be written is dropped and counted. It knows no strategy and draws
-no conclusions; `journal_file` knows the tables.
+It never stands in the way of serving: entries that cannot be written are dropped and counted. It knows no strategy;
+the tables are in file.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUEUE = 10_000
 BATCH = 500
 """Entries in one transaction at most."""
 
-GOODBYE = 5.0
+CLOSING_TIME = 5.0
 """Seconds that closing waits for the last entries."""
 
 
@@ -35,7 +35,7 @@ class Journal:
         self.path = path
         self._queue: queue.Queue[Entry | None] = queue.Queue(limit)
         self._written = 0
-        self._dropped = 0  # for want of room in the queue; counted by who puts
+        self._dropped = 0  # for want of room in the queue; counted by `put`
         self._failed = 0  # for want of a file that can be written; counted by the thread
         self._said: set[str] = set()
         self._connection: sqlite3.Connection | None = None
@@ -62,10 +62,10 @@ class Journal:
             self._dropped += 1
 
     def close(self) -> None:
-        """Write what is waiting and end the thread."""
+        """Write the entries that wait and end the thread."""
         with suppress(queue.Full):  # a disk that hangs; the thread does not keep the process
-            self._queue.put(None, timeout=GOODBYE)
-        self._thread.join(GOODBYE)
+            self._queue.put(None, timeout=CLOSING_TIME)
+        self._thread.join(CLOSING_TIME)
 
     def _write(self) -> None:
         ended = False
@@ -77,7 +77,7 @@ class Journal:
             self._connection.close()
 
     def _take(self) -> tuple[list[Entry], bool]:
-        """What is waiting, at least one entry; and whether that was the last."""
+        """The entries that wait, at least one; and whether the last was among them."""
         entries: list[Entry] = []
         entry = self._queue.get()
         while entry is not None:
@@ -124,7 +124,7 @@ class Journal:
             self._connection = None
 
     def _say(self, line: str) -> None:
-        """Once each: a full disk would fill the log next."""
+        """Log a line once: a full disk would fill the log next."""
         if line not in self._said:
             self._said.add(line)
             log.error("%s", line)

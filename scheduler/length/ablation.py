@@ -56,12 +56,12 @@ def split(examples: Examples, tasks: Sequence[str], share: float, seed: int) -> 
 
 
 def subset(examples: Examples, which: NDArray[np.bool_]) -> Examples:
-    """Those of the examples where `which`, (n,), is true."""
+    """The examples where `which`, (n,), is true."""
     return Examples(np.ascontiguousarray(examples.features[which]), examples.lengths[which])
 
 
 def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Accuracy:
-    """Of predictions (n,) against true lengths (n,)."""
+    """Accuracy of predictions (n,) against true lengths (n,)."""
     errors = predicted.astype(np.float64) - actual
     constant = np.ptp(predicted) == 0 or np.ptp(actual) == 0
     tau = float("nan") if constant else float(kendalltau(predicted, actual).statistic)
@@ -69,7 +69,7 @@ def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Acc
 
 
 def evaluate(ablation: Ablation, data: Split, growth: Growth, advance: Advance | None = None) -> Accuracy:
-    """Learn from one part, predict the other; `advance` is told of new trees."""
+    """Learn from one part, predict the other; `advance` is called with the number of new trees."""
     return accuracy(predict(ablation, data, growth, advance), data.test.lengths)
 
 

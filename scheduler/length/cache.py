@@ -1,15 +1,22 @@
 """Lengths of answers to prompts that came before: a near-duplicate of one needs no predictor (SSJF, section 6).
 
-It knows vectors and lengths; who embeds a prompt, and when, is the caller's business. One cache belongs to one served
-model, since another model's answers have other lengths.
+A cache belongs to one served model, since another model's answers have other lengths. It knows neither how prompts are
+embedded nor how lengths are predicted.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from scheduler.length.distribution import LengthDistribution
+from scheduler.length.features import FloatMatrix, LengthQuery
+from scheduler.length.prediction import Estimate, LengthPredictor, Source
 
 CAPACITY = 4096
 """Prompts that are remembered: 19 MB of three of MiniLM's embeddings each."""
@@ -20,31 +27,31 @@ THRESHOLD = 0.98
 TOLERANCE = 0.1
 """Most difference in prompt length, as a share of the longer: embedders do not read all of a long text."""
 
+LEAST_NORM = 1e-12
+"""Norm that an embedding counts for at least, so that none divides by zero."""
+
+END = 200
+"""Characters of the end of a prompt that are embedded by themselves: embedders read the beginning of a text only, and
+rounds of one conversation begin alike."""
+
+MOST_ASKED = 8192
+"""Prompts whose embeddings are kept until their answers end; the oldest go first."""
+
 
 @dataclass(frozen=True, slots=True)
 class CacheCounts:
-    """What became of lookups, and how far the remembered lengths were from what came."""
+    """Counts of lookups, and errors of the remembered lengths."""
 
     lookups: int = 0
     hits: int = 0
     checked: int = 0
     """Hits whose answer has ended by itself since."""
     error: float = 0.0
-    """Sum of their absolute errors, in tokens."""
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of lookups that found something; 0 before the first."""
-        return self.hits / self.lookups if self.lookups else 0.0
-
-    @property
-    def mean_error(self) -> float | None:
-        """Tokens; None before the first hit was checked."""
-        return self.error / self.checked if self.checked else None
+    """Sum of the absolute errors of checked hits, in tokens."""
 
 
 class LengthCache:
-    """The prompts that were asked for or answered last, and the true lengths of their answers. Event loop only."""
+    """The prompts looked up or answered last, and the true lengths of their answers. Event loop only."""
 
     def __init__(self, capacity: int = CAPACITY, threshold: float = THRESHOLD, tolerance: float = TOLERANCE) -> None:
         """Raises ValueError for a capacity below 1, a threshold outside (0, 1] or a tolerance outside [0, 1]."""
@@ -82,7 +89,7 @@ class LengthCache:
         return int(self._answers[place])
 
     def add(self, embedding: NDArray[np.float32], prompt_length: int, length: int) -> None:
-        """An answer has ended by itself after `length` tokens. It takes the place of a near-duplicate's."""
+        """Remember an answer that has ended by itself after `length` tokens, in place of a near-duplicate's."""
         direction = _direction(embedding)
         place = self._nearest(direction, prompt_length)
         if place is None:
@@ -93,7 +100,7 @@ class LengthCache:
         self._use(place)
 
     def check(self, remembered: int, length: int) -> None:
-        """An answer whose length was taken from here has ended by itself after `length` tokens."""
+        """Count the error of a remembered length, whose answer has ended by itself after `length` tokens."""
         counts = self._counts
         error = counts.error + abs(remembered - length)
         self._counts = replace(counts, checked=counts.checked + 1, error=error)
@@ -132,3 +139,68 @@ def _direction(embedding: NDArray[np.float32]) -> NDArray[np.float32]:
     if not norm > 0:
         raise ValueError("an embedding of length zero points nowhere")
     return np.asarray(embedding / norm, dtype=np.float32)
+
+
+class TextEmbedder(Protocol):
+    """Embeds texts elsewhere, a batch at a time; may raise anything."""
+
+    async def embed(self, texts: Sequence[str]) -> FloatMatrix:
+        """Texts -> (n, dim), in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    embedding: NDArray[np.float32]
+    remembered: int | None
+
+
+class CachedPredictor:
+    """A LengthPredictor with a cache before it, so that near-duplicates never reach the predictor. Event loop only."""
+
+    def __init__(self, predictor: LengthPredictor, embedder: TextEmbedder, cache: LengthCache) -> None:
+        self._predictor = predictor
+        self._embedder = embedder
+        self._cache = cache
+        self._asked: OrderedDict[LengthQuery, _Asked] = OrderedDict()
+
+    async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
+        """One estimate for each query, in order; raises what the embedder and the predictor raise."""
+        embeddings = await self._embeddings(queries)
+        asked = [self._look_up(query, vector) for query, vector in zip(queries, embeddings, strict=True)]
+        unknown = [query for query, one in zip(queries, asked, strict=True) if one.remembered is None]
+        predicted = iter(await self._predictor.estimate(unknown) if unknown else ())
+        return [next(predicted) if one.remembered is None else _known(one.remembered) for one in asked]
+
+    async def _embeddings(self, queries: Sequence[LengthQuery]) -> FloatMatrix:
+        """(n, 3 dim): the instruction, and beginning and end of the user input, all of equal weight."""
+        texts = [text for query in queries for text in (query.instruction, query.user_input, query.user_input[-END:])]
+        vectors = await self._embedder.embed(texts)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors / np.maximum(norms, LEAST_NORM), dtype=np.float32).reshape(len(queries), -1)
+
+    def ended(self, query: LengthQuery, length: int) -> None:
+        """Remember the answer to a query, which has ended by itself after `length` tokens."""
+        asked = self._asked.get(query)
+        if asked is None:  # too long ago
+            return
+        if asked.remembered is not None:
+            self._cache.check(asked.remembered, length)
+        self._cache.add(asked.embedding, _prompt_length(query), length)
+
+    def _look_up(self, query: LengthQuery, embedding: NDArray[np.float32]) -> _Asked:
+        asked = _Asked(embedding, self._cache.find(embedding, _prompt_length(query)))
+        self._asked[query] = asked
+        self._asked.move_to_end(query)
+        while len(self._asked) > MOST_ASKED:
+            self._asked.popitem(last=False)
+        return asked
+
+
+def _known(length: int) -> Estimate:
+    return Estimate((), LengthDistribution.certain(length), Source.CACHE)
+
+
+def _prompt_length(query: LengthQuery) -> int:
+    """A measure of how long the prompt is; the cache compares it with others' only."""
+    return len(query.instruction) + len(query.user_input)

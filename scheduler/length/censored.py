@@ -1,6 +1,6 @@
-"""Lengths of answers of which some were cut: of those, only that they would have been at least so long is known.
+"""Lengths of answers of which some were cut, so that only a lower bound of these is known.
 
-What is known of all of them together is Kaplan and Meier's estimate ("Nonparametric estimation from incomplete
+The estimate of all of them together is Kaplan and Meier's estimate ("Nonparametric estimation from incomplete
 observations", JASA 53, 1958): an answer that was cut counts among those that may still end for as long as it ran.
 """
 
@@ -29,7 +29,7 @@ def median(lengths: Lengths, cut: Cut) -> float | None:
 
 
 def completed(lengths: Lengths, cut: Cut) -> Lengths:
-    """What answers (n,) would have come to: for each that was cut, the mean of those that became longer.
+    """Lengths that answers (n,) would have come to: for each that was cut, the mean of those that became longer.
 
     Where none that ended by itself became longer, it counts with the tokens that it has, but as no more than the
     longest of these and ORDINARY of all: an answer without an end should not tell what others are like. Where none

@@ -1,5 +1,5 @@
-"""Which way to predict lengths errs least on answers that none of them has learned from: a forest that was just grown,
-the one in use, or the user input length alone.
+"""Compares ways to predict lengths on answers that none has learned from: a forest that was just grown, the one in use,
+and the user input length alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ FRESH_SHARE = 0.5
 """Share of the held-out answers that the forest in use must not have learned from, to be judged by those."""
 
 DECIMALS = 3
-"""Of features that are compared: an embedding differs a little with what else is embedded in the same call."""
+"""Decimals of features that are compared: an embedding differs a little with the other texts of the same call."""
 
 
 class Contestant(StrEnum):
-    """What lengths could be predicted by; of equally good ones, the first is taken."""
+    """Ways to predict lengths; of equally good ones, the first is taken."""
 
     NEW = "new forest"
     OLD = "old forest"
@@ -31,12 +31,12 @@ class Contestant(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """How far each contestant was off."""
+    """Errors of the contestants."""
 
     errors: Mapping[Contestant, float]
     """Mean absolute errors in tokens."""
     rows: int
-    """Answers by which they were judged."""
+    """Answers by which the contestants were judged."""
 
     @property
     def winner(self) -> Contestant:
@@ -57,16 +57,16 @@ def judge(held_out: Examples, predicted: NDArray[np.float32], old: Forest | None
 
 
 def _judge(answers: Examples, predicted: NDArray[np.float32], old: Forest | None) -> Contest:
-    told = {Contestant.NEW: predicted}
+    predictions = {Contestant.NEW: predicted}
     if old is not None:
-        told[Contestant.OLD] = old.predict(answers.features)
-    told[Contestant.PLAIN] = answers.features[:, -1]
-    errors = {one: float(np.abs(lengths - answers.lengths).mean()) for one, lengths in told.items()}
+        predictions[Contestant.OLD] = old.predict(answers.features)
+    predictions[Contestant.PLAIN] = answers.features[:, -1]
+    errors = {one: float(np.abs(lengths - answers.lengths).mean()) for one, lengths in predictions.items()}
     return Contest(errors, len(answers))
 
 
 def _is_known(answers: Examples, known: Examples) -> NDArray[np.bool_]:
-    """Which of the answers, (n,), are among those that are known."""
+    """Whether each of the answers is among the known ones, (n,)."""
     seen = set(_keys(known))
     return np.array([key in seen for key in _keys(answers)], dtype=bool)
 

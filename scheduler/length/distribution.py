@@ -1,4 +1,4 @@
-"""How long an answer may become: lengths and how likely each is, and what is left of it once a part is there."""
+"""How long an answer may become: lengths and how likely each is, and what is left once a part is there."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class LengthDistribution:
 
     @classmethod
     def of(cls, lengths: NDArray[np.float32], weights: NDArray[np.float32]) -> LengthDistribution:
-        """Of lengths in any order, some of them several times."""
+        """The distribution of lengths in any order, some of them several times."""
         unique, place = np.unique(lengths, return_inverse=True)
         summed = np.bincount(place, weights)
         return cls(unique.astype(np.float32), (summed / summed.sum()).astype(np.float32))
 
     @classmethod
     def certain(cls, length: float) -> LengthDistribution:
-        """Of one length, where nothing is known of others."""
+        """The distribution of a single length."""
         return cls(np.array([length], dtype=np.float32), np.ones(1, dtype=np.float32))
 
     @property

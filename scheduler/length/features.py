@@ -1,6 +1,6 @@
-"""What a request looks like to the forest: a few numbers made of two embeddings and a length (Magnus, section III-B).
+"""A request's features for the forest: a few numbers made of two embeddings and a length (Magnus, section III-B).
 
-It knows neither how texts are embedded nor what is done with the numbers.
+It knows neither how texts are embedded nor how the numbers are used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Ablation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LengthQuery:
-    """What the length of an answer is predicted from."""
+    """The texts and numbers that the length of an answer is predicted from."""
 
     instruction: str
     user_input: str
@@ -44,6 +44,11 @@ class LengthQuery:
     """UIL: tokens of `user_input`, as the served model counts them."""
     max_tokens: int
     """Tokens after which the answer is cut off: no prediction exceeds it."""
+
+    @property
+    def conversation(self) -> str:
+        """All earlier prompts and answers and the new prompt as one text, of which SSJF's proxy reads the end (3.1)."""
+        return f"{self.instruction}\n{self.user_input}" if self.instruction else self.user_input
 
 
 def compress(embeddings: FloatMatrix, groups: int) -> FloatMatrix:

@@ -66,11 +66,10 @@ class Forest:
         self._means = [tree.value[:, 0, 0] for tree in self._trees]
         samples = regressor.estimators_samples_
         self._answers = [self._sorted_answers(tree, drawn) for tree, drawn in zip(self._trees, samples, strict=True)]
-        self._all = LengthDistribution.of(examples.lengths, np.ones(len(examples), dtype=np.float32))
 
     @property
     def features(self) -> int:
-        """How many features it wants."""
+        """Number of features of a request."""
         return int(self.regressor.n_features_in_)
 
     def predict(self, features: FloatMatrix) -> NDArray[np.float32]:
@@ -80,18 +79,6 @@ class Forest:
     def distributions(self, features: FloatMatrix) -> list[LengthDistribution]:
         """Features (n, f) -> how the answers in their leaves are distributed; the means are those of `predict`."""
         return [self._distribution(leaves) for leaves in self._leaves(features).T]
-
-    def expected_remaining(self, features: FloatMatrix, generated: NDArray[np.float32]) -> NDArray[np.float32]:
-        """E[G | G > generated] - generated, in tokens, for features (n, f) and tokens so far (n,).
-
-        Where no answer in the leaves became so long, all answers of the training set count; where none of these
-        did either, one token is expected, the least that a row which still runs can make.
-        """
-        pairs = zip(self.distributions(features), generated.tolist(), strict=True)
-        return np.array([self._remaining(one, so_far) for one, so_far in pairs], dtype=np.float32)
-
-    def _remaining(self, distribution: LengthDistribution, generated: float) -> float:
-        return distribution.remaining(generated) or self._all.remaining(generated) or 1.0
 
     def _leaves(self, features: FloatMatrix) -> NDArray[np.intp]:
         """Features (n, f) -> leaves (trees, n).
@@ -125,7 +112,7 @@ class Forest:
 
 
 def grow(examples: Examples, growth: Growth = Growth(), advance: Callable[[int], None] | None = None) -> Forest:
-    """Fit a forest; `advance` is told how many trees are new. Raises ValueError when there is nothing to learn from."""
+    """Fit a forest; `advance` is called with the number of new trees. Raises ValueError without examples."""
     if len(examples) == 0:
         raise ValueError("there are no examples to grow a forest from")
     if not (np.isfinite(examples.features).all() and np.isfinite(examples.lengths).all()):

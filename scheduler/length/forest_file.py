@@ -35,7 +35,7 @@ class ForestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a forest was grown with."""
+    """Versions and data that a forest was grown with."""
 
     format: int
     python: str
@@ -49,14 +49,14 @@ class Manifest:
 
 
 def manifest(embedder: str, max_tokens: int, rows: int) -> Manifest:
-    """Of a forest that is grown here and now."""
-    import sklearn  # takes seconds, as below: not everybody who knows of forests opens one
+    """The manifest of a forest that is grown here and now."""
+    import sklearn  # takes seconds, as below, and not every importer opens a forest
 
     return Manifest(FORMAT, platform.python_version(), np.__version__, sklearn.__version__, embedder, max_tokens, rows)
 
 
 def save(path: Path, forest: Forest, about: Manifest) -> None:
-    """Write a forest in one step: whoever reads meanwhile sees the old file or the new one. Raises OSError."""
+    """Write a forest in one step: readers see the old file or the new one. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "regressor": forest.regressor,
@@ -78,7 +78,7 @@ def save(path: Path, forest: Forest, about: Manifest) -> None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What a file says of itself, once it is clear that this installation can use it. Raises ForestError."""
+    """The manifest of a file that this installation can use. Raises ForestError."""
     try:
         with zipfile.ZipFile(path) as archive:
             about = msgspec.json.decode(archive.read(MANIFEST), type=Manifest)
@@ -118,7 +118,7 @@ def _require_versions(path: Path, about: Manifest) -> None:
 
 
 def _series(name: str, version: object) -> object:
-    """What of a version has to agree: of Python, a bug-fix release changes nothing that a forest depends on."""
+    """The part of a version that has to agree: a bug-fix release of Python changes nothing that a forest depends on."""
     return str(version).rsplit(".", 1)[0] if name == "python" else version
 
 

@@ -1,4 +1,4 @@
-"""What answers were long of late: the fallback where no forest predicts, or not in time."""
+"""Recent lengths of answers: the fallback where no forest predicts, or not in time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WINDOW = 256
 """Newest answers that count, for each instruction and for all."""
 
 INSTRUCTIONS = 1024
-"""Instructions that are remembered; the one longest unheard of is forgotten first."""
+"""Instructions that are remembered; the one used least recently is forgotten first."""
 
 
 class RunningMedian:
@@ -28,7 +28,7 @@ class RunningMedian:
         self._current = False
 
     def value(self) -> float | None:
-        """None when so many were cut that it is not known, or there are none."""
+        """The median in tokens; None when so many were cut that it is not known, or there are no answers."""
         if not self._current:
             lengths, cut = zip(*self._newest, strict=True)
             self._value = median(np.array(lengths, dtype=np.float32), np.array(cut))
@@ -46,7 +46,7 @@ class LengthHistory:
         self._by_instruction: OrderedDict[str, RunningMedian] = OrderedDict()
 
     def add(self, instruction: str, length: int, *, cut: bool = False) -> None:
-        """An answer has ended with `length` tokens; one that was cut would have been longer."""
+        """Add an answer of `length` tokens; one that was cut would have been longer."""
         self._all.add(length, cut)
         own = self._by_instruction.setdefault(instruction, RunningMedian(self._window))
         own.add(length, cut)

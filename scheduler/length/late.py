@@ -1,6 +1,6 @@
-"""Estimates that come when their requests have gone on with a guess, and who is to hear of them.
+"""Estimates that come when their requests have gone on with a guess, and the callbacks that take them.
 
-It knows neither who estimates nor what is made of it.
+It knows neither how lengths are estimated nor how estimates are used.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from typing import TypeAlias
 from scheduler.length.prediction import Answer, Estimate
 from scheduler.request import Request
 
-Hear: TypeAlias = Callable[[Estimate], bool]
-"""Whether it was of use."""
+Receive: TypeAlias = Callable[[Estimate], bool]
+"""Takes a late estimate; returns whether it was of use."""
 
 
 class LateEstimates:
     """Event loop only. Requests may share an answer, as those of one prompt do."""
 
     def __init__(self, observe: Callable[[float], None] = lambda seconds: None) -> None:
-        """`observe` is told how many seconds each request went without its estimate, if that was of use."""
+        """`observe` is called with the seconds that each request went without its estimate, if that was of use."""
         self._observe = observe
-        self._hearers: dict[Answer, dict[Request, tuple[Hear, float]]] = {}
+        self._receivers: dict[Answer, dict[Request, tuple[Receive, float]]] = {}
         self._answers: dict[Request, Answer] = {}
 
-    def expect(self, request: Request, answer: Answer, hear: Hear) -> None:
-        """`hear` is told the estimate if it comes before the request is forgotten."""
-        if answer not in self._hearers:
-            self._hearers[answer] = {}
+    def expect(self, request: Request, answer: Answer, receive: Receive) -> None:
+        """Call `receive` with the estimate if it comes before the request is forgotten."""
+        if answer not in self._receivers:
+            self._receivers[answer] = {}
             answer.add_done_callback(self._came)
-        self._hearers[answer][request] = hear, asyncio.get_running_loop().time()
+        self._receivers[answer][request] = receive, asyncio.get_running_loop().time()
         self._answers[request] = answer
 
     def forget(self, request: Request) -> None:
-        """A request has ended. An answer that nobody expects any more is cancelled."""
+        """Forget a request that has ended. An answer that no request expects any more is cancelled."""
         answer = self._answers.pop(request, None)
         if answer is None:
             return
-        hearers = self._hearers[answer]
-        del hearers[request]
-        if not hearers:
+        receivers = self._receivers[answer]
+        del receivers[request]
+        if not receivers:
             answer.cancel()
 
     def _came(self, answer: Answer) -> None:
-        hearers = self._hearers.pop(answer)
-        for request in hearers:
+        receivers = self._receivers.pop(answer)
+        for request in receivers:
             del self._answers[request]
         estimate = None if answer.cancelled() else answer.result()
         if estimate is None:
             return
         now = asyncio.get_running_loop().time()
-        for hear, since in hearers.values():
-            if hear(estimate):
+        for receive, since in receivers.values():
+            if receive(estimate):
                 self._observe(now - since)

@@ -1,8 +1,8 @@
-"""Learning while serving (Magnus, section III-B): rows whose length was foreseen badly join the training set, and a
+"""Learning while serving (Magnus, section III-B): rows whose length was predicted badly join the training set, and a
 new forest takes the old one's place.
 
-The rule is a pure function. The loop owns when; where rows come from, who grows the forest, in which process, and how
-it is put in place is handed in.
+The rule is a pure function. The loop knows when; where rows come from and how a forest is grown and put in place is
+handed in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.clock import Clock
+from scheduler.journal.file import ANSWERED, CUT, RequestEntry
 from scheduler.length.censored import completed
 from scheduler.length.forest import Examples, Forest
 
@@ -28,19 +29,19 @@ INTERVAL = 180.0
 
 SURPRISE_TOKENS = 10.0
 SURPRISE_SHARE = 0.1
-"""Of the true length. All three as in section III-B."""
+"""Share of the true length. This, the tokens and the interval are those of section III-B."""
 
 MOST_EXAMPLES = 20_000
-"""Rows of the training set; the oldest go first, since what users send changes, and growing takes time."""
+"""Rows of the training set; the oldest go first, since prompts change with time, and growing takes time."""
 
 JUDGE_EVERY = 5
-"""Of so many rows, one is not learned from, so that forests can be judged by it."""
+"""One of so many rows is not learned from, so that forests can be judged by it."""
 
 MOST_JUDGES = 256
-"""Newest such rows that count."""
+"""Newest of these rows that count."""
 
 FEWEST_JUDGES = 10
-"""Such rows below which every new forest is taken: they would tell nothing."""
+"""Number of these rows below which every new forest is taken: so few would tell nothing."""
 
 REMEMBERED = 10_000
 """Lessons whose error is remembered: three weeks of them."""
@@ -48,7 +49,7 @@ REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ServedRow:
-    """A request whose answer nobody broke off: what was foreseen, and what came."""
+    """A request whose answer was not broken off: its features, its predicted length and its true one."""
 
     features: tuple[float, ...]
     predicted: float
@@ -58,20 +59,29 @@ class ServedRow:
 
     @property
     def error(self) -> float:
-        """In tokens, positive where too much was foreseen."""
+        """Error of the prediction in tokens, positive where it was too long."""
         return self.predicted - self.generated
+
+
+def served_rows(entries: Iterable[RequestEntry]) -> list[ServedRow]:
+    """The journal's requests to learn from: those that were not broken off, and whose length was predicted."""
+    return [
+        ServedRow(entry.features, entry.predicted, entry.generated, cut=entry.outcome in CUT)
+        for entry in entries
+        if entry.outcome in ANSWERED and entry.features and entry.predicted is not None and entry.generated
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What one look at the rows of an interval brought; figure 14 is `rmse` over `at`."""
+    """Result of learning from the rows of an interval; figure 14 is `rmse` over `at`."""
 
     at: float
-    """Seconds of the clock."""
+    """When it was, in seconds of the clock."""
     rows: int
     surprises: int
     rmse: float
-    """Of the predictions that these rows were served with, in tokens."""
+    """Error of the predictions that these rows were served with, in tokens."""
 
 
 def surprises(
@@ -87,8 +97,8 @@ def rmse(rows: Sequence[ServedRow]) -> float:
 
 
 def examples(rows: Sequence[ServedRow], known: Examples | None = None) -> Examples:
-    """What there is to learn from rows; of one at least. Answers that were cut count as what they would have come to,
-    by the others and by the lengths that are `known` from before.
+    """Training examples made of rows, one at least. Answers that were cut count with the length that they would have
+    come to, judged by the others and by the `known` examples.
     """
     features = np.array([row.features for row in rows], dtype=np.float32)
     before = np.empty(0, dtype=np.float32) if known is None else known.lengths
@@ -108,14 +118,14 @@ def is_worse(new: Forest, present: Forest | None, judges: Sequence[ServedRow]) -
 
 
 def _error(predicted: NDArray[np.float32], rows: Sequence[ServedRow]) -> float:
-    """In tokens. Too much was not foreseen of an answer that was cut, as far as anybody knows."""
+    """Mean absolute error in tokens. For an answer that was cut, a longer prediction is no error."""
     errors = predicted - np.array([row.generated for row in rows], dtype=np.float32)
     cut = np.array([row.cut for row in rows])
     return float(np.abs(np.where(cut, np.minimum(errors, 0), errors)).mean())
 
 
 Rows: TypeAlias = Callable[[], Awaitable[Sequence[ServedRow]]]
-"""The rows that have ended since it was last asked."""
+"""Returns the rows that have ended since the last call."""
 
 
 class Trainer(Protocol):
@@ -144,7 +154,7 @@ class Learning:
 
     @property
     def lessons(self) -> Sequence[Lesson]:
-        """Oldest first."""
+        """Lessons so far, oldest first."""
         return self._lessons
 
     @property
@@ -168,9 +178,9 @@ class Learning:
         rows = await self._rows()
         if not rows:
             return None
-        # Where there is no forest yet, nothing was foreseen, so there is something to learn from every row.
-        taught = self._hold_out(rows)
-        chosen = tuple(taught) if self._training is None else surprises(taught)
+        # Where there is no forest yet, nothing was predicted, so there is something to learn from every row.
+        training = self._hold_out(rows)
+        chosen = tuple(training) if self._training is None else surprises(training)
         lesson = Lesson(self._clock.now(), len(rows), len(chosen), rmse(rows))
         self._lessons.append(lesson)
         if chosen:
@@ -178,12 +188,12 @@ class Learning:
         return lesson
 
     def _hold_out(self, rows: Sequence[ServedRow]) -> list[ServedRow]:
-        """Put the judges among the rows by, and return the others."""
-        taught: list[ServedRow] = []
+        """Put the judges among the rows aside, and return the others."""
+        others: list[ServedRow] = []
         for row in rows:
             self._served += 1
-            (taught if self._served % JUDGE_EVERY else self._judges).append(row)
-        return taught
+            (others if self._served % JUDGE_EVERY else self._judges).append(row)
+        return others
 
     async def _train(self, new: Examples) -> None:
         training = new if self._training is None else self._training.joined(new, MOST_EXAMPLES)

@@ -1,8 +1,8 @@
-"""The way from the event loop to the predictor and back: what arrives while it works goes to it together.
+"""The way from the event loop to the predictor and back: requests that arrive while it works go to it together.
 
-It owns the time limit, the fallback and the counts of both. Nobody waits in vain: who cannot be answered in time goes
-on with the fallback at once, and is answered while it queues. Who need not queue does not wait at all, and is answered
-when nobody else asks. It knows neither embeddings nor processes.
+It owns the time limit, the fallback and the counts of both. No request waits in vain: one that cannot be answered in
+time goes on with the fallback at once, and is answered while it queues. One that need not queue does not wait at all,
+and is answered when the predictor has nothing else to do. It knows neither embeddings nor processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import median
 
 from scheduler.length.features import LengthQuery
 from scheduler.length.history import LengthHistory
-from scheduler.length.prediction import Answer, Estimate, LengthPredictor, Prediction, Source, foreseen
+from scheduler.length.prediction import Answer, Estimate, LengthPredictor, Prediction, Source, prediction_of
 
 log = logging.getLogger(__name__)
 
@@ -25,30 +25,30 @@ TIME_LIMIT = 0.01
 """Seconds that a request waits for its prediction before it goes on with the fallback. It will queue, and what comes
 later finds it there: so this is no more than a fast predictor needs, for a first place that is right at once."""
 
-CROWD = 16
-"""Requests that must queue, from which on nobody is in a hurry any more: none of them could be in time."""
+MOST_URGENT = 16
+"""Requests that must queue, from which on none is urgent any more: none of them could be in time."""
 
-LEISURE_BATCH = 4
-"""Requests that the predictor is given at a time where none is: so that one who comes then should hardly notice."""
+IDLE_BATCH = 4
+"""Requests that the predictor is given at a time where none is urgent, so that one which comes then hardly waits."""
 
-LEISURE_SHARE = 0.25
-"""Part of its time that the predictor spends on those, where the model computes on the same cores: rows that run should
-not stand still while a thousand that have come are predicted."""
+IDLE_SHARE = 0.25
+"""Part of its time that the predictor spends on requests that are not urgent, where the model computes on the same
+cores: running rows should not stand still while a thousand new requests are predicted."""
 
 MOST_ASKED = 4096
-"""Requests of either kind that are still to be predicted; of more, nothing but the fallback is known."""
+"""Requests of either kind that are still to be predicted; more get the fallback."""
 
-PACES = 9
+RECENT_BATCHES = 9
 """Batches whose median tells how fast the predictor is: one that was held up by a new process does not count."""
 
-PATIENCE = 2
-"""Failures in a row before the predictor is left alone for a while: a process that cannot start costs seconds."""
+MOST_FAILURES = 2
+"""Failures in a row before the predictor pauses: a process that cannot start costs seconds."""
 
 LONGEST_PAUSE = 60.0
-"""Seconds; pauses grow from one second to this,"""
+"""Seconds of the longest pause; pauses begin with one second and double with each failure."""
 
 DOUBLINGS = 6
-"""doubling so often."""
+"""Times that a pause doubles at most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,8 +57,8 @@ class _Asked:
     answer: Answer
 
 
-class Front:
-    """Event loop only. `run` is to run as long as predictions are wanted."""
+class MicroBatcher:
+    """Predicts lengths in small batches. Event loop only; `run` must run as long as predictions are wanted."""
 
     def __init__(
         self,
@@ -66,26 +66,26 @@ class Front:
         history: LengthHistory,
         *,
         time_limit: float = TIME_LIMIT,
-        crowd: int = CROWD,
-        leisure_share: float = LEISURE_SHARE,
+        most_urgent: int = MOST_URGENT,
+        idle_share: float = IDLE_SHARE,
         observe: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`leisure_share` is the part of its time, 1 at most, that the predictor spends on those that are in no hurry;
-        `observe` is told how many seconds each request waited here.
+        """`idle_share` is the part of its time, 1 at most, that the predictor spends on requests that are not urgent;
+        `observe` is called with the seconds that each request waited here.
         """
         self._predictor = predictor
         self._history = history
         self._time_limit = time_limit
-        self._crowd = crowd
-        self._leisure_share = leisure_share
+        self._most_urgent = most_urgent
+        self._idle_share = idle_share
         self._observe = observe
-        self._pending: deque[_Asked] = deque()
-        self._leisurely: deque[_Asked] = deque()
+        self._urgent: deque[_Asked] = deque()
+        self._not_urgent: deque[_Asked] = deque()
         self._working: list[_Asked] = []  # what the predictor has at the moment,
         self._since = 0.0  # and from when; times are the event loop's, as timeouts are
-        self._paces: deque[float] = deque(maxlen=PACES)  # seconds per request
-        self._rest_until = 0.0  # who is in no hurry is not predicted before,
-        self._paused_until = 0.0  # and nobody is before that
+        self._speeds: deque[float] = deque(maxlen=RECENT_BATCHES)  # seconds per request
+        self._rest_until = 0.0  # requests that are not urgent are not predicted before,
+        self._paused_until = 0.0  # and none is before that
         self._failures_in_row = 0
         self._arrived = asyncio.Event()
         self._sources: Counter[Source] = Counter()
@@ -96,7 +96,7 @@ class Front:
 
     @property
     def sources(self) -> Mapping[Source, int]:
-        """How many predictions came from where."""
+        """Number of predictions from each source."""
         return self._sources
 
     @property
@@ -111,7 +111,7 @@ class Front:
 
     @property
     def deferred(self) -> int:
-        """Requests that did not wait, because nothing keeps them from starting."""
+        """Requests that did not wait, because they could start at once."""
         return self._deferred
 
     @property
@@ -120,9 +120,9 @@ class Front:
         return self._failures
 
     async def predict(self, query: LengthQuery, *, queues: bool = True) -> Prediction:
-        """The predicted length, after `time_limit` seconds at most; never raises for the predictor's sake.
+        """The predicted length, after `time_limit` seconds at most; never raises what the predictor raises.
 
-        One that need not queue has no use for it yet, and does not wait.
+        A request that need not queue has no use for it yet, and does not wait.
         """
         loop = asyncio.get_running_loop()
         asked = loop.time()
@@ -136,25 +136,25 @@ class Front:
         loop = asyncio.get_running_loop()
         while True:
             rest = max(self._rest_until, self._paused_until) - loop.time()
-            if 0 < len(self._pending) < self._crowd:
-                await self._serve(_take(self._pending, self._crowd))
-            elif not (self._pending or self._leisurely):
+            if 0 < len(self._urgent) < self._most_urgent:
+                await self._serve(_take(self._urgent, self._most_urgent))
+            elif not (self._urgent or self._not_urgent):
                 await self._wait(None)
             elif rest > 0:
                 await self._wait(rest)
             else:
-                await self._serve_at_leisure()
+                await self._serve_when_idle()
 
     async def _ask(self, query: LengthQuery, queues: bool) -> Answer | None:
-        """Where the answer is, or perhaps will be; None when nobody is asked."""
+        """The answer that is there or may come; None when the predictor is not asked."""
         loop = asyncio.get_running_loop()
-        line = self._pending if queues else self._leisurely
-        if loop.time() < self._paused_until or len(line) >= MOST_ASKED:
+        queue = self._urgent if queues else self._not_urgent
+        if loop.time() < self._paused_until or len(queue) >= MOST_ASKED:
             self._declined += 1
             return None
         hopeless = self._hopeless()
         answer: Answer = loop.create_future()
-        line.append(_Asked(query, answer))
+        queue.append(_Asked(query, answer))
         self._arrived.set()
         if not queues:
             self._deferred += 1
@@ -180,22 +180,22 @@ class Front:
         worked = now - self._since if self._working else 0.0
         if worked > self._time_limit:
             return True
-        ahead = len(self._pending) + len(self._working)
-        return bool(self._paces) and (ahead + 1) * median(self._paces) - worked > self._time_limit
+        ahead = len(self._urgent) + len(self._working)
+        return bool(self._speeds) and (ahead + 1) * median(self._speeds) - worked > self._time_limit
 
     async def _wait(self, seconds: float | None) -> None:
-        """For somebody who arrives, so many seconds at most."""
+        """Wait for a request to arrive, so many seconds at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._arrived.wait()
         self._arrived.clear()
 
-    async def _serve_at_leisure(self) -> None:
-        """A few of those that are in no hurry, and then let the predictor rest."""
+    async def _serve_when_idle(self) -> None:
+        """Serve a few requests that are not urgent, and then let the predictor rest."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        await self._serve(_take(self._pending or self._leisurely, LEISURE_BATCH))
-        self._rest_until = loop.time() + (1 / self._leisure_share - 1) * (loop.time() - begun)
+        await self._serve(_take(self._urgent or self._not_urgent, IDLE_BATCH))
+        self._rest_until = loop.time() + (1 / self._idle_share - 1) * (loop.time() - begun)
 
     async def _serve(self, batch: list[_Asked]) -> None:
         if not batch:
@@ -211,7 +211,7 @@ class Front:
         except Exception as error:
             self._fail(error, loop.time())
             estimates = [None] * len(batch)
-        self._paces.append((loop.time() - self._since) / len(batch))
+        self._speeds.append((loop.time() - self._since) / len(batch))
         self._working = []
         for asked, estimate in zip(batch, estimates, strict=True):
             if not asked.answer.done():
@@ -222,15 +222,15 @@ class Front:
             log.warning("the length predictor failed, requests go on with the fallback", exc_info=error)
         self._failures += 1
         self._failures_in_row += 1
-        if self._failures_in_row > PATIENCE:
-            doublings = min(self._failures_in_row - PATIENCE - 1, DOUBLINGS)
+        if self._failures_in_row > MOST_FAILURES:
+            doublings = min(self._failures_in_row - MOST_FAILURES - 1, DOUBLINGS)
             self._paused_until = now + min(LONGEST_PAUSE, 2.0**doublings)
 
     def _predicted(self, query: LengthQuery, answer: Answer | None) -> Prediction:
         late = None if answer is None or answer.done() else answer
         estimate = answer.result() if answer is not None and answer.done() and not answer.cancelled() else None
         features = () if estimate is None else estimate.features
-        prediction = None if estimate is None else foreseen(query, estimate)
+        prediction = None if estimate is None else prediction_of(query, estimate)
         if prediction is not None:
             return prediction
         usual = self._history.expect(query.instruction)
@@ -239,11 +239,11 @@ class Front:
         return Prediction(min(usual, query.max_tokens), Source.HISTORY, features, late=late)
 
 
-def _take(line: deque[_Asked], most: int) -> list[_Asked]:
-    """The next batch, without those that nobody wants any more."""
+def _take(queue: deque[_Asked], most: int) -> list[_Asked]:
+    """The next batch, without requests that have been answered or cancelled."""
     batch: list[_Asked] = []
-    while line and len(batch) < most:
-        asked = line.popleft()
+    while queue and len(batch) < most:
+        asked = queue.popleft()
         if not asked.answer.done():
             batch.append(asked)
     return batch

@@ -11,7 +11,7 @@ class NoReplay(ValueError):
 
 
 def oracle(sampling: SamplingParams) -> Prediction:
-    """The length that will be generated (design 7.3); raises NoReplay where the request does not say it."""
+    """The length that will be generated; raises NoReplay where the request does not say it."""
     if sampling.replay_tokens is None:
         raise NoReplay(
             "this strategy needs to know each answer's length: send replay_tokens, with --allow-replay, "
@@ -21,5 +21,5 @@ def oracle(sampling: SamplingParams) -> Prediction:
 
 
 def true_length(sampling: SamplingParams) -> float:
-    """The same as a number of tokens."""
+    """The length that will be generated, in tokens; raises as `oracle`."""
     return oracle(sampling).length

@@ -1,6 +1,6 @@
-"""What is foreseen of an answer's length, where that comes from, and what a predictor is: data and a contract.
+"""Predicted lengths of answers, where they come from, and what a predictor can do: data and a contract.
 
-It knows neither how lengths are predicted nor who waits for them.
+It knows neither how lengths are predicted nor which requests wait for them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scheduler.length.features import LengthQuery
 
 
 class Source(StrEnum):
-    """What a predicted length comes from."""
+    """Where a predicted length comes from."""
 
     FOREST = "forest"
     PROXY = "proxy"
@@ -25,25 +25,25 @@ class Source(StrEnum):
     HISTORY = "history"
     """A quantile of the answers that ended lately."""
     MAX_TOKENS = "max_tokens"
-    """The longest that the answer may become: nothing is known."""
+    """The longest that the answer may become, where nothing else is known."""
     ORACLE = "oracle"
     """The length that the request brought along (design 7.3)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimate:
-    """What the predictor makes of one request."""
+    """A predictor's answer for one request."""
 
     features: tuple[float, ...]
-    """For the journal, which learning reads."""
+    """The numbers that it was predicted from, for the journal, which learning reads."""
     distribution: LengthDistribution | None
-    """None as long as there is no forest."""
+    """How likely each length is; None as long as there is no forest."""
     source: Source = Source.FOREST
-    """What the distribution comes from."""
+    """Where the distribution comes from."""
 
 
 Answer: TypeAlias = "asyncio.Future[Estimate | None]"
-"""None where the predictor failed."""
+"""The estimate to come; None where the predictor failed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,27 +53,27 @@ class Prediction:
     length: float
     source: Source
     features: tuple[float, ...] = ()
-    """Empty where the predictor did not answer in time."""
+    """The numbers that it was predicted from; empty where the predictor did not answer in time."""
     distribution: LengthDistribution | None = None
     late: Answer | None = None
-    """Where the answer will be, or may, that did not come in time."""
+    """Where the estimate that did not come in time may come yet."""
 
     def forget(self) -> None:
-        """Nobody wants what has not come in time any more."""
+        """Cancel the estimate that has not come in time."""
         if self.late is not None:
             self.late.cancel()
 
     @property
     def features_by_now(self) -> tuple[float, ...]:
-        """The same, or what came too late: it is still good to learn from."""
+        """The features, or those that came too late: they are still good to learn from."""
         if self.late is None or not self.late.done() or self.late.cancelled():
             return self.features
         estimate = self.late.result()
         return self.features if estimate is None else estimate.features
 
 
-def foreseen(query: LengthQuery, estimate: Estimate) -> Prediction | None:
-    """What an estimate says of a request; None where it says nothing."""
+def prediction_of(query: LengthQuery, estimate: Estimate) -> Prediction | None:
+    """The prediction that an estimate means for a request; None where it has no distribution."""
     if estimate.distribution is None:
         return None
     length = min(max(1.0, estimate.distribution.mean), query.max_tokens)
@@ -81,7 +81,7 @@ def foreseen(query: LengthQuery, estimate: Estimate) -> Prediction | None:
 
 
 class LengthPredictor(Protocol):
-    """Works elsewhere, a batch at a time; may raise anything."""
+    """Predicts elsewhere, a batch at a time; may raise anything."""
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query, in order."""

@@ -1,4 +1,4 @@
-"""How good predicted lengths are: the figures of SSJF's Table 2, errors in tokens, order kept, and reliability."""
+"""Quality of predicted lengths: the figures of SSJF's Table 2, errors in tokens, order kept, and reliability."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Of predictions on rows held out."""
+    """Quality of predictions on rows held out."""
 
     accuracy: float
     """Share of rows that are predicted into their own quantile class; 0.2 is chance with five."""
     f1: float
     """Mean over the classes of the harmonic mean of precision and recall."""
     mae: float
-    """In tokens, as is `rmse`."""
+    """Mean absolute error in tokens."""
     rmse: float
+    """Root-mean-square error in tokens."""
     tau: float
-    """Kendall's; NaN where all are predicted equal."""
+    """Kendall's tau; NaN where all are predicted equal."""
     reliability: tuple[Bin, ...]
-    """By ascending predicted length."""
+    """Bins by ascending predicted length."""
 
 
 def quality(predicted: NDArray[np.float32], actual: NDArray[np.float32], edges: Sequence[float]) -> Quality:
     """Predictions (n,) against true lengths (n,); `edges` are the least lengths of all classes but the first."""
-    of, told = _classes(actual, edges), _classes(predicted, edges)
+    true, guessed = _classes(actual, edges), _classes(predicted, edges)
     one = errors(predicted, actual)
-    f1 = float(f1_score(of, told, labels=range(len(edges) + 1), average="macro", zero_division=0))
-    return Quality(float(np.mean(of == told)), f1, one.mae, one.rmse, one.tau, _reliability(predicted, actual))
+    f1 = float(f1_score(true, guessed, labels=range(len(edges) + 1), average="macro", zero_division=0))
+    return Quality(float(np.mean(true == guessed)), f1, one.mae, one.rmse, one.tau, _reliability(predicted, actual))
 
 
 def _classes(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np.intp]:

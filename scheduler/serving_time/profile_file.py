@@ -1,6 +1,6 @@
 """Profiles on disk: what was measured on a device and the model fitted to it, one JSON file for each set of conditions.
 
-It owns the file format and the files' names. It knows neither how timings are measured nor where the cache folder is.
+It owns the file format and the files' names; it knows neither how timings are measured nor where the cache folder is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ProfileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What timings depend on: a profile speaks for these alone."""
+    """Conditions of a measurement: a profile holds under these alone."""
 
     model: str
     """A name of the catalog, or the full path of a folder or file."""
@@ -38,7 +38,7 @@ class Conditions:
     quantization: str
     """`none` for weights as they are."""
     device: str
-    """What the processor calls itself."""
+    """Name of the processor or device."""
     threads: int
     """CPU threads of one executor; 0 where another device computes."""
     max_num_batched_tokens: int
@@ -47,7 +47,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One measurement of one device, and what was made of it."""
+    """A measurement of one device, and the model fitted to it."""
 
     conditions: Conditions
     measured_at: str
@@ -62,7 +62,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class _Versioned:
-    """As much of a profile as can be read whatever its version."""
+    """The part of a profile that can be read whatever its version."""
 
     version: int
 
@@ -73,13 +73,13 @@ def digest(conditions: Conditions) -> str:
 
 
 def profile_path(cache: Path, conditions: Conditions) -> Path:
-    """Where the profile of these conditions is, or would be."""
+    """Path of the profile of these conditions, whether it exists or not."""
     name = re.sub(r"[^\w.-]", "_", Path(conditions.model).name)
     return cache / FOLDER / f"{name}-{conditions.dtype}-{digest(conditions)}.json"
 
 
 def write_profile(cache: Path, profile: Profile) -> Path:
-    """Keep a profile, in place of an earlier one of the same conditions; whoever reads meanwhile sees either, whole.
+    """Write a profile over an earlier one of the same conditions, in one step: readers see either, whole.
 
     Returns the file; raises ProfileError when it cannot be written.
     """
@@ -125,7 +125,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def load_profile(cache: Path, conditions: Conditions) -> Profile | None:
-    """What was measured under these conditions; None when nothing was yet.
+    """The profile of these conditions; None when there is none yet.
 
     Raises ProfileError for a file that is there and cannot be used.
     """

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scheduler.journal.file import BatchEntry
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
 
@@ -94,6 +95,19 @@ def closed_batch(assignment: Assignment) -> ClosedBatch | None:
         fresh_length=max(fresh, default=0),
         copied_tokens=sum(lengths.values()) - sum(fresh),
         seconds=seconds,
+    )
+
+
+def recorded_batch(entry: BatchEntry) -> ClosedBatch:
+    """The journal's entry of a closed batch as such a batch."""
+    return ClosedBatch(
+        rows=entry.rows,
+        input_length=entry.input_length,
+        iterations=entry.iterations or 0,
+        fresh_rows=entry.fresh_rows or 0,
+        fresh_length=entry.fresh_length or 0,
+        copied_tokens=entry.copied_tokens or 0,
+        seconds=entry.seconds,
     )
 
 

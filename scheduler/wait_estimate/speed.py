@@ -1,4 +1,4 @@
-"""How fast rows make tokens, depending on how many there are, and how long answers become: as measured of late.
+"""How fast rows make tokens, depending on how many there are, and how long answers become, as measured recently.
 
 It knows rows and tokens only; time is passed in.
 """

@@ -1,4 +1,4 @@
-"""What a row costs its device: the time that it takes away from all others. Knows no queue and no clock.
+"""Prices of rows: the time of the device that each takes away from all others. It knows no queue and no clock.
 
 A row is charged for its prompt, for its part of every iteration, and for the cells of K and V that these read. What
 an iteration costs whatever runs (d4) is shared out to the rows: evenly where slots are what there is too little of, by

@@ -58,7 +58,7 @@ RECENT = 1024
 NEARLY_ALL = 0.99
 
 ONE_IN = 200
-"""Of so many requests that came last the most expensive one is an outlier; none is before so many have come."""
+"""The most expensive of so many requests that came last is an outlier; there is none before so many have come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class PromisedQueue(Collection[Request]):
         return list(dict.fromkeys((*due, *promoted))) if due else promoted
 
     def _worth_joining(self, entries: PriorityClass, worker: Worker) -> list[Entry]:
-        """Of the cheapest requests of a class those that are worth a place beside an executor's rows."""
+        """The cheapest requests of a class, without those that are not worth a place beside an executor's rows."""
         weighed = entries.by_work[:MOST_WEIGHED]
         if len(weighed) == 1:
             return weighed

@@ -1,4 +1,4 @@
-"""What a waiting queue can do, and what ranks the requests in it.
+"""Protocols of the waiting queue, and of the order that ranks the requests in it.
 
 How orders compose. The client's `priority` comes before all else: lower is earlier. Of one priority come first the
 requests that are due, the earliest deadline first (due.py); after them all others by the strategy's own order. Every
@@ -15,7 +15,7 @@ from scheduler.request import Request
 from scheduler.worker import Worker
 
 Key: TypeAlias = tuple[float, ...]
-"""What requests are sorted by; the least is served first, and the first number is the request's priority."""
+"""A sorting key; the least is served first, and the first number is the request's priority."""
 
 
 class Order(Protocol):

@@ -22,7 +22,7 @@ def _strategies() -> Iterable[str]:
 
 
 def _lengths() -> Iterable[str]:
-    from scheduler.length.predictors import Length
+    from scheduler.strategy import Length
 
     return tuple(Length)
 

@@ -15,9 +15,9 @@ from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery
 from scheduler.length.late import LateEstimates
 from scheduler.length.learning import Learning, Lesson
-from scheduler.length.microbatch import Front
+from scheduler.length.microbatch import MicroBatcher
 from scheduler.length.oracle import oracle
-from scheduler.length.prediction import Estimate, Prediction, foreseen
+from scheduler.length.prediction import Estimate, Prediction, prediction_of
 from scheduler.plan import Assignment
 from scheduler.request import Request
 from server.api.service import Revise
@@ -40,7 +40,7 @@ async def true_length(query: LengthQuery, sampling: SamplingParams, queues: bool
 class Learned:
     """Who predicts and learns, for whoever publishes how well; None for what is not there."""
 
-    front: Front | None = None
+    front: MicroBatcher | None = None
     learning: Learning | None = None
     cache: LengthCache | None = None
     late: LateEstimates = field(default_factory=LateEstimates)
@@ -57,7 +57,7 @@ class Learned:
 
 
 class Lengths:
-    """A Foresight for the handlers; a Ledger and an Observer for the dispatcher. Event loop only."""
+    """A Foresight for the handlers; a RequestObserver and a PlanObserver for the dispatcher. Event loop only."""
 
     def __init__(self, predict: Predict, records: Records, learned: Learned | None = None) -> None:
         self.learned = learned or Learned()
@@ -84,7 +84,7 @@ class Lengths:
 
     def _revised(self, request: Request, query: LengthQuery, revise: Revise, estimate: Estimate) -> bool:
         """What came after the request had gone on with a guess; False when it says nothing."""
-        prediction = foreseen(query, estimate)
+        prediction = prediction_of(query, estimate)
         if prediction is None:
             return False
         self._records.revise(request, prediction)

@@ -21,16 +21,14 @@ from scheduler.assembly import StrategyError
 from scheduler.clock import Clock, background
 from scheduler.journal.file import JournalError, Reader
 from scheduler.journal.writer import Journal
-from scheduler.length.cache import CAPACITY, LengthCache
-from scheduler.length.cached import CachedPredictor
+from scheduler.length.cache import CAPACITY, CachedPredictor, LengthCache
 from scheduler.length.features import LengthQuery
 from scheduler.length.history import LengthHistory
 from scheduler.length.late import LateEstimates
-from scheduler.length.learning import Learning, ServedRow
-from scheduler.length.microbatch import LEISURE_SHARE, Front
+from scheduler.length.learning import Learning, ServedRow, served_rows
+from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.prediction import Prediction
-from scheduler.length.predictors import Length
-from scheduler.strategy import STRATEGIES
+from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
 from server.lengths.lengths import Learned, Lengths, Predict, nobody, true_length
 from server.lengths.process import PredictorProcess, ProcessFailed, Work
@@ -175,11 +173,11 @@ async def _connected(
     size = cache_size(config, predictor.kind)
     cache = LengthCache(size) if size else None
     cached = None if cache is None else CachedPredictor(process, process, cache)
-    front = Front(
+    front = MicroBatcher(
         cached or process,
         history,
         time_limit=config.prediction_timeout,
-        leisure_share=LEISURE_SHARE if surroundings.shared_cores else 1.0,
+        idle_share=IDLE_SHARE if surroundings.shared_cores else 1.0,
         observe=surroundings.held,
     )
     await stack.enter_async_context(background(front.run(), "length front"))
@@ -229,7 +227,7 @@ async def _learning(
     await asyncio.to_thread(_skip, reader, journal.path)
 
     async def rows() -> Sequence[ServedRow]:
-        return await asyncio.to_thread(reader.served)
+        return served_rows(await asyncio.to_thread(reader.new_requests))
 
     return Learning(rows, predictor.process, clock, training, config.learning_interval)
 

@@ -22,7 +22,6 @@ from models.proxy.network import MAX_TOKENS, Proxy
 from models.proxy.store import save
 from models.proxy.task import Scale, Task, quantile_edges
 from models.proxy.training import History, Lesson, Step, Teaching, teach
-from scheduler.length.conversation import conversation
 from scheduler.length.quality import Quality, quality
 from server.lengths.training import FEWEST, TrainingError, bars_on, query_of, read_files
 from server.process.cache_paths import proxy_path
@@ -69,7 +68,7 @@ def train_proxy(args: argparse.Namespace, cores: int) -> str:
     rows = read_files(args, catalog)
     if len(rows) < FEWEST:
         raise TrainingError(f"only {len(rows)} rows to train from, {FEWEST} is the least: name more")
-    texts = [conversation(query_of(row)) for row in rows]
+    texts = [query_of(row).conversation for row in rows]
     data = split(texts, np.array([row.length for row in rows], dtype=np.float32), args.holdout, args.seed)
     folder = catalog.resolve(args.embedder)
     tasks = [Task(args.task), *(task for task in Task if task != args.task and args.compare_tasks)]

@@ -11,7 +11,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from scheduler.length.conversation import conversation
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Estimate, Source
@@ -44,7 +43,7 @@ class ProxyWorker:
     def _estimates(self, queries: tuple[LengthQuery, ...]) -> tuple[Estimate, ...]:
         if not queries:
             return ()
-        lengths = self._proxy.predict([conversation(query) for query in queries]).tolist()
+        lengths = self._proxy.predict([query.conversation for query in queries]).tolist()
         return tuple(Estimate((), LengthDistribution.certain(length), Source.PROXY) for length in lengths)
 
 

@@ -49,7 +49,7 @@ Heard: TypeAlias = Callable[[Ended], None]
 
 
 class Records:
-    """A Ledger and an Observer. Event loop only; neither takes long nor raises."""
+    """A RequestObserver and a PlanObserver. Event loop only; neither takes long nor raises."""
 
     def __init__(self, origin: Origin, journal: Journal | None, heard: Heard) -> None:
         """`heard` is told of each answer that nobody broke off."""

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from models.catalog.catalog import Catalog, default_cache
 from models.text import Text, TextError
-from scheduler.journal.file import RequestEntry, read, served
+from scheduler.journal.file import RequestEntry, read
 from scheduler.length.ablation import PAPER, Accuracy, accuracy, grown_trees, predict, split
 from scheduler.length.censored import completed
 from scheduler.length.contest import Contest, Contestant, judge
@@ -24,6 +24,7 @@ from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, Ablation, Le
 from scheduler.length.forest import Examples, Forest, Growth, grow
 from scheduler.length.forest_file import ForestError, Manifest, load, manifest, save
 from scheduler.length.learning import examples as learnable
+from scheduler.length.learning import served_rows
 from server.lengths.training_rows import TrainingRow, read_rows
 from server.lengths.worker import embed, load_embedder
 from server.process.cache_paths import forest_path, journal_path, model_key
@@ -121,8 +122,7 @@ def query_of(row: TrainingRow) -> LengthQuery:
 
 def _from_journal(path: Path, model: str) -> Material:
     """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
-    own = (entry for entry in read(path, RequestEntry) if entry.model == model)
-    rows = [row for entry in own if (row := served(entry)) is not None]
+    rows = served_rows(entry for entry in read(path, RequestEntry) if entry.model == model)
     if not rows:
         raise TrainingError(
             f"{path} has no answer of {model} that was predicted and not broken off: serve some with "

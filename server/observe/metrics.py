@@ -57,7 +57,7 @@ class Registry(CollectorRegistry):
 
 
 class Metrics:
-    """A Ledger and an Observer of the scheduler, and a reader of the executors' reports. Event loop only."""
+    """A RequestObserver and a PlanObserver of the scheduler that also reads executors' reports. Event loop only."""
 
     def __init__(self, model: str, now: Callable[[], float] = time.monotonic) -> None:
         self.registry = Registry()

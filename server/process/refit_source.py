@@ -12,7 +12,7 @@ from models.catalog.catalog import default_cache
 from scheduler.journal.file import JournalError, closed_batches
 from scheduler.serving_time.profile_file import Profile, digest
 from scheduler.serving_time.refit import MOST_BATCHES, RefitData, refit_data
-from scheduler.serving_time.served_batch import ClosedBatch
+from scheduler.serving_time.served_batch import ClosedBatch, recorded_batch
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
 from server.process.cache_paths import journal_path
@@ -37,4 +37,5 @@ def _earlier(config: ServeConfig, profile: Profile) -> list[ClosedBatch]:
         return []
     path = journal_path(default_cache(), config.journal)
     since = datetime.fromisoformat(profile.measured_at).timestamp()
-    return closed_batches(path, digest(profile.conditions), since=since, last=MOST_BATCHES)
+    entries = closed_batches(path, digest(profile.conditions), since=since, last=MOST_BATCHES)
+    return [recorded_batch(entry) for entry in entries]

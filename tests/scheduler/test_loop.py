@@ -127,7 +127,7 @@ class World:
     def run(self, requests: int, *, deaths: int) -> None:
         fatal = set(self.rng.sample(range(20, 200), deaths))
         for step in range(100_000):
-            if len(self.requests) >= requests and not any(self.books()):
+            if len(self.requests) >= requests and not any(self.counts()):
                 return
             if len(self.requests) < requests:
                 self.arrive()
@@ -157,7 +157,7 @@ class World:
     def living(self) -> list[PlayedExecutor]:
         return [executor for executor in self.executors if executor.port.alive]
 
-    def books(self) -> tuple[int, int]:
+    def counts(self) -> tuple[int, int]:
         return self.dispatcher.requests_waiting, self.dispatcher.requests_running
 
 
@@ -172,7 +172,7 @@ async def ends_of(request: Request) -> list[FinishReason]:
 @pytest.mark.parametrize(("seed", "executors", "deaths"), [(0, 1, 0), (1, 2, 0), (2, 3, 2), (3, 5, 4), (4, 4, 3)])
 @pytest.mark.parametrize("strategy", ["baton-pd", "magnus", "ssjf-continuous", "ssjf-dynamic"])
 async def test_no_request_is_lost_and_none_ends_twice(seed: int, executors: int, deaths: int, strategy: str) -> None:
-    """An illegal second end would raise; what is checked here is that each had one and the books agree."""
+    """An illegal second end would raise; what is checked here is that each had one and the counts agree."""
     world = World(seed, executors, strategy)
     world.run(1500, deaths=deaths)
     assert len(world.living()) == executors - deaths

@@ -14,10 +14,9 @@ from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
-from scheduler.length.predictors import Length
 from scheduler.placement import PLACEMENTS
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.strategy import BATCHINGS, STRATEGIES, Strategy
+from scheduler.strategy import BATCHINGS, STRATEGIES, Length, Strategy
 from scheduler.waiting.hrrn import BATCH_ORDERS
 from tests.scheduler.fakes import request, worker
 
@@ -76,7 +75,7 @@ def test_the_rules_know_every_batching() -> None:
     ("name", "column", "choice", "reason"),
     [
         ("baton-pd", "slices", True, "only closed batches end after a slice"),
-        ("baton-pd", "refill", Terms(closed=True), "rows join running batches with batching dealt-join, join, "),
+        ("baton-pd", "refill", Terms(closed=True), "rows join running batches with batching join, join-cheapest, "),
         ("vs", "refill", Terms(), "and only with these"),
         ("vs", "refill", Terms(closed=True, entry=Entry.SHAPE), "none enters by shape"),
         ("scls", "slices", False, "plans batches that end after a slice"),
@@ -108,3 +107,11 @@ def test_a_strategy_that_estimates_serving_times_asks_for_a_profile() -> None:
 def test_only_what_estimates_by_the_nearest_batches_learns_from_them() -> None:
     learners = [name for name in STRATEGIES if assemble(STRATEGIES[name], LIMITS, PROFILE).observer is not None]
     assert learners == ["magnus"]
+
+
+def test_strategies_name_their_predictor() -> None:
+    assert [str(one) for one in Length] == ["none", "forest", "proxy", "oracle"]
+
+
+def test_batons_benchmark_is_fcfs_in_closed_batches() -> None:
+    assert replace(STRATEGIES["benchmark"], name="fcfs-dynamic") == STRATEGIES["fcfs-dynamic"]

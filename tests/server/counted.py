@@ -12,7 +12,7 @@ from scheduler.length.cache import LengthCache
 from scheduler.length.forest import Examples
 from scheduler.length.history import LengthHistory
 from scheduler.length.learning import Learning, ServedRow
-from scheduler.length.microbatch import Front
+from scheduler.length.microbatch import MicroBatcher
 from scheduler.serving_time.learning import Lesson
 from scheduler.strategy import STRATEGIES
 from server.dashboard.feed import Feed
@@ -74,7 +74,7 @@ async def _learned(clock: VirtualClock) -> Learned:
     async def rows() -> list[ServedRow]:
         return [ServedRow((1.0,), predicted=13.0, generated=10)]
 
-    front = Front(FakePredictor(), LengthHistory(), time_limit=0.0)
+    front = MicroBatcher(FakePredictor(), LengthHistory(), time_limit=0.0)
     await front.predict(query())
     await front.predict(query(), queues=False)
     learning = Learning(rows, Trainer(), clock)

@@ -14,9 +14,8 @@ from loadgen.simulate.simulation import Machine, Simulation, SimulationError, Wa
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
-from scheduler.length.predictors import Length
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.strategy import Strategy
+from scheduler.strategy import Length, Strategy
 
 FEW_SLICES = 3
 """Most slices that "the vast majority" of requests needs (SCLS, 5.2)."""

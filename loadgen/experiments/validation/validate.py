@@ -36,10 +36,9 @@ from models.network.loader import LoadError
 from models.text import TextError
 from scheduler.assembly import Parts, StrategyError
 from scheduler.length.oracle import true_length
-from scheduler.length.predictors import Length
 from scheduler.serving_time.learning import inline
 from scheduler.serving_time.profile_file import ProfileError
-from scheduler.strategy import STRATEGIES
+from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig, load_config
 from server.process.scheduling import parts_for
 

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, closed_batches, connect, prune, read
 from scheduler.journal.schema import TABLES, VERSION, columns_of, prepare
-from scheduler.serving_time.served_batch import ClosedBatch
+from scheduler.serving_time.served_batch import ClosedBatch, recorded_batch
 from tests.scheduler.entries import batch_entry, request_entry, written
 
 VERSION_1 = """
@@ -113,7 +113,7 @@ def test_closed_batches_are_those_of_the_conditions_since_a_time_the_latest_last
     entries = [replace(SLICE, finished_at=float(at), rows=3 + at) for at in range(6)]
     written(path, *entries, replace(SLICE, conditions="others"), batch_entry(), replace(SLICE, conditions=None))
     found = closed_batches(path, "these", since=2.0, last=3)
-    assert found == [ClosedBatch(rows, 12, 19, 2, 12, 9, 2.25) for rows in (6, 7, 8)]
+    assert [recorded_batch(one) for one in found] == [ClosedBatch(rows, 12, 19, 2, 12, 9, 2.25) for rows in (6, 7, 8)]
     assert len(closed_batches(path, "these", since=2.0, last=100)) == 4
     path.write_text("hello" * 1000)
     with pytest.raises(JournalError, match="no journal"):

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.length.cache import CacheCounts, LengthCache
-from scheduler.length.cached import CachedPredictor
-from scheduler.length.conversation import conversation
+from scheduler.length.cache import CacheCounts, CachedPredictor, LengthCache
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.prediction import Estimate, Source
@@ -68,5 +66,5 @@ async def test_an_answer_to_what_was_never_asked_is_ignored() -> None:
 
 
 def test_a_conversation_is_the_instruction_and_all_that_followed() -> None:
-    assert conversation(LengthQuery("Be brief.", "hi\nhello\nand now?", 3, 9)) == "Be brief.\nhi\nhello\nand now?"
-    assert conversation(query("hi")) == "hi"
+    assert LengthQuery("Be brief.", "hi\nhello\nand now?", 3, 9).conversation == "Be brief.\nhi\nhello\nand now?"
+    assert query("hi").conversation == "hi"

@@ -36,18 +36,11 @@ def test_what_remains_before_the_first_token_is_the_whole_prediction_and_shrinks
     forest = grow(linear(), SMALL)
     one = linear(1, seed=1).features
     steps = np.arange(0, 40, 4, dtype=np.float32)
-    remaining = forest.expected_remaining(np.repeat(one, len(steps), axis=0), steps)
+    [distribution] = forest.distributions(one)
+    remaining = np.array([distribution.remaining(step) for step in steps])
     assert remaining[0] == pytest.approx(forest.predict(one)[0], rel=1e-4)
     ends = remaining + steps
     assert (np.diff(ends) >= -1e-3).all()  # the longer a row runs, the longer its answer must be
-
-
-def test_a_row_that_outruns_its_leaves_is_judged_by_all_answers_and_then_expects_one_token() -> None:
-    table = np.array([[0.0]] * 20 + [[1.0]] * 20, dtype=np.float32)
-    forest = grow(Examples(table, np.array([5.0] * 20 + [100.0] * 20, dtype=np.float32)), SMALL)
-    zero = np.zeros((3, 1), dtype=np.float32)
-    remaining = forest.expected_remaining(zero, np.array([4, 6, 100], dtype=np.float32))
-    assert remaining.tolist() == pytest.approx([1, 94, 1])
 
 
 def test_growing_tells_its_progress_and_is_repeatable() -> None:

@@ -13,7 +13,7 @@ from scheduler.length import microbatch as module
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
 from scheduler.length.history import LengthHistory
-from scheduler.length.microbatch import PATIENCE, Front
+from scheduler.length.microbatch import MOST_FAILURES, MicroBatcher
 from scheduler.length.prediction import Estimate, Prediction, Source
 
 LONG = 60.0
@@ -48,7 +48,7 @@ class FakePredictor:
 
 
 @asynccontextmanager
-async def running(front: Front) -> AsyncIterator[None]:
+async def running(front: MicroBatcher) -> AsyncIterator[None]:
     task = asyncio.create_task(front.run())
     yield
     task.cancel()
@@ -64,7 +64,7 @@ async def settle() -> None:
 
 async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> None:
     predictor, waits = FakePredictor(), list[float]()
-    front = Front(predictor, LengthHistory(), time_limit=LONG, observe=waits.append)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, observe=waits.append)
     async with running(front):
         first = asyncio.create_task(front.predict(query("a")))
         await settle()
@@ -88,7 +88,7 @@ async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> N
 async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> None:
     predictor, history = FakePredictor(), LengthHistory()
     history.add("translate", 42)
-    front = Front(predictor, history, time_limit=0, leisure_share=1)
+    front = MicroBatcher(predictor, history, time_limit=0, idle_share=1)
     async with running(front):
         late = await front.predict(query())
         assert (late.length, late.source, late.features) == (42, Source.HISTORY, ())
@@ -97,7 +97,7 @@ async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> Non
 
 async def test_requests_that_have_gone_on_are_not_predicted_any_more() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
     async with running(front):
         busy = asyncio.create_task(front.predict(query("busy")))
         await settle()
@@ -112,7 +112,7 @@ async def test_requests_that_have_gone_on_are_not_predicted_any_more() -> None:
 
 async def test_a_batch_whose_requests_are_gone_harms_nobody() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
     async with running(front):
         gone = asyncio.create_task(front.predict(query("gone")))
         await settle()
@@ -128,7 +128,7 @@ async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, cap
     predictor.may.set()
     predictor.short = short
     predictor.error = None if short else RuntimeError("broken")
-    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
     async with running(front):
         answers = await asyncio.gather(front.predict(query(max_tokens=9)), front.predict(query(max_tokens=8)))
         assert [(one.length, one.source) for one in answers] == [(9, Source.MAX_TOKENS), (8, Source.MAX_TOKENS)]
@@ -141,7 +141,7 @@ async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, cap
 
 async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journal() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0, leisure_share=1)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)
     async with running(front):
         late = await front.predict(query())
         assert (late.source, late.features_by_now) == (Source.MAX_TOKENS, ())
@@ -153,7 +153,7 @@ async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journ
 async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
     predictor = FakePredictor()
     predictor.error = RuntimeError("broken")
-    front = Front(predictor, LengthHistory(), time_limit=0, leisure_share=1)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)
     async with running(front):
         late = await front.predict(query())
         predictor.may.set()
@@ -163,7 +163,7 @@ async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
 
 async def test_behind_a_batch_that_is_late_itself_nobody_waits() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
     async with running(front):
         await front.predict(query("first"))
         assert (await front.predict(query("second"))).source is Source.MAX_TOKENS
@@ -178,7 +178,7 @@ async def test_behind_a_batch_that_is_late_itself_nobody_waits() -> None:
 async def test_who_need_not_queue_does_not_wait_and_is_predicted_when_nobody_does() -> None:
     """Of seven, the first is under way and five need not queue: they come last, and four at most at a time."""
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=LONG, leisure_share=1)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, idle_share=1)
     async with running(front):
         busy = asyncio.create_task(front.predict(query("busy")))
         await settle()
@@ -199,7 +199,7 @@ async def test_of_a_crowd_a_few_are_predicted_at_a_time_and_the_predictor_rests_
     """A day after a batch that took any time at all; what is left of the crowd is then one no more."""
     predictor = FakePredictor()
     predictor.may.set()
-    front = Front(predictor, LengthHistory(), time_limit=0, crowd=5, leisure_share=1e-12)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=0, most_urgent=5, idle_share=1e-12)
     for name in "abcde":
         await front.predict(query(name))
     async with running(front):
@@ -217,7 +217,7 @@ async def test_of_a_crowd_a_few_are_predicted_at_a_time_and_the_predictor_rests_
 async def test_between_requests_that_need_not_queue_the_predictor_rests() -> None:
     """A day after a batch that took any time at all; who has to queue meanwhile is predicted at once."""
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=LONG, leisure_share=1e-12)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, idle_share=1e-12)
     for name in "abcde":
         await front.predict(query(name), queues=False)
     predictor.may.set()
@@ -231,7 +231,7 @@ async def test_between_requests_that_need_not_queue_the_predictor_rests() -> Non
 
 async def test_who_ran_out_of_time_in_line_is_predicted_all_the_same() -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
     one, other = await asyncio.gather(front.predict(query("one")), front.predict(query("other")))
     assert (front.timeouts, front.declined) == (2, 0)
     predictor.may.set()
@@ -244,7 +244,7 @@ async def test_who_ran_out_of_time_in_line_is_predicted_all_the_same() -> None:
 @pytest.mark.parametrize("queues", [True, False])
 async def test_who_went_on_and_has_ended_is_not_predicted_any_more(queues: bool) -> None:
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
     ended, kept = [await front.predict(query(name), queues=queues) for name in ("ended", "kept")]
     assert ended.late is not None
     ended.late.cancel()
@@ -260,7 +260,7 @@ async def test_of_too_many_that_are_asked_for_the_last_are_not_predicted(
 ) -> None:
     monkeypatch.setattr(module, "MOST_ASKED", 2)
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=0)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
     *_, last = [await front.predict(query(name), queues=queues) for name in "abc"]
     assert (last.late, front.declined) == (None, 1)
     predictor.may.set()
@@ -273,8 +273,8 @@ async def test_of_too_many_that_are_asked_for_the_last_are_not_predicted(
 async def test_a_request_that_cannot_be_predicted_in_time_does_not_wait(pace: float, declined: int) -> None:
     """One is being predicted: with it, this one would take twice the usual time of one, of 60 s that there are."""
     predictor = FakePredictor()
-    front = Front(predictor, LengthHistory(), time_limit=LONG)
-    front._paces.append(pace)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
+    front._speeds.append(pace)
     async with running(front):
         first = asyncio.create_task(front.predict(query("first")))
         await settle()
@@ -290,13 +290,13 @@ async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> Non
     predictor = FakePredictor()
     predictor.may.set()
     predictor.error = RuntimeError("broken")
-    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
     async with running(front):
-        for _ in range(PATIENCE + 1):
+        for _ in range(MOST_FAILURES + 1):
             await front.predict(query())
-        assert (front.failures, front.declined) == (PATIENCE + 1, 0)
+        assert (front.failures, front.declined) == (MOST_FAILURES + 1, 0)
         await front.predict(query())
-        assert (front.failures, front.declined, len(predictor.batches)) == (PATIENCE + 1, 1, PATIENCE + 1)
+        assert (front.failures, front.declined, len(predictor.batches)) == (MOST_FAILURES + 1, 1, MOST_FAILURES + 1)
         front._paused_until = 0.0  # the while is over
         predictor.error = None
         assert (await front.predict(query())).source is Source.FOREST
@@ -305,7 +305,7 @@ async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> Non
 async def test_without_a_forest_the_features_still_come_back_for_the_journal() -> None:
     predictor = FakePredictor(known=False)
     predictor.may.set()
-    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
     async with running(front):
         found = await front.predict(query(max_tokens=50))
     assert (found.length, found.source, found.features) == (50, Source.MAX_TOKENS, (0.0,))
@@ -316,7 +316,7 @@ async def test_no_prediction_exceeds_max_tokens(max_tokens: int, length: int) ->
     predictor, history = FakePredictor(), LengthHistory()
     predictor.may.set()
     history.add("translate", 7)
-    front = Front(predictor, history, time_limit=LONG)
+    front = MicroBatcher(predictor, history, time_limit=LONG)
     async with running(front):
         found: Prediction = await front.predict(query(max_tokens=max_tokens))
         predictor.known = False
@@ -328,8 +328,8 @@ async def test_no_prediction_exceeds_max_tokens(max_tokens: int, length: int) ->
 async def test_one_that_is_alone_waits_only_for_a_predictor_that_can_be_in_time(pace: float) -> None:
     predictor = FakePredictor()
     predictor.may.set()
-    front = Front(predictor, LengthHistory(), time_limit=LONG)
-    front._paces.append(pace)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
+    front._speeds.append(pace)
     async with running(front):
         found = await front.predict(query())
         assert (found.source, front.declined) == ((Source.FOREST, 0) if pace < LONG else (Source.MAX_TOKENS, 1))
@@ -341,9 +341,9 @@ async def test_a_predictor_that_is_left_alone_is_not_asked_for_those_who_need_no
     predictor = FakePredictor()
     predictor.may.set()
     predictor.error = RuntimeError("broken")
-    front = Front(predictor, LengthHistory(), time_limit=LONG, leisure_share=1)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, idle_share=1)
     async with running(front):
-        for _ in range(PATIENCE):
+        for _ in range(MOST_FAILURES):
             await front.predict(query())
         failing = asyncio.create_task(front.predict(query("last")))
         await asyncio.sleep(0)
@@ -351,18 +351,18 @@ async def test_a_predictor_that_is_left_alone_is_not_asked_for_those_who_need_no
         await failing
         assert (await front.predict(query("too late"), queues=False)).late is None
         await settle()
-        assert predictor.batches[PATIENCE:] == [["last"]]
+        assert predictor.batches[MOST_FAILURES:] == [["last"]]
         front._paused_until, predictor.error = 0.0, None
         assert (await front.predict(query("urgent"))).source is Source.FOREST
         await settle()
-    assert predictor.batches[PATIENCE + 1 :] == [["urgent"], ["leisure"]]
+    assert predictor.batches[MOST_FAILURES + 1 :] == [["urgent"], ["leisure"]]
 
 
 async def test_pauses_end_with_the_first_success_and_never_become_too_long_to_reckon() -> None:
     predictor = FakePredictor()
     predictor.may.set()
     predictor.error = RuntimeError("broken")
-    front = Front(predictor, LengthHistory(), time_limit=LONG)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
     front._failures_in_row = 5000
     async with running(front):
         await front.predict(query())

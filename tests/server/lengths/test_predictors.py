@@ -23,8 +23,8 @@ from scheduler.length.features import FEATURES, LengthQuery
 from scheduler.length.forest import Growth, grow
 from scheduler.length.forest_file import manifest, save
 from scheduler.length.prediction import Prediction, Source
-from scheduler.length.predictors import Length
 from scheduler.request import Request, Times
+from scheduler.strategy import Length
 from server.cli.config import ServeConfig
 from server.lengths import predictors
 from server.lengths.lengths import Lengths
@@ -212,7 +212,7 @@ async def test_a_cache_knows_near_duplicates(config: ServeConfig) -> None:
         again = await serve(lengths, 6)
         assert (again.length, again.source) == (5, Source.CACHE)
         counts = lengths.learned.cached
-        assert counts is not None and (counts.hits, counts.mean_error) == (1, 1.0)
+        assert counts is not None and (counts.hits, counts.error) == (1, 1.0)
     async with lengths_of(config) as lengths:
         assert lengths.learned.cached is None
 

@@ -10,7 +10,6 @@ import pytest
 
 from models.proxy.store import load, read_manifest
 from models.proxy.task import Task
-from scheduler.length.conversation import conversation
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Source
 from server.cli import train as train_command
@@ -105,7 +104,7 @@ def test_a_worker_says_what_the_proxy_says_and_embeds_for_the_cache(trained: Set
     proxy, encoder = load(trained.forest), load_embedder(trained.folder, 32)
     worker = ProxyWorker(proxy, lambda: encoder)
     reply = worker.answer(QUERIES)
-    expected = proxy.predict([conversation(query) for query in QUERIES]).tolist()
+    expected = proxy.predict([query.conversation for query in QUERIES]).tolist()
     assert [one.distribution.mean for one in reply.estimates if one.distribution is not None] == pytest.approx(expected)
     assert {one.source for one in reply.estimates} == {Source.PROXY}
     embeddings = worker.answer(Texts(("a b", "c"))).embeddings
