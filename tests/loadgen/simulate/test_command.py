@@ -93,7 +93,7 @@ def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:
     args = parse(tmp_path, *SHORT, "--aging-factor", "2.5", "--outlier-factor", "2", *flags)
     limits = limits_of(args, machine_of(args)[1])
     assert (limits.aging.factor, limits.batch_wait_timeout, limits.max_batch_size) == (2.5, 0.5, 3)
-    assert (limits.patience.share, limits.patience.outlier_factor) == (0.25, 2.0)
+    assert (limits.promise.share, limits.promise.outlier_factor) == (0.25, 2.0)
 
 
 @pytest.mark.parametrize("by_name", [True, False])
