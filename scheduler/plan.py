@@ -1,4 +1,4 @@
-"""What a batcher decides: which requests go to one executor together, how their answers return, and what came of it."""
+"""Plans: which requests go to one executor together, and how their answers return; and assignments: plans under way."""
 
 from __future__ import annotations
 

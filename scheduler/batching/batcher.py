@@ -132,7 +132,7 @@ class Kit:
         return Plan(tuple(requests), terms, self.returns, seconds, generation_length)
 
     def prices(self) -> Prices:
-        """What rows cost this machine by its present model."""
+        """Prices of rows on this machine, by its present model."""
         limits, model = self.limits, None if self.machine is None else self.machine.model
         sizes = (limits.slots, limits.capacity_tokens, limits.context_length)
         return device_prices(model, *sizes, self._kept_lengths())

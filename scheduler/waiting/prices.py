@@ -34,7 +34,7 @@ SLOTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What rows cost their device, in seconds where it was profiled, else in units of `UNMEASURED`."""
+    """Prices of rows, in seconds where it was profiled, else in units of `UNMEASURED`."""
 
     prompt: float
     """Price of a prompt's token."""

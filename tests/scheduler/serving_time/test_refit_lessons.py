@@ -143,6 +143,21 @@ def test_a_new_model_counts_from_the_next_arrangement_on() -> None:
     assert [plan and plan.estimate for plan in plans] == pytest.approx([alone, alone, 2 * alone])
 
 
+def test_k_and_v_are_kept_by_the_new_model_too() -> None:
+    """They were kept by the profile for ever, while batches were formed by the new model."""
+    copies = replace(PROFILE, p1=0.0, p2=0.5, c0=1.0)
+    parts = assemble(STRATEGIES["scls"], LIMITS, copies)
+    assert isinstance(parts.batcher, DpBatcher)
+    kept = []
+    for row_id, model in enumerate((copies, replace(copies, p2=2.0))):
+        parts.batcher._machine.model = model
+        parts.batcher.add(request(row_id, 100), 50.0 * row_id)
+        plan = parts.batcher.take(executor(), 50.0 * row_id)
+        assert plan is not None
+        kept.append(100 in plan.terms.keep_kv)
+    assert kept == [False, True]
+
+
 @pytest.mark.parametrize(
     ("strategy", "begin", "learns"),
     [("scls", None, False), ("scls", RefitData(timings()), True), ("baton-pd", RefitData(timings()), False)],
