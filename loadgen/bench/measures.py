@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from loadgen.bench.distribution import Distribution, distribution
+from loadgen.bench.distribution import Distribution, summarize
 from loadgen.bench.metrics import METRICS
 from loadgen.client.outcome import Outcome
 
@@ -95,7 +95,7 @@ def fairness(completed: Sequence[Outcome]) -> float | None:
 
 def _distribution(name: str, completed: Sequence[Outcome], percentiles: Sequence[float]) -> Distribution | None:
     samples = METRICS[name].samples
-    return distribution([sample for outcome in completed for sample in samples(outcome)], percentiles)
+    return summarize([sample for outcome in completed for sample in samples(outcome)], percentiles)
 
 
 def _rate(amount: float, duration: float) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.bench.distribution import Distribution, distribution
+from loadgen.bench.distribution import Distribution, summarize
 from loadgen.simulate.simulation import Simulation
 
 PERCENTILES = (50.0, 95.0, 99.0)
@@ -50,8 +50,8 @@ def figures(simulation: Simulation) -> SimulatedFigures:
         failed=len(requests) - len(done),
         request_throughput=_rate(len(done), duration),
         output_throughput=_rate(sum(one.output_length for one in done), duration),
-        jct=distribution([one.end - one.arrival for one in done], PERCENTILES),
-        ttft=distribution([one.first_token - one.arrival for one in done], PERCENTILES),
+        jct=summarize([one.end - one.arrival for one in done], PERCENTILES),
+        ttft=summarize([one.first_token - one.arrival for one in done], PERCENTILES),
         mean_batch_size=sum(worker.row_decode for worker in workers) / decode if decode else 0.0,
         pad_tokens=sum(worker.tally.pad for worker in workers) / len(requests),
         invalid_tokens=sum(worker.tally.invalid for worker in workers) / len(requests),
