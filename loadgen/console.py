@@ -1,14 +1,27 @@
-"""Where tables are printed. Knows none of them."""
+"""How figures and tables are shown: short numbers, and a console that is wide enough."""
 
 from __future__ import annotations
+
+import math
 
 from rich.console import Console
 
 FILE_WIDTH = 160
-"""Columns for tables that go to a file or a pipe, where nobody's window limits them."""
+"""Columns for tables that go to a file or a pipe, which have no window to fit into."""
 
 
 def table_console() -> Console:
     """Standard output, as wide as the terminal, or as wide as tables need."""
     console = Console()
     return console if console.is_terminal else Console(width=FILE_WIDTH)
+
+
+def format_number(value: float) -> str:
+    """A figure as people write it: with three or four significant digits, and commas between thousands."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{min(digits, 6)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

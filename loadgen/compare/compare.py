@@ -1,33 +1,36 @@
-"""From the flags of `lengthwise compare` to a report: reads the workload, plays the rounds, keeps what came of it."""
+"""A comparison from its flags to its report: reads the workload, plays the rounds, prints and saves the results."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+import orjson
 from rich.console import Console
 
 from loadgen.client.request import RequestFormError
-from loadgen.compare import files
-from loadgen.compare.document import Setting, flags_of
-from loadgen.compare.files import FolderError
 from loadgen.compare.machine import machine, settings_of, versions
 from loadgen.compare.options import FlagError, read_plan
 from loadgen.compare.progress import CompareProgress
-from loadgen.compare.record import Comparison
+from loadgen.compare.record import Comparison, Setting
+from loadgen.compare.report.document import collect_flags, make_document
+from loadgen.compare.report.terminal import make_summary
 from loadgen.compare.rounds import play_rounds
-from loadgen.compare.terminal import summary
+from loadgen.html.plot import INSTALL, can_draw
 from loadgen.load.schedule import ScheduleError
 from loadgen.workload import table as workload
 from loadgen.workload.table import WorkloadError
 
 INTERRUPTED = 130
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
+PAGE, DATA, LOGS = "report.html", "report.json", "logs"
+"""Files in the folder of a comparison, and the folder in it for the logs of the servers that it starts."""
 
 
 class CompareError(Exception):
@@ -44,55 +47,98 @@ def run_compare(args: argparse.Namespace) -> int:
     try:
         plan = read_plan(args, ignore_eos=workload.ignores_eos(args))
         prompts = workload.load(args)
-        logs = files.prepare(folder)
-        setting = _setting(args, started)
+        _prepare(folder)
+        draws = can_draw()
+        if not draws:
+            _print_error(f"no {PAGE}, which needs {INSTALL}: the figures go to {DATA} and to the terminal")
+        setting = _read_setting(args, started)
         with _stoppable():
             with CompareProgress(plan) as progress:
-                done = play_rounds(plan, prompts, logs, progress, lambda known: _keep(folder, known, setting))
-            _keep(folder, done, setting)
-    except (WorkloadError, FlagError, FolderError, ScheduleError, RequestFormError) as error:
+                done = play_rounds(plan, prompts, folder / LOGS, progress, lambda now: _save_data(folder, now, setting))
+            _save_data(folder, done, setting)
+            if draws:
+                _save_page(folder, done, setting)
+    except (WorkloadError, FlagError, ScheduleError, RequestFormError) as error:
         raise CompareError(str(error)) from error
-    return _report(done, folder)
+    return _report(done, [folder / PAGE, folder / DATA] if draws else [folder / DATA])
 
 
-def _setting(args: argparse.Namespace, started: datetime) -> Setting:
+def _read_setting(args: argparse.Namespace, started: datetime) -> Setting:
     return Setting(
         date=f"{started:%Y-%m-%d %H:%M:%S}",
         machine=machine(),
         versions=versions(),
-        flags=flags_of(args),
+        flags=collect_flags(args),
         environment=settings_of(os.environ),
     )
 
 
-def _keep(folder: Path, known: Comparison, setting: Setting) -> None:
-    if known.plays:
-        files.save(folder, known, setting)
-
-
-def _report(done: Comparison, folder: Path) -> int:
+def _report(done: Comparison, files: list[Path]) -> int:
+    """Print the results; returns the exit code. Raises CompareError when there are none."""
+    troubles = "\n".join(f"{one.contestant}, round {one.round}: {one.message}" for one in done.troubles)
     if not done.plays:
         if done.interrupted:
             return INTERRUPTED
-        raise CompareError("no contestant could be played:\n" + _troubles(done))
-    Console().print(summary(done))
-    errors = Console(stderr=True)
-    lines = [_troubles(done)] if done.troubles else []
-    lines += ["interrupted: the report holds what ran until then"] if done.interrupted else []
-    for line in (*lines, f"saved {folder / files.PAGE} and {folder / files.DATA}"):
-        errors.print(line, markup=False, highlight=False, soft_wrap=True)
+        raise CompareError(f"no contestant could be played:\n{troubles}")
+    Console().print(make_summary(done))
+    if troubles:
+        _print_error(troubles)
+    if done.interrupted:
+        _print_error("interrupted: the report holds what ran until then")
+    _print_error(f"saved {' and '.join(map(str, files))}")
     if done.interrupted:
         return INTERRUPTED
     return 1 if done.troubles else 0
 
 
-def _troubles(done: Comparison) -> str:
-    return "\n".join(f"{one.contestant}, round {one.round}: {one.message}" for one in done.troubles)
+def _print_error(line: str) -> None:
+    Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+# The folder
+
+
+def _prepare(folder: Path) -> None:
+    """Make sure before a long run that its report can be written. Raises CompareError."""
+    if (folder / DATA).exists():
+        raise CompareError(f"{folder / DATA} exists already: choose another folder with --output")
+    with _explain_unwritable(folder):
+        (folder / LOGS).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+
+
+def _save_data(folder: Path, known: Comparison, setting: Setting) -> None:
+    if known.plays:
+        _write(folder / DATA, orjson.dumps(make_document(known, setting), option=orjson.OPT_INDENT_2))
+
+
+def _save_page(folder: Path, known: Comparison, setting: Setting) -> None:
+    from loadgen.compare.report.page import make_page  # Jinja2, and what draws plots
+
+    if known.plays:
+        _write(folder / PAGE, make_page(known, setting).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all. Raises CompareError."""
+    draft = path.with_suffix(".part")
+    with _explain_unwritable(path.parent):
+        draft.write_bytes(content)
+        os.replace(draft, path)
+
+
+@contextmanager
+def _explain_unwritable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CompareError(f"{folder}: cannot be written: {error.strerror}; choose another with --output") from None
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Whatever asks this process to leave does what Ctrl-C does, so that no server outlives it.
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that no server outlives this process.
 
     SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
     """

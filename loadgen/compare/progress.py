@@ -15,8 +15,8 @@ from loadgen.client.outcome import Outcome
 from loadgen.compare.plan import Contestant, Plan
 from loadgen.compare.record import Play, Trouble
 from loadgen.compare.secrets import hide
+from loadgen.console import format_number
 from loadgen.load.load import Observer
-from loadgen.plots.scale import number
 
 LINE_INTERVAL = 10.0
 
@@ -70,9 +70,9 @@ class CompareProgress:
     def played(self, play: Play) -> None:
         self._bar.advance(self._all)
         jct = play.figure("mean_jct_ms")
-        told = "" if jct is None else f", mean JCT {number(jct / 1000)} s"
+        told = "" if jct is None else f", mean JCT {format_number(jct / 1000)} s"
         counts = f"{play.figure('completed'):g} of {play.figure('num_prompts'):g} requests completed"
-        rate = f"{number(play.figure('request_throughput') or 0.0)} requests/s"
+        rate = f"{format_number(play.figure('request_throughput') or 0.0)} requests/s"
         self._say(f"{self._turn}, {play.point.label}: {counts}, {rate}{told}")
 
     def left_out(self, trouble: Trouble) -> None:

@@ -1,4 +1,4 @@
-"""What a comparison has seen: every run of every round, and what went wrong. Plain data; knows no page and no file."""
+"""The record of a comparison: every run of every round, and what went wrong. Plain data; knows no page and no file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from loadgen.compare.plan import Contestant, Plan, Point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where and how a comparison ran."""
+
+    date: str
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
+    flags: Mapping[str, object]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """One contestant played the trace once, under one load."""
+    """One run of the trace by one contestant, under one load."""
 
     contestant: str
     round: int
@@ -25,18 +36,18 @@ class Play:
 
     @property
     def whole(self) -> bool:
-        """Whether it was played to its end: only then it counts."""
+        """Whether the run was played to its end: only then it counts."""
         return not self.figures.get("interrupted")
 
     def figure(self, key: str) -> float | None:
-        """None where there is no such figure."""
+        """A figure by its key; None where there is no such figure."""
         value = self.figures.get(key)
         return float(value) if isinstance(value, int | float) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a contestant was left out from a turn on."""
+    """Why a contestant was left out from a round on."""
 
     contestant: str
     round: int
@@ -45,7 +56,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All of it, also while it still goes on."""
+    """A comparison and all its runs, also while it still goes on."""
 
     plan: Plan
     plays: tuple[Play, ...] = ()
@@ -53,12 +64,12 @@ class Comparison:
     interrupted: bool = False
 
     def rounds_finished(self, contestant: Contestant) -> int:
-        """Rounds in which a contestant played every load to its end."""
+        """The number of rounds in which a contestant played every load to its end."""
         rounds = [[play.round for play in self.whole_plays(contestant, point)] for point in self.plan.points]
         return len(set.intersection(*map(set, rounds)))
 
     def whole_plays(self, contestant: Contestant, point: Point) -> tuple[Play, ...]:
-        """In the order of the rounds."""
+        """The runs that were played to their end, in the order of the rounds."""
         return tuple(
             play for play in self.plays if play.whole and (play.contestant, play.point) == (contestant.name, point)
         )

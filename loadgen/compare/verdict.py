@@ -21,7 +21,7 @@ Outcome: TypeAlias = Literal["better", "worse", "not shown", "no verdict"]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A figure over the rounds."""
+    """The values of a figure in the rounds."""
 
     values: tuple[float, ...]
     """In the order of the rounds; at least one."""
@@ -61,23 +61,34 @@ def spread(comparison: Comparison, contestant: Contestant, point: Point, quantit
     return Spread(tuple(value * quantity.scale for value in values)) if values else None
 
 
-def verdicts(comparison: Comparison, baseline: Contestant, others: Sequence[Contestant]) -> list[Verdict]:
-    """Of each of the others against the baseline, wherever both have figures."""
+def judge_all(comparison: Comparison) -> list[Verdict]:
+    """The verdicts on every pair of contestants once: those with the baseline first."""
+    plan = comparison.plan
+    (base,) = (one for one in plan.contestants if one.name == plan.baseline)
+    others = [one for one in plan.contestants if one is not base]
+    found = judge_against(comparison, base, others)
+    for place, one in enumerate(others):
+        found += judge_against(comparison, one, others[place + 1 :])
+    return found
+
+
+def judge_against(comparison: Comparison, baseline: Contestant, others: Sequence[Contestant]) -> list[Verdict]:
+    """The verdicts on each of the others against the baseline, wherever both have figures."""
     found = []
     for point in comparison.plan.points:
         for quantity in (one for one in QUANTITIES if one.judged):
             for other in others:
-                verdict = _verdict(comparison, other, baseline, point, quantity)
+                verdict = _judge_quantity(comparison, other, baseline, point, quantity)
                 found += [verdict] if verdict else []
     return found
 
 
 def chance(rounds: int) -> float:
-    """How often two equal contestants would be apart by chance after so many rounds of each."""
+    """The probability that two equal contestants are apart by chance after so many rounds of each."""
     return 2 / math.comb(2 * rounds, rounds)
 
 
-def _verdict(
+def _judge_quantity(
     comparison: Comparison, contestant: Contestant, baseline: Contestant, point: Point, quantity: Quantity
 ) -> Verdict | None:
     own = spread(comparison, contestant, point, quantity)
@@ -85,18 +96,18 @@ def _verdict(
     if own is None or base is None:
         return None
     outcome, text = judge(own, base, quantity.better or "lower")
-    lost = sum(_lost(comparison, one, point) for one in (contestant, baseline))
+    lost = sum(_count_lost(comparison, one, point) for one in (contestant, baseline))
     if quantity.only_completed and lost and outcome != "no verdict":
         outcome, text = "no verdict", f"no verdict: {lost:g} requests did not complete, and this counts completed ones"
     return Verdict(contestant.name, baseline.name, point, quantity, outcome, text)
 
 
-def _lost(comparison: Comparison, contestant: Contestant, point: Point) -> float:
+def _count_lost(comparison: Comparison, contestant: Contestant, point: Point) -> float:
     return sum(sum(comparison.values(contestant, point, key)) for key in ("failed", "rejected"))
 
 
 def judge(own: Spread, base: Spread, better: Better) -> tuple[Outcome, str]:
-    """What the rounds of one say next to those of another."""
+    """The outcome and its sentence, from the rounds of a contestant and those of the baseline."""
     rounds = min(len(own.values), len(base.values))
     if rounds < LEAST_ROUNDS:
         return "no verdict", f"no verdict: {rounds} of at least {LEAST_ROUNDS} rounds"
@@ -105,19 +116,19 @@ def judge(own: Spread, base: Spread, better: Better) -> tuple[Outcome, str]:
     higher = own.low > base.high
     outcome: Outcome = "better" if higher == (better == "higher") else "worse"
     nearest = (own.low, base.high) if higher else (own.high, base.low)
-    least = _change(*nearest)
-    return outcome, f"{outcome}: {_change(own.median, base.median)}, at least {least} (rounds do not overlap)"
+    least = _write_change(*nearest)
+    return outcome, f"{outcome}: {_write_change(own.median, base.median)}, at least {least} (rounds do not overlap)"
 
 
-def _change(value: float, base: float) -> str:
-    """In words, of two figures that differ."""
+def _write_change(value: float, base: float) -> str:
+    """The change from `base` to a value that differs from it, in words."""
     direction = "higher" if value > base else "lower"
     if base == 0 or value / base < 0:
         return f"{abs(value - base):.3g} {direction}"
     if value / base >= 2:
         return f"{value / base:.2g} times as high"
-    return f"{_percent(abs(value / base - 1) * 100)} {direction}"
+    return f"{_write_percent(abs(value / base - 1) * 100)} {direction}"
 
 
-def _percent(value: float) -> str:
+def _write_percent(value: float) -> str:
     return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"

@@ -1,6 +1,6 @@
 """Machines of the papers, from what their texts tell. Knows no trace and no strategy.
 
-Each speed is a bilinear serving-time model (serving_time.bilinear). The papers print few timings, so the fewest terms are
+Each speed is a bilinear serving-time model (bilinear.py). The papers print few timings, so the fewest terms are
 used: a prefill costs p1 a token and p4, an iteration d1 a cell and d4, and p4 = d4, since both read the weights once.
 p1 is arithmetic: 2 operations a parameter and token, at half of what the tensor cores can do. d1 and d4 are solved for.
 """

@@ -73,10 +73,11 @@ def run(args: argparse.Namespace) -> int:
 
     from loadgen.console import table_console
     from loadgen.experiments.baton.bench import run_bench, setting
-    from loadgen.experiments.baton.report import page, show
+    from loadgen.experiments.baton.report import make_page, show
     from loadgen.experiments.baton.results import table_json
     from loadgen.experiments.engine.job import BenchError
     from loadgen.experiments.engine.output import require_writable, write
+    from loadgen.html.plot import INSTALL, can_draw
     from models.catalog.catalog import CatalogError
     from models.network.loader import LoadError
     from models.text import TextError
@@ -84,12 +85,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         require_writable(args.save_result)
         require_writable(args.save_report)
+        if args.save_report and not can_draw():
+            return failed(f"--save-report needs {INSTALL}")
         subject, tables = run_bench(args)
         show(tables, table_console())
         about = setting(args, subject)
         result = {"setting": about, "tables": [table_json(table) for table in tables]}
         write(args.save_result, orjson.dumps(result))
-        write(args.save_report, page(tables, about).encode())
+        write(args.save_report, make_page(tables, about).encode())
     except (BenchError, CatalogError, LoadError, TextError) as error:
         return failed(str(error))
     return _verdict(sum(table.different_answers for table in tables), subject.dtype)

@@ -13,7 +13,7 @@ from loadgen.experiments.baton.paper import STRATEGIES
 from loadgen.experiments.engine.feed import Feed, Moment
 from loadgen.experiments.engine.job import Job, longest
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
-from loadgen.plots.chart import Point
+from loadgen.html.plot import Point
 from scheduler import strategy
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Batcher, Limits

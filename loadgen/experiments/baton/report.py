@@ -1,19 +1,17 @@
-"""The tables for a terminal, and the page with tables and plots. Knows the results, not how they came about."""
+"""The tables of the Baton paper as measured here, for a terminal and as a page with plots."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from html import escape
-from xml.etree import ElementTree
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich import table as rich_table
 from rich.console import Console
 
-from loadgen.experiments.baton.race import Curves
 from loadgen.experiments.baton.results import POINTS, Line, Table
-from loadgen.plots.chart import Chart, Point, stairs, thinned
-from loadgen.plots.chart import Line as Curve
-from loadgen.plots.svg import STYLE as CHART_STYLE
+from loadgen.html import table as html_table
+from loadgen.html.page import render_page
+from loadgen.html.plot import Plot, Point, Series, specify_lines, thin
 
 COLUMNS = (
     "batch",
@@ -27,17 +25,11 @@ COLUMNS = (
     "peak K and V, MiB",
     "same answers",
 )
-"""Throughput is next to Benchmark's. Invalid tokens and padding are shares of all that was computed of their kind."""
+"""Throughput is relative to Benchmark's. Invalid tokens and padding are shares of all tokens computed of their kind."""
 
 MIB = 2**20
 
-STYLE = (
-    ":root{color-scheme:light dark}body{font:14px system-ui,sans-serif;margin:2rem auto;max-width:1260px"
-    ";padding:0 1rem}"
-    "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .7rem;border-bottom:1px solid #8886;"
-    "text-align:right}td:nth-child(2),th:nth-child(2){text-align:left}"
-    ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(340px,1fr));gap:1rem;margin:1rem 0}"
-)
+TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
 def show(tables: Sequence[Table], console: Console) -> None:
@@ -46,54 +38,45 @@ def show(tables: Sequence[Table], console: Console) -> None:
         shown = rich_table.Table(*COLUMNS, title=table.title)
         for size, lines in table.lines.items():
             for line in lines:
-                shown.add_row(*_cells(size, line), end_section=line is lines[-1])
+                shown.add_row(*_write_cells(size, line), end_section=line is lines[-1])
         console.print(shown)
 
 
-def page(tables: Sequence[Table], setting: dict[str, object]) -> str:
-    """All as one HTML document that needs nothing else."""
-    body = "".join(part for number, table in enumerate(tables) for part in _section(f"table{number}", table))
+def make_page(tables: Sequence[Table], setting: Mapping[str, object]) -> str:
+    """All tables and plots as one HTML document that needs nothing else."""
     about = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in setting.items())
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Baton\'s tables</title>'
-        f"<style>{STYLE}{CHART_STYLE}</style></head>"
-        f"<body><h1>Baton's tables</h1><p>{escape(about)}</p>{body}</body></html>\n"
-    )
+    sections = [(_tabulate(table), make_plots(table)) for table in tables]
+    return render_page(TEMPLATE, title="Baton's tables", about=about, sections=sections)
 
 
-def charts(batch_size: int, lines: Sequence[Line]) -> list[Chart]:
-    """The paper's Figures 6, 7 and 8 for one batch size."""
-    suffix = f", batch of {batch_size}"
-    return [
-        _chart(f"Queries completed{suffix}", "queries", lines, lambda curves: stairs(curves.completed)),
-        _chart(f"Tokens generated{suffix}", "tokens", lines, lambda curves: curves.tokens),
-        _chart(f"K and V in the running batch{suffix}", "MiB", lines, lambda curves: _in_mib(curves.kv_bytes)),
-    ]
-
-
-def _chart(title: str, unit: str, lines: Sequence[Line], pick: Callable[[Curves], Sequence[Point]]) -> Chart:
-    curves = [Curve(line.method, thinned(pick(line.races[-1].curves), POINTS)) for line in lines]
-    return Chart(title, "seconds", unit, curves)
-
-
-def _in_mib(points: Sequence[Point]) -> list[Point]:
-    return [Point(point.x, point.y / MIB) for point in points]
-
-
-def _section(key: str, table: Table) -> Iterator[str]:
-    """`key` makes the ids in it unique."""
-    yield f"<h2>{escape(table.title)}</h2><table><tr>{''.join(f'<th>{escape(name)}</th>' for name in COLUMNS)}</tr>"
+def make_plots(table: Table) -> list[Plot]:
+    """The paper's Figures 6, 7 and 8 for each batch size."""
+    plots = []
     for size, lines in table.lines.items():
-        for line in lines:
-            yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(size, line))}</tr>"
-    yield "</table>"
-    for size, lines in table.lines.items():
-        keys = (f"{key}-{size}-{number}" for number in range(3))
-        drawn = (chart.element(one, heading=True) for one, chart in zip(keys, charts(size, lines), strict=True))
-        yield f'<div class="charts">{"".join(ElementTree.tostring(one, encoding="unicode") for one in drawn)}</div>'
+        curves = {line.method: line.races[-1].curves for line in lines}
+        completed = {method: own.completed for method, own in curves.items()}
+        tokens = {method: own.tokens for method, own in curves.items()}
+        held = {method: [Point(x, y / MIB) for x, y in own.kv_bytes] for method, own in curves.items()}
+        plots += [
+            _plot(f"Queries completed, batch of {size}", "queries", completed, steps=True),
+            _plot(f"Tokens generated, batch of {size}", "tokens", tokens),
+            _plot(f"K and V in the running batch, batch of {size}", "MiB", held),
+        ]
+    return plots
 
 
-def _cells(size: int, line: Line) -> tuple[str, ...]:
+def _plot(title: str, unit: str, curves: Mapping[str, Sequence[Point]], *, steps: bool = False) -> Plot:
+    series = [Series(method, thin(points, POINTS), look) for look, (method, points) in enumerate(curves.items())]
+    described = f"{unit} against seconds for {', '.join(curves)}."
+    return Plot(title, described, specify_lines(series, "seconds", unit, steps=steps))
+
+
+def _tabulate(table: Table) -> html_table.Table:
+    rows = tuple(_write_cells(size, line) for size, lines in table.lines.items() for line in lines)
+    return html_table.Table(table.title, COLUMNS, rows)
+
+
+def _write_cells(size: int, line: Line) -> tuple[str, ...]:
     last = line.races[-1]
     tally = last.tally
     return (

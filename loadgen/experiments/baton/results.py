@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from loadgen.experiments.baton.paper import BENCHMARK, TABLE_1, TABLE_2
 from loadgen.experiments.baton.race import Curves, Race
-from loadgen.plots.chart import Point, thinned
+from loadgen.html.plot import Point, thin
 
 POINTS = 400
 """Kept of each curve."""
@@ -127,4 +127,4 @@ def _curves_json(curves: Curves) -> dict[str, list[tuple[float, float]]]:
 
 
 def _pairs(points: Sequence[Point]) -> list[tuple[float, float]]:
-    return [(round(x, 6), y) for x, y in thinned(points, POINTS)]
+    return [(round(x, 6), y) for x, y in thin(points, POINTS)]

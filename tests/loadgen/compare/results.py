@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadgen.compare.document import Setting
 from loadgen.compare.plan import Contestant, Plan, Point
-from loadgen.compare.record import Comparison, Play
+from loadgen.compare.record import Comparison, Play, Setting
 
 SETTING = Setting(
     date="2026-01-02 03:04:05",

@@ -134,6 +134,19 @@ async def test_a_contestant_that_cannot_be_played_does_not_stop_the_others(tmp_p
     assert "gone was left out from round 1 on" in (tmp_path / "out" / "report.html").read_text()
 
 
+async def test_without_the_extra_there_is_no_page_and_the_start_says_so(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["vl_convert"] = None\n')
+    environ = {"PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))}
+    flags = ["--num-prompts", "1", "--num-warmups", "0", "--output", str(tmp_path / "out")]
+    async with scripted(*[NO_METRICS, MODELS, WHOLE, NO_METRICS] * 3) as good:
+        urls = f"gone=http://127.0.0.1:1,good={good.url}"
+        code, _, err = await compare("--urls", urls, *flags, environ=environ)
+    assert code == 1
+    assert err.startswith("no report.html, which needs pip install 'lengthwise[report]'")
+    assert err.rstrip().endswith(f"saved {tmp_path / 'out' / 'report.json'}")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.json", "logs"}
+
+
 def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "report.json").touch()
     strategies = ("--strategies", "vs,baton")

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.compare.document import Setting, document, flags_of
 from loadgen.compare.flags import add_flags
 from loadgen.compare.options import read_plan
-from loadgen.compare.page import page
-from loadgen.compare.record import Comparison
+from loadgen.compare.record import Comparison, Setting
+from loadgen.compare.report.document import collect_flags, make_document
+from loadgen.compare.report.page import make_page
 from loadgen.compare.secrets import hide, is_secret
 from tests.loadgen.compare.results import SETTING
 
@@ -54,10 +54,10 @@ def test_no_key_lands_in_a_report() -> None:
     parser = argparse.ArgumentParser()
     add_flags(parser)
     args = parser.parse_args(FLAGS)
-    flags = flags_of(args)
+    flags = collect_flags(args)
     setting: Setting = replace(SETTING, flags=flags)
     shown = Comparison(read_plan(args, environ={"OPENAI_API_KEY": SECRET}))
-    written = json.dumps(document(shown, setting)) + page(shown, setting)
+    written = json.dumps(make_document(shown, setting)) + make_page(shown, setting)
     assert SECRET not in written
     assert flags["extra_body"] == {
         "api_key": "(hidden)",

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from loadgen.compare.quantities import QUANTITIES
-from loadgen.compare.verdict import Spread, chance, judge, verdicts
+from loadgen.compare.verdict import Spread, chance, judge, judge_against
 from tests.loadgen.compare.results import POINTS, comparison
 
 BASE = Spread((10.0, 12.0, 11.0))
@@ -43,7 +43,7 @@ def test_fewer_than_three_rounds_allow_no_verdict() -> None:
 def test_latencies_of_those_that_completed_say_nothing_when_others_did_not() -> None:
     lossy = comparison({"vs": (9.0, 9.1, 9.2), "magnus": (1.0, 1.1, 1.2)}, POINTS[:1], {"rejected": 2})
     base, other = lossy.plan.contestants
-    found = {one.quantity.key: one for one in verdicts(lossy, base, [other])}
+    found = {one.quantity.key: one for one in judge_against(lossy, base, [other])}
     assert found["mean_jct_ms"].outcome == "no verdict"
     assert "12 requests did not complete" in found["mean_jct_ms"].text
     assert found["request_throughput"].outcome == "not shown"
@@ -52,10 +52,10 @@ def test_latencies_of_those_that_completed_say_nothing_when_others_did_not() -> 
 def test_runs_that_were_cut_short_do_not_count() -> None:
     whole = comparison({"vs": (9.0, 9.1, 9.2), "magnus": (1.0, 1.1, 1.2)}, POINTS[:1])
     base, other = whole.plan.contestants
-    assert "better" in {one.outcome for one in verdicts(whole, base, [other])}
+    assert "better" in {one.outcome for one in judge_against(whole, base, [other])}
     *rest, last = whole.plays
     cut = replace(whole, plays=(*rest, replace(last, figures={**last.figures, "interrupted": True})))
-    assert {one.outcome for one in verdicts(cut, base, [other])} == {"no verdict"}
+    assert {one.outcome for one in judge_against(cut, base, [other])} == {"no verdict"}
 
 
 def test_chance_is_what_counting_all_arrangements_gives() -> None:

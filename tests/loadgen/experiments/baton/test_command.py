@@ -41,6 +41,14 @@ def test_queries_longer_than_the_context_are_refused(tiny_folder: Path, capsys: 
     assert "ask for shorter ones" in capsys.readouterr().err
 
 
+def test_a_page_needs_what_draws_plots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("loadgen.html.plot.can_draw", lambda: False)
+    assert cli.main(["bench", "baton", "--save-report", str(tmp_path / "report.html")]) == 1
+    assert "--save-report needs pip install 'lengthwise[report]'" in capsys.readouterr().err
+
+
 def test_answers_may_differ_where_rounding_depends_on_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
     assert (_verdict(0, "bfloat16"), _verdict(2, "bfloat16"), _verdict(2, "float32")) == (0, 0, 1)
     captured = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What a reader must know before believing a comparison's figures."""
+"""Sentences that a reader must know before believing the figures of a comparison."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from loadgen.compare.record import Comparison
 from loadgen.compare.verdict import Verdict, chance
 
 MUCH_STOLEN = 0.02
-"""Share of the processors' time from which on a host's doing is worth a warning."""
+"""The share of the processors' time from which on a warning says that the host took it."""
 
 SERVER_FIGURES = "batch size, pad and invalid tokens, load imbalance, errors of predictions"
 
 
-def warnings(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
-    """What is wrong with this comparison, the gravest first."""
+def find_warnings(comparison: Comparison) -> Iterator[str]:
+    """The faults of this comparison, the gravest first."""
     if comparison.interrupted:
-        played, planned = len(comparison.plays), _planned(comparison)
+        played, planned = len(comparison.plays), _count_planned(comparison)
         yield f"It was interrupted: {played} of {planned} runs were begun, and one that was cut short does not count."
     for trouble in comparison.troubles:
         yield f"{trouble.contestant} was left out from round {trouble.round} on: {trouble.message}"
     for contestant in comparison.plan.contestants:
-        yield from _not_completed(comparison, contestant)
+        yield from _warn_of_lost_requests(comparison, contestant)
     for point in comparison.plan.points:
-        yield from _uneven_work(comparison, point)
-    yield from _client(comparison)
-    yield from _host(comparison)
-    if (count := _fewest(comparison)) is not None and count < 100:
+        yield from _warn_of_uneven_work(comparison, point)
+    yield from _warn_of_busy_client(comparison)
+    yield from _warn_of_busy_host(comparison)
+    if (count := _count_fewest_requests(comparison)) is not None and count < 100:
         yield f"Runs have as few as {count:g} completed requests, so the 99th percentile is the slowest of them."
 
 
-def remarks(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
-    """How to read it."""
-    rounds = _judged_rounds(comparison)
+def write_remarks(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
+    """How to read the report."""
+    rounds = _count_judged_rounds(comparison)
     decided = sum(one.outcome != "no verdict" for one in judged)
     yield (
         f"A difference counts as shown when all {rounds} rounds of one contestant lie beyond all rounds of the other. "
         f"Were two contestants equal, that would happen by chance in 1 of {1 / chance(rounds):.0f} comparisons; of the "
-        f"{decided} made here, about {_rounded(decided * chance(rounds))} would be apart by chance alone. "
+        f"{decided} made here, about {_round(decided * chance(rounds))} would be apart by chance alone. "
         "More rounds (--rounds) make that rarer."
     )
     yield warm_up(comparison.plan.num_warmups)
@@ -48,12 +48,12 @@ def remarks(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
         "not how much traces do. Another --seed is another trace."
     )
     if any(contestant.url for contestant in comparison.plan.contestants):
-        yield "Servers at URLs ran before and after, perhaps elsewhere: what is told of the machine is the client's."
+        yield "Servers at URLs ran before and after, perhaps elsewhere: the machine described here is the client's."
     if silent := [one.name for one in comparison.plan.contestants if _is_silent(comparison, one)]:
         yield f"{', '.join(silent)}: /metrics tells nothing of {SERVER_FIGURES}, so plots of these are left out."
 
 
-def _judged_rounds(comparison: Comparison) -> int:
+def _count_judged_rounds(comparison: Comparison) -> int:
     """The fewest rounds on which a verdict rests; as many as planned where there is none."""
     finished = [comparison.rounds_finished(one) for one in comparison.plan.contestants]
     return min((count for count in finished if count >= LEAST_ROUNDS), default=comparison.plan.rounds)
@@ -67,12 +67,12 @@ def warm_up(requests: int) -> str:
     return f"Each server was warmed up with {sent} before each of its turns, which the figures leave out."
 
 
-def _planned(comparison: Comparison) -> int:
+def _count_planned(comparison: Comparison) -> int:
     plan = comparison.plan
     return plan.rounds * len(plan.contestants) * len(plan.points)
 
 
-def _not_completed(comparison: Comparison, contestant: Contestant) -> Iterator[str]:
+def _warn_of_lost_requests(comparison: Comparison, contestant: Contestant) -> Iterator[str]:
     own = [play for play in comparison.plays if play.contestant == contestant.name and play.whole]
     failed, rejected = (sum(play.figure(key) or 0.0 for play in own) for key in ("failed", "rejected"))
     if failed or rejected:
@@ -80,8 +80,8 @@ def _not_completed(comparison: Comparison, contestant: Contestant) -> Iterator[s
         yield f"{contestant.name}: {failed:g} requests failed and {rejected:g} were rejected, such as: {first}"
 
 
-def _uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
-    """Latencies of answers that differ in length say little about schedulers."""
+def _warn_of_uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
+    """A warning where answers differ in length, since their latencies then say little about schedulers."""
     made = {
         contestant.name: max(tokens)
         for contestant in comparison.plan.contestants
@@ -93,7 +93,7 @@ def _uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
         yield f"At {point.label} contestants did not generate equally many tokens ({told}), so they did unequal work."
 
 
-def _client(comparison: Comparison) -> Iterator[str]:
+def _warn_of_busy_client(comparison: Comparison) -> Iterator[str]:
     slow = [play for play in comparison.plays if play.figures.get("client_warning")]
     if slow:
         yield (
@@ -102,7 +102,7 @@ def _client(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _host(comparison: Comparison) -> Iterator[str]:
+def _warn_of_busy_host(comparison: Comparison) -> Iterator[str]:
     shares = {
         contestant.name: [
             share for point in comparison.plan.points for share in comparison.values(contestant, point, "stolen_share")
@@ -115,11 +115,11 @@ def _host(comparison: Comparison) -> Iterator[str]:
         )
         yield (
             f"This is a virtual machine, and its host took CPU time from it while contestants ran ({told}): "
-            "differences of that size may be the host's doing."
+            "differences of that size may come from the host."
         )
 
 
-def _fewest(comparison: Comparison) -> float | None:
+def _count_fewest_requests(comparison: Comparison) -> float | None:
     counts = [play.figure("completed") or 0.0 for play in comparison.plays if play.whole]
     return min(counts, default=None)
 
@@ -129,5 +129,5 @@ def _is_silent(comparison: Comparison, contestant: Contestant) -> bool:
     return bool(own) and not any(key.startswith("server_") for play in own for key in play.figures)
 
 
-def _rounded(value: float) -> str:
+def _round(value: float) -> str:
     return f"{value:.1f}" if value < 10 and not math.isclose(value, round(value)) else f"{value:.0f}"

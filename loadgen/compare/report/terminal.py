@@ -1,4 +1,4 @@
-"""A comparison for the eye, on a terminal: one table per load, and what may be said of the differences."""
+"""A comparison on a terminal: a table for each load, and the verdicts against the baseline."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.compare.document import all_verdicts
-from loadgen.compare.notes import warm_up
 from loadgen.compare.plan import Point
 from loadgen.compare.quantities import Quantity, quantity
 from loadgen.compare.record import Comparison
-from loadgen.compare.verdict import spread
-from loadgen.plots.scale import number
+from loadgen.compare.report.notes import warm_up
+from loadgen.compare.verdict import Spread, judge_all, spread
+from loadgen.console import format_number
 
 SHOWN = ("request_throughput", "mean_jct_ms", "p99_jct_ms", "mean_ttft_ms")
 
 
-def summary(comparison: Comparison) -> RenderableType:
+def make_summary(comparison: Comparison) -> RenderableType:
     """The figures that matter most; the report has the others."""
     tables = (_table(comparison, point) for point in comparison.plan.points)
     return Group(*tables, Text(warm_up(comparison.plan.num_warmups)), *_verdicts(comparison))
@@ -30,13 +29,22 @@ def _table(comparison: Comparison, point: Point) -> Table:
     table = Table("", *(one.axis for one in quantities), title=f"{point.label}: median (lowest to highest)")
     for contestant in comparison.plan.contestants:
         found = [spread(comparison, contestant, point, one) for one in quantities]
-        cells = [f"{number(one.median)} ({number(one.low)} to {number(one.high)})" if one else "-" for one in found]
+        cells = [
+            f"{format_number(one.median)} ({format_number(one.low)} to {format_number(one.high)})" if one else "-"
+            for one in found
+        ]
         table.add_row(Text(contestant.name), *cells)
     return table
 
 
+def _show_spread(one: Spread | None) -> str:
+    if one is None:
+        return "-"
+    return f"{format_number(one.median)} ({format_number(one.low)} to {format_number(one.high)})"
+
+
 def _verdicts(comparison: Comparison) -> Iterator[Text]:
     shown: list[Quantity] = [quantity(key) for key in SHOWN]
-    for one in all_verdicts(comparison):
+    for one in judge_all(comparison):
         if one.baseline == comparison.plan.baseline and one.quantity in shown:
             yield Text(f"{one.contestant} against {one.baseline}, {one.point.label}, {one.quantity.short}: {one.text}")

@@ -1,37 +1,24 @@
-"""A comparison as one JSON document: where it ran, every flag, every figure of every round, and the verdicts."""
+"""report.json: where a comparison ran, every flag, every figure of every round, and the verdicts."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import join
 
 from loadgen.compare.plan import Contestant, Point
 from loadgen.compare.quantities import QUANTITIES
-from loadgen.compare.record import Comparison, Play
+from loadgen.compare.record import Comparison, Play, Setting
 from loadgen.compare.secrets import HIDDEN, hide, hide_all
-from loadgen.compare.verdict import Verdict, spread, verdicts
+from loadgen.compare.verdict import Verdict, judge_all, spread
 
 SECRET_FLAGS = frozenset({"api_key", "header"})
 NOT_FLAGS = frozenset({"run"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Where and how it ran."""
-
-    date: str
-    machine: Mapping[str, str]
-    versions: Mapping[str, str]
-    flags: Mapping[str, object]
-    environment: Mapping[str, str]
-
-
-def flags_of(args: argparse.Namespace) -> dict[str, object]:
-    """Every flag with its value, given or not; keys stay out."""
+def collect_flags(args: argparse.Namespace) -> dict[str, object]:
+    """Every flag with its value, whether given or not; keys stay out."""
     return {
         name: HIDDEN if name in SECRET_FLAGS and value else _plain(hide_all(value))
         for name, value in sorted(vars(args).items())
@@ -39,19 +26,8 @@ def flags_of(args: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def all_verdicts(comparison: Comparison) -> list[Verdict]:
-    """Of every pair of contestants once: those with the baseline first."""
-    plan = comparison.plan
-    (base,) = (one for one in plan.contestants if one.name == plan.baseline)
-    others = [one for one in plan.contestants if one is not base]
-    found = verdicts(comparison, base, others)
-    for place, one in enumerate(others):
-        found += verdicts(comparison, one, others[place + 1 :])
-    return found
-
-
-def document(comparison: Comparison, setting: Setting) -> dict[str, object]:
-    """What report.json holds."""
+def make_document(comparison: Comparison, setting: Setting) -> dict[str, object]:
+    """The content of report.json."""
     plan = comparison.plan
     return {
         "date": setting.date,
@@ -65,27 +41,27 @@ def document(comparison: Comparison, setting: Setting) -> dict[str, object]:
         "num_warmups": plan.num_warmups,
         "interrupted": comparison.interrupted,
         "baseline": plan.baseline,
-        "contestants": [_contestant(comparison, one) for one in plan.contestants],
+        "contestants": [_contestant_json(comparison, one) for one in plan.contestants],
         "troubles": [
             {"contestant": one.contestant, "round": one.round, "message": one.message} for one in comparison.troubles
         ],
-        "summary": _summary(comparison),
-        "verdicts": [_verdict(one) for one in all_verdicts(comparison)],
-        "plays": [_play(play) for play in comparison.plays],
+        "summary": _summary_json(comparison),
+        "verdicts": [_verdict_json(one) for one in judge_all(comparison)],
+        "plays": [_play_json(play) for play in comparison.plays],
     }
 
 
-def _contestant(comparison: Comparison, one: Contestant) -> dict[str, object]:
+def _contestant_json(comparison: Comparison, one: Contestant) -> dict[str, object]:
     command = hide(join(comparison.plan.command(one))) if one.strategy else None
     url = None if one.url is None else hide(one.url)
     return {"name": one.name, "strategy": one.strategy, "url": url, "command": command}
 
 
-def _summary(comparison: Comparison) -> list[dict[str, object]]:
+def _summary_json(comparison: Comparison) -> list[dict[str, object]]:
     return [
         {
             "contestant": contestant.name,
-            **_load(point),
+            **_load_json(point),
             "quantity": quantity.key,
             "unit": quantity.unit,
             "median": found.median,
@@ -100,16 +76,16 @@ def _summary(comparison: Comparison) -> list[dict[str, object]]:
     ]
 
 
-def _verdict(one: Verdict) -> dict[str, object]:
-    named = {"contestant": one.contestant, "baseline": one.baseline, **_load(one.point)}
+def _verdict_json(one: Verdict) -> dict[str, object]:
+    named = {"contestant": one.contestant, "baseline": one.baseline, **_load_json(one.point)}
     return {**named, "quantity": one.quantity.key, "outcome": one.outcome, "text": one.text}
 
 
-def _play(play: Play) -> dict[str, object]:
+def _play_json(play: Play) -> dict[str, object]:
     return {
         "contestant": play.contestant,
         "round": play.round,
-        **_load(play.point),
+        **_load_json(play.point),
         **play.figures,
         "errors": play.errors,
         "jcts_s": play.latencies,
@@ -117,12 +93,12 @@ def _play(play: Play) -> dict[str, object]:
     }
 
 
-def _load(point: Point) -> dict[str, object]:
+def _load_json(point: Point) -> dict[str, object]:
     return {"request_rate": _plain(point.rate), "burstiness": _plain(point.burstiness)}
 
 
 def _plain(value: object) -> object:
-    """As JSON has it, which knows neither infinity nor paths."""
+    """A value as JSON can hold it, which knows neither infinity nor paths."""
     if isinstance(value, float) and math.isinf(value):
         return "inf"
     if isinstance(value, Path):

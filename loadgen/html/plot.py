@@ -1,0 +1,216 @@
+"""Plots as static SVG, drawn by Vega-Lite. Colours are variables of the page's style sheet, for light and for dark."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import NamedTuple, TypeAlias
+
+from markupsafe import Markup
+
+from loadgen.console import format_number
+from loadgen.html.table import Table
+
+Spec: TypeAlias = dict[str, object]
+"""A Vega-Lite specification, or a part of one."""
+
+INSTALL = "pip install 'lengthwise[report]'"
+"""Installs what draws the plots."""
+
+WIDTH, HEIGHT, BAR_HEIGHT = 420, 290, 38
+COLOURS = 6
+SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross")
+DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
+WHISKER_SHIFT = 5.0
+"""Pixels between the whiskers of two series at the same x, which would hide each other."""
+
+CONFIG: Spec = {
+    "aria": False,
+    "background": None,
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        **{"labelColor": "var(--faint)", "titleColor": "var(--ink)", "gridColor": "var(--edge)"},
+        **{"domainColor": "var(--faint)", "tickColor": "var(--faint)", "labelFontSize": 11, "labelFlush": False},
+        **{"titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 9, "tickCount": 5, "labelSeparation": 14},
+    },
+    "legend": {
+        **{"orient": "bottom", "columnPadding": 24},
+        **{"labelColor": "var(--ink)", "labelFontSize": 12, "labelLimit": 360},
+    },
+    "errorbar": {"ticks": {"opacity": 1}},
+    "point": {"filled": True, "opacity": 1, "size": 45},
+    "text": {"color": "var(--ink)", "fontSize": 12},
+}
+
+
+class Point(NamedTuple):
+    """A point of a plot, in units of its axes."""
+
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The points of one name, in order of x."""
+
+    name: str
+    points: Sequence[Point]
+    look: int
+    """Selects the colour, shape and dash, which are the same in every plot of a page."""
+    ranges: Sequence[tuple[float, float]] = ()
+    """The lowest and highest y of each point, drawn as whiskers; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The figure of one name, and the range in which it lies."""
+
+    name: str
+    look: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot, the sentence that stands for it where it is not seen, and its figures as a table."""
+
+    title: str
+    description: str
+    spec: Mapping[str, object]
+    table: Table | None = None
+
+    def draw(self) -> Markup:
+        """The plot as an `<svg>` element for a page."""
+        import vl_convert  # of the extra [report]
+
+        begin, _, rest = vl_convert.vegalite_to_svg({**self.spec, "config": CONFIG}).partition(">")
+        begin = re.sub(r' xmlns(:\w+)?="[^"]*"', "", begin)  # which HTML has no need of
+        opening = Markup('{} role="img" aria-label="{}"><desc>{}</desc>')
+        return opening.format(Markup(begin), self.title, self.description) + Markup(rest)
+
+
+def can_draw() -> bool:
+    """Whether the package that draws plots is installed."""
+    return find_spec("vl_convert") is not None
+
+
+def specify_lines(
+    series: Sequence[Series], x_label: str, y_label: str, *, log_x: bool = False, steps: bool = False
+) -> Spec:
+    """Lines over common axes: with marks and whiskers where series have ranges; a step stays level to the next x."""
+    marked = any(one.ranges for one in series)
+    line = {"type": "line", "interpolate": "step-after" if steps else "linear", "clip": False}
+    layers = []
+    for place, one in enumerate(series):
+        shift = (place - (len(series) - 1) / 2) * min(WHISKER_SHIFT, 20 / len(series)) if marked else 0.0
+        parts: list[Spec] = [{"mark": {**line, "xOffset": shift}}]
+        if marked:
+            whisker = {"type": "errorbar", "rule": {"xOffset": shift}, "ticks": {"xOffset": shift, "size": 6}}
+            low_and_high = {"y": {"field": "low", "type": "quantitative", "title": y_label}, "y2": {"field": "high"}}
+            parts.append({"mark": whisker, "encoding": low_and_high})
+            parts.append({"mark": {"type": "point", "xOffset": shift}, "encoding": {"shape": _shapes(series)}})
+        layers.append({"data": {"values": _rows(one)}, "layer": parts})
+    x: Spec = {"field": "x", "type": "quantitative", "title": x_label, "scale": {"zero": True}}
+    if log_x:
+        ticks = sorted({point.x for one in series for point in one.points})
+        x |= {"scale": {"type": "log", "nice": False, "padding": 14}, "axis": {"values": ticks, "format": "~r"}}
+    encoding: Spec = {"x": x, "y": _height(y_label), "color": _colours(series)}
+    if not marked:
+        encoding["strokeDash"] = _scale(series, [DASHES[one.look % len(DASHES)] for one in series])
+    return {**_frame(HEIGHT), "encoding": encoding, "layer": layers}
+
+
+def specify_points(series: Sequence[Series], x_label: str, y_label: str) -> Spec:
+    """A mark for every point."""
+    x = {"field": "x", "type": "quantitative", "title": x_label}
+    encoding = {"x": x, "y": _height(y_label), "color": _colours(series), "shape": _shapes(series)}
+    rows = [row for one in series for row in _rows(one)]
+    mark = {"type": "point", "fillOpacity": 0.7}
+    return {**_frame(HEIGHT), "data": {"values": rows}, "mark": mark, "encoding": encoding}
+
+
+def specify_bars(bars: Sequence[Bar], label: str) -> Spec:
+    """A bar for every name, with whiskers and its figure; `label` says what the axis counts."""
+    rows = [
+        {"name": bar.name, "value": bar.value, "low": bar.low, "high": bar.high, "end": max(bar.value, bar.high)}
+        | {"figure": format_number(bar.value)}
+        for bar in bars
+    ]
+    x = {"type": "quantitative", "title": label}
+    colour = {**_colours(bars), "legend": None}
+    return {
+        **_frame(BAR_HEIGHT * len(bars) + 56),
+        "padding": {"left": 5, "top": 5, "bottom": 5, "right": 52},  # room for the figure of the longest bar
+        "data": {"values": rows},
+        "encoding": {"y": {"field": "name", "type": "nominal", "sort": None, "axis": None}},
+        "layer": [
+            {
+                "mark": {"type": "text", "align": "left", "dx": 2, "dy": -10},
+                "encoding": {"x": {"value": 0}, "text": {"field": "name"}},
+            },
+            {
+                "mark": {"type": "bar", "fillOpacity": 0.4, "height": 13, "yOffset": 7},
+                "encoding": {"x": {**x, "field": "value"}, "color": colour},
+            },
+            {
+                "mark": {"type": "errorbar", "rule": {"yOffset": 7}, "ticks": {"yOffset": 7, "size": 9}},
+                "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colour},
+            },
+            {
+                "mark": {"type": "text", "align": "left", "dx": 7, "dy": 7},
+                "encoding": {"x": {**x, "field": "end"}, "text": {"field": "figure"}},
+            },
+        ],
+    }
+
+
+def thin(points: Sequence[Point], most: int) -> list[Point]:
+    """At most about `most` points that draw the same line: of each stretch its first, lowest, highest and last."""
+    if len(points) <= most:
+        return list(points)
+    size = math.ceil(4 * len(points) / most)
+    kept: list[Point] = []
+    for begin in range(0, len(points), size):
+        stretch = range(begin, min(begin + size, len(points)))
+        lowest = min(stretch, key=lambda place: points[place].y)
+        highest = max(stretch, key=lambda place: points[place].y)
+        kept += [points[place] for place in sorted({stretch[0], lowest, highest, stretch[-1]})]
+    return kept
+
+
+def _frame(height: int) -> Spec:
+    return {"width": WIDTH, "height": height, "autosize": {"type": "fit", "contains": "padding"}}
+
+
+def _rows(series: Series) -> list[Spec]:
+    rows: list[Spec] = [{"name": series.name, "x": point.x, "y": point.y} for point in series.points]
+    for row, (low, high) in zip(rows, series.ranges, strict=bool(series.ranges)):
+        row |= {"low": low, "high": high}
+    return rows
+
+
+def _height(label: str) -> Spec:
+    return {"field": "y", "type": "quantitative", "title": label, "scale": {"zero": True}}
+
+
+def _colours(named: Sequence[Series | Bar]) -> Spec:
+    return _scale(named, [f"var(--c{one.look % COLOURS})" for one in named])
+
+
+def _shapes(series: Sequence[Series]) -> Spec:
+    # Beyond six names, colours come again with other shapes.
+    return _scale(series, [SHAPES[(one.look + one.look // COLOURS) % len(SHAPES)] for one in series])
+
+
+def _scale(named: Sequence[Series | Bar], looks: Sequence[object]) -> Spec:
+    """A look for each name, and a legend with as many columns as fit."""
+    columns = max(1, WIDTH // (42 + 7 * max((len(one.name) for one in named), default=0)))
+    scale = {"domain": [one.name for one in named], "range": looks}
+    return {"field": "name", "type": "nominal", "scale": scale, "legend": {"columns": columns, "title": None}}
