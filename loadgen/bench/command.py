@@ -1,4 +1,4 @@
-"""`lengthwise bench`: load on a running server, and what comes of it.
+"""The command `lengthwise bench`, which measures a running server under load.
 
 Benchmarks of other things may stand beside it as commands of their own below it; without one, a server is measured.
 """

@@ -1,4 +1,4 @@
-"""From the outcomes of a run to its figures, named as `vllm bench serve` names them. Knows no table and no file.
+"""The figures of a run, computed from its outcomes and named as `vllm bench serve` names them. Knows no file.
 
 Throughput and latencies count completed requests; failed, rejected and cancelled ones are counted apart.
 """
@@ -20,7 +20,7 @@ NO_GOALS: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a run comes to. Throughputs are per second of its duration, distributions in seconds."""
+    """The figures of a run. Throughputs are per second of its duration, distributions in seconds."""
 
     duration: float
     completed: int
@@ -37,11 +37,11 @@ class Figures:
     output_throughput: float
     total_token_throughput: float
     max_output_tokens_per_s: float
-    """In the best second, counted in whole seconds from the first request."""
+    """The tokens of the best second, counted in whole seconds from the first request."""
     max_concurrent_requests: int
     jain_fairness_index: float | None
     distributions: Mapping[str, Distribution | None]
-    """By metric; None where there was nothing to measure."""
+    """The distribution of each metric; None where there was nothing to measure."""
 
 
 def measure(
@@ -65,24 +65,26 @@ def measure(
         uncounted=sum(not outcome.counted for outcome in completed),
         total_input_tokens=read,
         total_output_tokens=made,
-        request_throughput=_rate(len(completed), duration),
-        request_goodput=_rate(sum(meets(one, goals) for one in completed), duration) if goals else None,
-        output_throughput=_rate(made, duration),
-        total_token_throughput=_rate(read + made, duration),
-        max_output_tokens_per_s=_peak_tokens(completed),
-        max_concurrent_requests=_peak_requests(outcomes),
-        jain_fairness_index=fairness(completed),
-        distributions={name: _distribution(name, completed, percentiles) for name in metrics},
+        request_throughput=_divide(len(completed), duration),
+        request_goodput=_divide(sum(meets(one, goals) for one in completed), duration) if goals else None,
+        output_throughput=_divide(made, duration),
+        total_token_throughput=_divide(read + made, duration),
+        max_output_tokens_per_s=_find_peak_tokens(completed),
+        max_concurrent_requests=_find_peak_requests(outcomes),
+        jain_fairness_index=compute_fairness(completed),
+        distributions={name: _summarize_metric(name, completed, percentiles) for name in metrics},
     )
 
 
 def meets(outcome: Outcome, goals: Mapping[str, float]) -> bool:
-    """Whether a completed request kept within every goal; what is not defined for it, such as the TPOT of a single
-    token, does no harm."""
+    """Whether a completed request kept within every goal.
+
+    A metric that is not defined for it, such as the TPOT of a single token, does not count against it.
+    """
     return all(sample <= bound for name, bound in goals.items() for sample in METRICS[name].samples(outcome))
 
 
-def fairness(completed: Sequence[Outcome]) -> float | None:
+def compute_fairness(completed: Sequence[Outcome]) -> float | None:
     """Jain's index of how evenly requests were served: 1 when all got the same speed, 1/n when one got everything.
 
     The share of a request is its output tokens per second of its job completion time. None when nothing was served.
@@ -93,17 +95,17 @@ def fairness(completed: Sequence[Outcome]) -> float | None:
     return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else None
 
 
-def _distribution(name: str, completed: Sequence[Outcome], percentiles: Sequence[float]) -> Distribution | None:
+def _summarize_metric(name: str, completed: Sequence[Outcome], percentiles: Sequence[float]) -> Distribution | None:
     samples = METRICS[name].samples
     return summarize([sample for outcome in completed for sample in samples(outcome)], percentiles)
 
 
-def _rate(amount: float, duration: float) -> float:
+def _divide(amount: float, duration: float) -> float:
     return amount / duration if duration > 0 else 0.0
 
 
-def _peak_tokens(completed: Sequence[Outcome]) -> float:
-    """Tokens of the best second; the tokens of a request are spread evenly over its chunks."""
+def _find_peak_tokens(completed: Sequence[Outcome]) -> float:
+    """The tokens of the best second; the tokens of a request are spread evenly over its chunks."""
     begin = min((outcome.sent for outcome in completed), default=0.0)
     seconds: Counter[int] = Counter()
     tokens: dict[int, float] = {}
@@ -116,7 +118,7 @@ def _peak_tokens(completed: Sequence[Outcome]) -> float:
     return max(tokens.values(), default=0.0)
 
 
-def _peak_requests(outcomes: Sequence[Outcome]) -> int:
+def _find_peak_requests(outcomes: Sequence[Outcome]) -> int:
     """The most requests that were under way at one moment; one that ends then makes room before another begins."""
     changes = sorted([(one.sent, 1) for one in outcomes] + [(one.end, -1) for one in outcomes])
     running = peak = 0

@@ -1,4 +1,4 @@
-"""The quantities that can be measured of a completed request, each with its definition. Knows no statistics.
+"""The metrics of a completed request, each with its definition. Knows no statistics.
 
 Peers define TPOT differently (some include the first token): here, as in `vllm bench serve`, it excludes it.
 """
@@ -14,12 +14,12 @@ from typing import TypeAlias
 from loadgen.client.outcome import Outcome
 
 Samples: TypeAlias = Callable[[Outcome], Sequence[float]]
-"""A completed request -> its samples in seconds: none where the quantity is not defined for it."""
+"""From a completed request to its samples in seconds: none where the metric is not defined for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A quantity, how it is called, and the unit it is told in."""
+    """A metric, its names, and the unit in which it is shown."""
 
     name: str
     title: str
@@ -29,7 +29,7 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """How many of its unit a second is."""
+        """The number of its units in a second."""
         return {"ms": 1000.0, "s": 1.0}[self.unit]
 
 
@@ -66,17 +66,17 @@ def normalized_latency(outcome: Outcome) -> Sequence[float]:
 
 
 def scheduled_ttft(outcome: Outcome) -> Sequence[float]:
-    """From when the request was due to the first chunk with output."""
+    """Time from when the request was due to the first chunk with output."""
     return [outcome.token_times[0] - outcome.scheduled] if outcome.token_times else []
 
 
 def client_queue_time(outcome: Outcome) -> Sequence[float]:
-    """How long the client held the request back, because of --max-concurrency or because it was busy."""
+    """Seconds for which the client held the request back, because of --max-concurrency or because it was busy."""
     return [outcome.sent - outcome.scheduled]
 
 
 def queue_time(outcome: Outcome) -> Sequence[float]:
-    """How long the request waited in the server, where the server tells."""
+    """Seconds for which the request waited in the server, where the server tells."""
     return [] if outcome.queue_time is None else [outcome.queue_time]
 
 
@@ -98,7 +98,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         )
     }
 )
-"""By the name that flags and result files use."""
+"""The metrics, by the names that flags and result files use."""
 
 DEFAULT_METRICS = ("ttft", "tpot", "itl", "e2el", "jct", "normalized_latency")
 GOODPUT_METRICS = ("ttft", "tpot", "e2el", "jct")

@@ -1,4 +1,4 @@
-"""From the flags of `lengthwise bench` to a table on the screen and a JSON file."""
+"""Carries out `lengthwise bench`: from its flags to a table on the screen and a JSON file."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def run_bench(args: argparse.Namespace) -> int:
     """Run, print and save; returns the exit code. Raises BenchError."""
     try:
         what = options(args, ignore_eos=workload.ignores_eos(args))
-        if saves(args):
-            result.prepare(folder(args))
+        if _saves(args):
+            result.prepare(_find_folder(args))
         prompts = workload.load(args)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             done = runner.run(bench(what, prompts, RunProgress))
         _print(done, what)
-        if saves(args):
+        if _saves(args):
             _save(args, done, what)
     except (WorkloadError, FlagError, ScheduleError, RequestFormError, ServerError, ResultError) as error:
         raise BenchError(str(error)) from error
@@ -51,39 +51,40 @@ def run_bench(args: argparse.Namespace) -> int:
 def _print(done: Benchmark, what: BenchOptions) -> None:
     rate = what.arrivals.rate if what.arrivals and what.arrivals.ramp is None else math.inf
     shown = None if math.isinf(rate) else rate
-    Console().print(report.table(done.figures, done.run.client, what.max_concurrency, shown, what.num_warmups))
+    Console().print(report.make_table(done.figures, done.run.client, what.max_concurrency, shown, what.num_warmups))
     errors = Console(stderr=True)
     if done.run.interrupted:
         ended, planned = len(done.run.outcomes), done.run.planned
-        report.show(errors, [f"interrupted: these are the {ended} of {planned} requests that had ended"], "yellow")
-    report.show(errors, report.error_lines(done.run.outcomes), "red")
-    warnings = report.warnings(done.figures, done.run.client)
-    report.show(errors, (f"warning: {warning}" for warning in warnings), "yellow")
+        line = f"interrupted: these are the {ended} of {planned} requests that had ended"
+        report.print_lines(errors, [line], "yellow")
+    report.print_lines(errors, report.list_errors(done.run.outcomes), "red")
+    warnings = report.find_warnings(done.figures, done.run.client)
+    report.print_lines(errors, (f"warning: {warning}" for warning in warnings), "yellow")
 
 
-def saves(args: argparse.Namespace) -> bool:
-    """Whether there will be a file: also when only its place or name is given."""
+def _saves(args: argparse.Namespace) -> bool:
+    """Whether the result is written to a file: also when only the folder or the name of one is given."""
     return bool(args.save_result or args.save_detailed or args.result_dir or args.result_filename)
 
 
-def folder(args: argparse.Namespace) -> Path:
+def _find_folder(args: argparse.Namespace) -> Path:
     return Path(args.result_dir or ".")
 
 
 def _save(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> None:
     date = datetime.now().strftime("%Y%m%d-%H%M%S")
-    document = {"date": date, "label": args.label, **_setting(args, done, what)}
+    document = {"date": date, "label": args.label, **_list_setting(args, done, what)}
     document |= dict(args.metadata) | result.run_json(done.run) | result.figures_json(done.figures)
     document |= result.client_json(done.run.client)
     if args.save_detailed:
         document |= result.details_json(done.run.outcomes)
-    path = folder(args) / (args.result_filename or _filename(args, done.model, date))
+    path = _find_folder(args) / (args.result_filename or _name_file(args, done.model, date))
     result.save(path, document)
-    report.show(Console(stderr=True), [f"saved {path}"], "")
+    report.print_lines(Console(stderr=True), [f"saved {path}"], "")
 
 
-def _setting(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> dict[str, object]:
-    """What was asked for, under the names of the flags. Headers stay out: they may hold keys."""
+def _list_setting(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> dict[str, object]:
+    """The settings of the run, under the names of the flags. Headers stay out: they may hold keys."""
     return {
         "endpoint_type": "openai",
         "backend": "openai",
@@ -92,7 +93,7 @@ def _setting(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> d
         "dataset_name": " ".join(args.mix) if args.mix else args.dataset_name or "builtin",
         "seed": what.seed,
         "num_warmups": what.num_warmups,
-        "request_rate": _rate(args),
+        "request_rate": _write_rate(args),
         "burstiness": args.burstiness,
         "max_concurrency": what.max_concurrency,
         "ramp_up_strategy": args.ramp_up_strategy,
@@ -105,14 +106,14 @@ def _setting(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> d
     }
 
 
-def _rate(args: argparse.Namespace) -> float | str | None:
-    """As the flag has it; JSON has no infinity, so that is a word."""
+def _write_rate(args: argparse.Namespace) -> float | str | None:
+    """The request rate as its flag has it: infinity is a word, since JSON has none."""
     return "inf" if args.request_rate == math.inf else args.request_rate
 
 
-def _filename(args: argparse.Namespace, model: str, date: str) -> str:
-    """label-rate-model-date.json, as `vllm bench serve` names its files."""
-    rate = f"{_rate(args) or 'inf'}qps"
+def _name_file(args: argparse.Namespace, model: str, date: str) -> str:
+    """The name of the result file, as `vllm bench serve` forms it: label-rate-model-date.json."""
+    rate = f"{_write_rate(args) or 'inf'}qps"
     if args.ramp_up_strategy:
         rate = f"ramp-up-{args.ramp_up_strategy}-{args.ramp_up_start_rps:g}qps-{args.ramp_up_end_rps:g}qps"
     concurrency = f"-concurrency{args.max_concurrency}" if args.max_concurrency else ""

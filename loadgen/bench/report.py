@@ -1,4 +1,4 @@
-"""The result of a run for the eye, line by line as `vllm bench serve` prints it."""
+"""The result of a run on a terminal, line by line as `vllm bench serve` prints it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from rich.table import Table
 
 from loadgen.bench.measures import Figures
 from loadgen.bench.metrics import METRICS
-from loadgen.bench.result import percentile_name
+from loadgen.bench.result import name_percentile
 from loadgen.client.lag import ClientLoad
 from loadgen.client.outcome import Outcome
 
 MAX_ERRORS = 10
 
 
-def table(figures: Figures, client: ClientLoad, max_concurrency: int | None, rate: float | None, warmups: int) -> Table:
-    """Two columns: what, how much. `rate` is None when arrivals have no one rate."""
+def make_table(
+    figures: Figures, client: ClientLoad, max_concurrency: int | None, rate: float | None, warmups: int
+) -> Table:
+    """A table of names and values. `rate` is None when arrivals have no single rate."""
     result = Table("", "", title="Serving Benchmark Result", show_header=False, title_style="bold")
     result.columns[1].justify = "right"
-    for line in _counts(figures, max_concurrency, rate, warmups):
+    for line in _list_counts(figures, max_concurrency, rate, warmups):
         result.add_row(*line)
     for name in figures.distributions:
         result.add_section()
         result.add_row(f"[bold]{METRICS[name].title}[/]", "")
-        for line in _metric(name, figures):
+        for line in _list_metric(name, figures):
             result.add_row(*line)
     result.add_section()
     result.add_row("[bold]Load Generator[/]", "")
@@ -36,7 +38,7 @@ def table(figures: Figures, client: ClientLoad, max_concurrency: int | None, rat
     return result
 
 
-def _counts(
+def _list_counts(
     figures: Figures, max_concurrency: int | None, rate: float | None, warmups: int
 ) -> Iterator[tuple[str, str]]:
     yield "Successful requests:", str(figures.completed)
@@ -62,20 +64,20 @@ def _counts(
     yield "Jain fairness index:", "-" if fairness is None else f"{fairness:.3f}"
 
 
-def _metric(name: str, figures: Figures) -> Iterator[tuple[str, str]]:
+def _list_metric(name: str, figures: Figures) -> Iterator[tuple[str, str]]:
     metric, spread = METRICS[name], figures.distributions[name]
     if spread is None:
         yield f"{metric.short} ({metric.unit}):", "-"
         return
     digits = 2 if metric.unit == "ms" else 4
     values = {"Mean": spread.mean, "Median": spread.median}
-    values |= {percentile_name(percentile).upper(): value for percentile, value in spread.percentiles.items()}
+    values |= {name_percentile(percentile).upper(): value for percentile, value in spread.percentiles.items()}
     for figure, value in values.items():
         yield f"{figure} {metric.short} ({metric.unit}):", f"{value * metric.scale:.{digits}f}"
 
 
-def warnings(figures: Figures, client: ClientLoad) -> Iterable[str]:
-    """What a reader must know before believing the figures."""
+def find_warnings(figures: Figures, client: ClientLoad) -> Iterable[str]:
+    """Warnings that a reader must know before believing the figures."""
     if client.warning:
         yield client.warning
     if figures.uncounted:
@@ -85,14 +87,14 @@ def warnings(figures: Figures, client: ClientLoad) -> Iterable[str]:
         )
 
 
-def error_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """What went wrong, the most frequent first, each with its count."""
+def list_errors(outcomes: Sequence[Outcome]) -> list[str]:
+    """The errors of a run, the most frequent first, each with its count."""
     said = Counter(f"{one.failure.kind}: {one.failure.message}" for one in outcomes if one.failure is not None)
     lines = [f"{count} x {message}" for message, count in said.most_common(MAX_ERRORS)]
     return [*lines, f"and {len(said) - MAX_ERRORS} other errors"] if len(said) > MAX_ERRORS else lines
 
 
-def show(console: Console, lines: Iterable[str], style: str) -> None:
-    """Plain lines, in which brackets are only brackets."""
+def print_lines(console: Console, lines: Iterable[str], style: str) -> None:
+    """Print lines as they are: brackets in them are no markup."""
     for line in lines:
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The result of a run as `vllm bench serve` writes it: one JSON object with the same keys, and some of our own."""
+"""The result of a run as a JSON object: the keys of `vllm bench serve`, and some of our own."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def _metric(name: str, figures: Figures) -> Json:
     if spread is None:
         return {f"{figure}_{name}_{metric.unit}": None for figure in ("mean", "median", "std")}
     values = {"mean": spread.mean, "median": spread.median, "std": spread.std}
-    values |= {percentile_name(percentile): value for percentile, value in spread.percentiles.items()}
+    values |= {name_percentile(percentile): value for percentile, value in spread.percentiles.items()}
     return {f"{figure}_{name}_{metric.unit}": value * metric.scale for figure, value in values.items()}
 
 
-def percentile_name(percentile: float) -> str:
-    """p99, p99.9"""
+def name_percentile(percentile: float) -> str:
+    """The name of a percentile in keys, such as p99 or p99.9."""
     return f"p{percentile:g}"
 
 
 def client_json(load: ClientLoad) -> Json:
-    """What the run cost the load generator itself."""
+    """The load on the load generator itself during the run."""
     return {
         "client_cpu_percent": load.cpu * 100,
         "client_loop_lag_mean_ms": load.mean_lag * 1000,
@@ -55,7 +55,7 @@ def client_json(load: ClientLoad) -> Json:
 
 
 def run_json(run: Run) -> Json:
-    """How far the run came."""
+    """How many requests were planned and did not end, and whether the run was interrupted."""
     unfinished = run.planned - len(run.outcomes)
     return {"num_prompts": run.planned, "interrupted": run.interrupted, "unfinished": unfinished}
 

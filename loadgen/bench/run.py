@@ -20,19 +20,19 @@ from loadgen.load.load import Observer, Run, play
 from loadgen.load.schedule import NO_CANCELLATIONS, Cancellations, schedule
 
 Watch: TypeAlias = Callable[[str, int], AbstractContextManager[Observer]]
-"""A title and a number of requests -> what is told how they go on."""
+"""From a title and a number of requests to the observer of these requests."""
 
 SPARE_FILES = 64
-"""Open files that a process needs besides its connections."""
+"""The open files that a process needs besides its connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What to do to which server. Percentiles are in (0, 100], goals are seconds by metric."""
+    """All that a benchmark does to a server. Percentiles are in (0, 100], goals are seconds by metric."""
 
     target: Target
     model: str | None = None
-    """None asks the server."""
+    """None takes the first model that the server lists."""
     endpoint: str | None = None
     fields: Mapping[str, object] = field(default_factory=dict)
     arrivals: Arrivals | None = None
@@ -50,7 +50,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What was done to whom, and what came of it."""
+    """A run against one model, and its figures."""
 
     model: str
     run: Run
@@ -68,7 +68,7 @@ async def bench(options: BenchOptions, prompts: Sequence[Prompt], watch: Watch) 
         form = RequestForm(model, options.endpoint, options.fields)
         plan = schedule(prompts, form, options.arrivals, options.seed, options.cancellations)
         await _warm_up(client, form, options, prompts, watch)
-        # What is made by now stays to the end: a collector that looked through it would stop the clock-keeping.
+        # Objects made by now stay to the end: a garbage collector that looked through them would delay sending.
         gc.collect()
         gc.freeze()
         try:

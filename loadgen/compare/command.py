@@ -1,4 +1,4 @@
-"""`lengthwise compare`: strategies and servers side by side, and a report that a sceptic can check."""
+"""The command `lengthwise compare`: strategies and servers side by side, in a report that a sceptic can check."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import orjson
 from rich.console import Console
 
 from loadgen.client.request import RequestFormError
-from loadgen.compare.machine import machine, settings_of, versions
+from loadgen.compare.machine import collect_settings, describe_machine, find_versions
 from loadgen.compare.options import FlagError, read_plan
 from loadgen.compare.progress import CompareProgress
 from loadgen.compare.record import Comparison, Setting
@@ -66,10 +66,10 @@ def run_compare(args: argparse.Namespace) -> int:
 def _read_setting(args: argparse.Namespace, started: datetime) -> Setting:
     return Setting(
         date=f"{started:%Y-%m-%d %H:%M:%S}",
-        machine=machine(),
-        versions=versions(),
+        machine=describe_machine(),
+        versions=find_versions(),
         flags=collect_flags(args),
-        environment=settings_of(os.environ),
+        environment=collect_settings(os.environ),
     )
 
 

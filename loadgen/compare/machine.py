@@ -1,4 +1,4 @@
-"""What the comparison ran on: processor, memory, GPU and versions, so that figures can be read years later."""
+"""The machine of a comparison: processor, memory, GPU and versions, so that figures can be read years later."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ PACKAGES = ("lengthwise", "torch", "transformers", "aiohttp", "uvloop", "numpy")
 GPU_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 
 
-def machine() -> dict[str, str]:
-    """A few words on each part of the machine at hand."""
+def describe_machine() -> dict[str, str]:
+    """A few words on each part of this machine."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "processor": _processor(),
+        "processor": _find_processor(),
         "cores": f"{usable} usable of {os.cpu_count()} logical",
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
-        "GPU": _gpus() or "none found",
+        "GPU": _find_gpus() or "none found",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
     }
 
 
-def versions() -> dict[str, str]:
-    """Of Python and of what serves and what measures."""
+def find_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that serve and measure."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -42,32 +42,35 @@ def versions() -> dict[str, str]:
     return found
 
 
-def theft() -> Callable[[], float | None]:
-    """Tells, whenever it is asked, what share of the processors' time the host has taken from a virtual machine since
-    this was called, from 0 to 1; None where the system does not say."""
-    begun, before = time.monotonic(), _stolen()
+def measure_theft() -> Callable[[], float | None]:
+    """Start to measure the time that the host takes from a virtual machine.
+
+    Returns a function that gives it as a share of all processors' time since then, from 0 to 1; None where the system
+    does not say.
+    """
+    begun, before = time.monotonic(), _read_stolen()
 
     def share() -> float | None:
-        now = _stolen()
+        now = _read_stolen()
         capacity = (time.monotonic() - begun) * (os.cpu_count() or 1)
         return None if before is None or now is None or not capacity else max(0.0, now - before) / capacity
 
     return share
 
 
-def _stolen() -> float | None:
-    """Seconds, of all processors together."""
+def _read_stolen() -> float | None:
+    """Seconds that the host has taken since the machine started, of all processors together."""
     seconds: float | None = getattr(psutil.cpu_times(), "steal", None)
     return seconds
 
 
-def settings_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables that change what the servers do; the values of secret ones stay out."""
+def collect_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables that change what the servers do; the values of secret ones stay out."""
     names = sorted(name for name in environ if name.startswith(("LENGTHWISE_", "OMP_", "CUDA_VISIBLE")))
     return {name: HIDDEN if is_secret(name) else hide(environ[name]) for name in names}
 
 
-def _processor() -> str:
+def _find_processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -76,8 +79,8 @@ def _processor() -> str:
     return next(named, platform.processor() or "unknown")
 
 
-def _gpus() -> str:
-    """As the driver's own tool names them; empty where there is none."""
+def _find_gpus() -> str:
+    """The GPUs as the driver's own tool names them; empty where there is none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""

@@ -33,22 +33,23 @@ class OwnServer:
     log: Path
 
     def require_alive(self) -> None:
-        """Raises ServerFailure when it died."""
+        """Raise ServerFailure when the server has died."""
         if self.process.poll() is not None:
-            raise _failure(f"the server ended by itself with exit code {self.process.returncode}", self.log)
+            raise _make_failure(f"the server ended by itself with exit code {self.process.returncode}", self.log)
 
 
 @contextmanager
-def own_server(
+def run_server(
     command: Sequence[str],
     log: Path,
     ready_timeout: float,
     stop_timeout: float = STOP_TIMEOUT,
     environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[OwnServer]:
-    """Start it with `environ` added to this process's own, and stop it with SIGTERM on leaving. Raises ServerFailure.
+    """Start a server with `environ` added to this process's own, and stop it with SIGTERM on leaving.
 
-    It gets a session of its own, so that Ctrl-C on the terminal reaches this process alone, which then stops it.
+    Raises ServerFailure. The server gets a session of its own, so that Ctrl-C on the terminal reaches this process
+    alone, which then stops it.
     """
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -60,7 +61,7 @@ def own_server(
             start_new_session=True,
         )
     try:
-        yield OwnServer(_ready_url(process, log, ready_timeout), process, log)
+        yield OwnServer(_wait_until_ready(process, log, ready_timeout), process, log)
     except BaseException:
         _stop(process, stop_timeout)
         raise
@@ -69,22 +70,22 @@ def own_server(
         ended = _stop(process, stop_timeout)
         if code is not None or not ended or process.returncode != 0:
             said = f"ended with exit code {process.returncode}" if ended else f"had to be killed {stop_timeout:g} s"
-            raise _failure(f"the server {said} {'by itself' if code is not None else 'after SIGTERM'}", log)
+            raise _make_failure(f"the server {said} {'by itself' if code is not None else 'after SIGTERM'}", log)
 
 
-def _ready_url(process: subprocess.Popen[bytes], log: Path, timeout: float) -> str:
+def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, timeout: float) -> str:
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        ended = _ended(process)
+        ended = _wait_briefly(process)
         if found := re.search(r"ready on (\S+)", _read(log)):
-            return _reachable(found[1])
+            return _require_plain_http(found[1])
         if ended:
-            raise _failure(f"the server did not start: exit code {process.returncode}", log)
-    raise _failure(f"the server was not ready within {timeout:g} s (--ready-check-timeout-sec)", log)
+            raise _make_failure(f"the server did not start: exit code {process.returncode}", log)
+    raise _make_failure(f"the server was not ready within {timeout:g} s (--ready-check-timeout-sec)", log)
 
 
-def _reachable(address: str) -> str:
-    """The address, if it can be asked without more ado. Raises ServerFailure."""
+def _require_plain_http(address: str) -> str:
+    """The address, if it is one of plain HTTP. Raises ServerFailure."""
     if not address.startswith("http://"):
         raise ServerFailure(
             f"the server listens on {address}, and only plain HTTP can be compared: leave `uds`, `ssl_certfile` and "
@@ -93,8 +94,8 @@ def _reachable(address: str) -> str:
     return address
 
 
-def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Waits a little."""
+def _wait_briefly(process: subprocess.Popen[bytes]) -> bool:
+    """Give the process a moment; tells whether it has ended."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(POLL)
     return process.returncode is not None
@@ -114,7 +115,7 @@ def _stop(process: subprocess.Popen[bytes], timeout: float) -> bool:
     return True
 
 
-def _failure(what: str, log: Path) -> ServerFailure:
+def _make_failure(what: str, log: Path) -> ServerFailure:
     lines = _read(log).strip().splitlines()[-LOG_LINES:]
     said = "; its log is empty" if not lines else "; the end of its log:\n" + "\n".join(f"    {line}" for line in lines)
     return ServerFailure(what + said)

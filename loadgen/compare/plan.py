@@ -1,4 +1,4 @@
-"""Who is compared, under which loads, and in which order: plain data, decided before anything runs."""
+"""The plan of a comparison: contestants, loads and their order. Plain data, decided before anything runs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 LEAST_ROUNDS = 3
-"""Fewer show no spread worth the name."""
+"""The fewest rounds whose spread means something."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A server of ours with one strategy, which is started for each turn, or one at a URL that somebody else runs."""
+    """A server of ours with one strategy, which is started for each turn, or one at a URL that runs already."""
 
     name: str
     look: int
-    """Its colour and mark in every chart."""
+    """Selects its colour and mark in every plot."""
     strategy: str | None = None
     url: str | None = None
 
@@ -41,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do."""
+    """All that a comparison does."""
 
     contestants: tuple[Contestant, ...]
     points: tuple[Point, ...]
@@ -50,9 +50,9 @@ class Plan:
     """The contestant that the others are held against."""
     seed: int = 0
     serve_command: tuple[str, ...] = ()
-    """Starts a server of ours, all but its strategy."""
+    """The command that starts a server of ours, without its strategy."""
     model: str | None = None
-    """What to ask servers at URLs for; None asks each for the first that it lists."""
+    """The model that servers at URLs are asked for; None takes the first that each lists."""
     fields: Mapping[str, object] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     """For servers at URLs only."""
@@ -62,19 +62,21 @@ class Plan:
     num_warmups: int = 4
 
     def command(self, contestant: Contestant) -> list[str]:
-        """Starts a contestant of ours."""
+        """The command that starts a contestant of ours."""
         assert contestant.strategy is not None
         return [*self.serve_command, "--strategy", contestant.strategy]
 
-    def turns(self) -> Iterator[tuple[int, Contestant]]:
-        """Rounds, counted from 1: each contestant once in every round, each time beginning with the next of them, so
-        that what changes slowly on the machine meets all of them alike."""
+    def list_turns(self) -> Iterator[tuple[int, Contestant]]:
+        """Each round, counted from 1, with each contestant.
+
+        Every round begins with the next of them, so that slow changes of the machine meet all of them alike.
+        """
         for number in range(self.rounds):
-            for contestant in rotated(self.contestants, number):
+            for contestant in rotate(self.contestants, number):
                 yield number + 1, contestant
 
 
-def rotated(contestants: Sequence[Contestant], by: int) -> tuple[Contestant, ...]:
-    """The same, beginning `by` places later."""
+def rotate(contestants: Sequence[Contestant], by: int) -> tuple[Contestant, ...]:
+    """The contestants in their order, beginning `by` places later."""
     start = by % len(contestants)
     return (*contestants[start:], *contestants[:start])

@@ -1,4 +1,4 @@
-"""What contestants are compared by: each quantity's key in a result, its name, its unit and its better direction."""
+"""The quantities by which contestants are compared: key in a result, name, unit and better direction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Better: TypeAlias = Literal["higher", "lower"]
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A figure of a play."""
+    """A quantity that every run has a figure of."""
 
     key: str
     title: str
@@ -18,13 +18,13 @@ class Quantity:
     """For axes and narrow tables."""
     unit: str
     better: Better | None = None
-    """None: neither is better by itself."""
+    """None: neither direction is better by itself."""
     scale: float = 1.0
-    """What turns the stored figure into the unit."""
+    """The factor from the stored figure to the unit."""
     judged: bool = True
     """Whether a verdict is given on it."""
     only_completed: bool = False
-    """Whether it is measured of completed requests alone, so that dropping requests makes it look better."""
+    """Whether only completed requests are measured, so that dropping requests makes it look better."""
 
     @property
     def label(self) -> str:
@@ -35,7 +35,7 @@ class Quantity:
         return f"{self.short} ({self.unit})" if self.unit else self.short
 
 
-def _latency(
+def _make_latency(
     key: str, title: str, short: str, unit: str = "s", scale: float = 0.001, *, judged: bool = True
 ) -> Quantity:
     return Quantity(key, title, short, unit, "lower", scale, judged, only_completed=True)
@@ -44,16 +44,16 @@ def _latency(
 QUANTITIES = (
     Quantity("request_throughput", "Request throughput", "throughput", "requests/s", "higher"),
     Quantity("output_throughput", "Output token throughput", "throughput", "tokens/s", "higher"),
-    _latency("mean_jct_ms", "Mean job completion time", "mean JCT"),
-    _latency("median_jct_ms", "Median job completion time", "median JCT"),
-    _latency("p95_jct_ms", "95th percentile of job completion time", "p95 JCT"),
-    _latency("p99_jct_ms", "99th percentile of job completion time", "p99 JCT"),
-    _latency("mean_ttft_ms", "Mean time to first token", "mean TTFT"),
-    _latency("median_ttft_ms", "Median time to first token", "median TTFT", judged=False),
-    _latency("p95_ttft_ms", "95th percentile of time to first token", "p95 TTFT", judged=False),
-    _latency("p99_ttft_ms", "99th percentile of time to first token", "p99 TTFT"),
-    _latency("mean_normalized_latency_s", "Mean normalized latency", "JCT per token", "s", 1.0),
-    _latency(
+    _make_latency("mean_jct_ms", "Mean job completion time", "mean JCT"),
+    _make_latency("median_jct_ms", "Median job completion time", "median JCT"),
+    _make_latency("p95_jct_ms", "95th percentile of job completion time", "p95 JCT"),
+    _make_latency("p99_jct_ms", "99th percentile of job completion time", "p99 JCT"),
+    _make_latency("mean_ttft_ms", "Mean time to first token", "mean TTFT"),
+    _make_latency("median_ttft_ms", "Median time to first token", "median TTFT", judged=False),
+    _make_latency("p95_ttft_ms", "95th percentile of time to first token", "p95 TTFT", judged=False),
+    _make_latency("p99_ttft_ms", "99th percentile of time to first token", "p99 TTFT"),
+    _make_latency("mean_normalized_latency_s", "Mean normalized latency", "JCT per token", "s", 1.0),
+    _make_latency(
         "p95_normalized_latency_s",
         "95th percentile of normalized latency",
         "p95 JCT per token",
@@ -79,6 +79,6 @@ QUANTITIES = (
 COUNTS = ("completed", "failed", "rejected")
 
 
-def quantity(key: str) -> Quantity:
+def find_quantity(key: str) -> Quantity:
     """The quantity of a key."""
     return next(one for one in QUANTITIES if one.key == key)

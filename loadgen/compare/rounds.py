@@ -1,5 +1,5 @@
-"""Plays the rounds of a comparison: in each, every contestant's server is readied, warmed, put under every load, and
-let go before the next one's is. Knows no flags, no page, and how a server is scheduled least of all.
+"""Plays the rounds of a comparison: in each, every contestant's server is started, warmed, put under every load, and
+stopped before the next one. Knows no flags, no page and no scheduling.
 """
 
 from __future__ import annotations
@@ -16,29 +16,28 @@ from typing import Protocol
 
 import uvloop
 
-from loadgen.bench.report import error_lines
+from loadgen.bench.report import list_errors
 from loadgen.bench.result import client_json, figures_json, run_json
 from loadgen.bench.run import Benchmark, BenchOptions, bench
 from loadgen.client.client import ServerError, Target
 from loadgen.client.prompt import Prompt
-from loadgen.compare.machine import theft
-from loadgen.compare.own_server import OwnServer, ServerFailure, own_server
+from loadgen.compare.machine import measure_theft
+from loadgen.compare.own_server import OwnServer, ServerFailure, run_server
 from loadgen.compare.plan import Contestant, Plan, Point
 from loadgen.compare.record import Comparison, Play, Trouble
 from loadgen.compare.secrets import hide
-from loadgen.compare.server_figures import figures as server_figures
-from loadgen.compare.server_figures import scrape
+from loadgen.compare.server_figures import compute_figures, scrape
 from loadgen.load.arrivals import Arrivals
 from loadgen.load.load import Observer
 
 KEYS = "LENGTHWISE_API_KEY"
-"""The variable with a server's keys, which wins over those of its configuration file."""
+"""The variable with a server's keys, which overrides those of its configuration file."""
 METRICS = ("jct", "ttft", "normalized_latency", "tpot", "itl", "e2el", "client_queue_time", "queue_time")
 PERCENTILES = (90.0, 95.0, 99.0)
 
 
 class Watcher(Protocol):
-    """Is told how a comparison goes on."""
+    """Is notified as a comparison goes on."""
 
     def starting(self, contestant: Contestant, round: int) -> None:
         """A contestant's turn begins."""
@@ -65,123 +64,107 @@ def play_rounds(
     Logs of servers of ours go to the folder `logs`. Raises what cannot be blamed on one contestant: ScheduleError,
     RequestFormError.
     """
-    book = _Book(Comparison(plan), watcher)
+    rounds = _Rounds(Comparison(plan), prompts, logs, watcher)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            for number, contestant in plan.turns():
-                if not book.is_out(contestant):
-                    _turn(book, runner, number, contestant, prompts, logs)
-                    keep(book.comparison)
+            for number, contestant in plan.list_turns():
+                if not rounds.is_left_out(contestant):
+                    rounds.play_turn(runner, number, contestant)
+                    keep(rounds.comparison)
     except KeyboardInterrupt:
-        book.comparison = replace(book.comparison, interrupted=True)
-    return book.comparison
+        rounds.comparison = replace(rounds.comparison, interrupted=True)
+    return rounds.comparison
 
 
-class _Book:
-    """What is known so far."""
+class _Rounds:
+    """A comparison while it goes on."""
 
-    def __init__(self, comparison: Comparison, watcher: Watcher) -> None:
+    def __init__(self, comparison: Comparison, prompts: Sequence[Prompt], logs: Path, watcher: Watcher) -> None:
         self.comparison = comparison
-        self.watcher = watcher
+        self._plan = comparison.plan
+        self._prompts = prompts
+        self._logs = logs
+        self._watcher = watcher
 
-    @property
-    def plan(self) -> Plan:
-        return self.comparison.plan
-
-    def is_out(self, contestant: Contestant) -> bool:
+    def is_left_out(self, contestant: Contestant) -> bool:
         return any(trouble.contestant == contestant.name for trouble in self.comparison.troubles)
 
-    def add(self, play: Play) -> None:
-        self.comparison = replace(self.comparison, plays=(*self.comparison.plays, play))
-        self.watcher.played(play)
+    def play_turn(self, runner: asyncio.Runner, number: int, contestant: Contestant) -> None:
+        """Put one contestant under all loads. A fault of its server leaves it out from then on; the others go on."""
+        self._watcher.starting(contestant, number)
+        try:
+            with _open_server(contestant, self._plan, self._logs / _name_log(contestant, number)) as (target, own):
+                self._warm_up(runner, contestant, target)
+                for point in self._plan.points:
+                    play = runner.run(self._play_load(contestant, target, number, point))
+                    if own is not None:
+                        own.require_alive()
+                    self.comparison = replace(self.comparison, plays=(*self.comparison.plays, play))
+                    self._watcher.played(play)
+                    if not play.whole:
+                        raise KeyboardInterrupt
+        except (ServerFailure, ServerError) as error:
+            trouble = Trouble(contestant.name, number, hide(str(error)))
+            self.comparison = replace(self.comparison, troubles=(*self.comparison.troubles, trouble))
+            self._watcher.left_out(trouble)
 
-    def leave_out(self, trouble: Trouble) -> None:
-        self.comparison = replace(self.comparison, troubles=(*self.comparison.troubles, trouble))
-        self.watcher.left_out(trouble)
+    def _warm_up(self, runner: asyncio.Runner, contestant: Contestant, target: Target) -> None:
+        """Send the first prompts at once, over and over if need be, without measuring; one at least must succeed."""
+        first = tuple(islice(cycle(self._prompts), self._plan.num_warmups))
+        if not first:
+            return
+        options = _make_options(self._plan, contestant, target, Point(rate=float("inf")))
+        done = runner.run(bench(options, first, lambda _, total: self._watcher.watch("warm-up", total)))
+        if done.run.interrupted:
+            raise KeyboardInterrupt
+        if not done.figures.completed:
+            raise ServerError(f"every warm-up request failed: {list_errors(done.run.outcomes)[0]}")
+
+    async def _play_load(self, contestant: Contestant, target: Target, number: int, point: Point) -> Play:
+        before, stolen = await scrape(target), measure_theft()
+        options = _make_options(self._plan, contestant, target, point)
+        done = await bench(options, self._prompts, lambda _, total: self._watcher.watch(point.label, total))
+        taken = {"stolen_share": stolen()}
+        # A run that was interrupted does not count, so its figures are not worth waiting for.
+        told = {} if done.run.interrupted else compute_figures(before, await scrape(target))
+        return Play(
+            contestant=contestant.name,
+            round=number,
+            point=point,
+            figures=_collect_figures(done) | taken | told,
+            latencies=tuple(sorted(one.end - one.scheduled for one in done.run.outcomes if one.completed)),
+            predictions=tuple(
+                (one.predicted_tokens, one.output_tokens)
+                for one in done.run.outcomes
+                if one.completed and one.predicted_tokens is not None
+            ),
+            errors=tuple(map(hide, list_errors(done.run.outcomes))),
+        )
 
 
-def _turn(
-    book: _Book, runner: asyncio.Runner, number: int, contestant: Contestant, prompts: Sequence[Prompt], logs: Path
-) -> None:
-    """All loads on one contestant. What is wrong with its server puts it out; the others go on."""
-    book.watcher.starting(contestant, number)
-    try:
-        with _server(contestant, book.plan, logs / _log_name(contestant, number)) as (target, own):
-            _warm_up(book, runner, contestant, target, prompts)
-            for point in book.plan.points:
-                play = runner.run(_play(book, contestant, target, number, point, prompts))
-                if own is not None:
-                    own.require_alive()
-                book.add(play)
-                if not play.whole:
-                    raise KeyboardInterrupt
-    except (ServerFailure, ServerError) as error:
-        book.leave_out(Trouble(contestant.name, number, hide(str(error))))
-
-
-def _log_name(contestant: Contestant, round: int) -> str:
-    """Of a strategy's name, what any file system takes."""
+def _name_log(contestant: Contestant, round: int) -> str:
+    """The name of a log, with a contestant's name as far as any file system takes it."""
     name = re.sub(r"[^\w.]+", "-", contestant.name).strip("-")
     return f"{name}-round-{round}.log"
 
 
 @contextmanager
-def _server(contestant: Contestant, plan: Plan, log: Path) -> Iterator[tuple[Target, OwnServer | None]]:
-    """Where the contestant is, and its process if it is ours."""
+def _open_server(contestant: Contestant, plan: Plan, log: Path) -> Iterator[tuple[Target, OwnServer | None]]:
+    """The address of a contestant, and its process if it is ours."""
     if contestant.url is not None:
         yield Target(contestant.url, plan.headers, plan.timeout), None
         return
-    # A server may want keys, whose source is its own business. As a variable, this one is in no list of processes.
+    # A server may be set up to want keys. Given as a variable, this one is in no list of processes.
     key = token_hex()
-    with own_server(plan.command(contestant), log, plan.ready_timeout, environ={KEYS: key}) as own:
+    with run_server(plan.command(contestant), log, plan.ready_timeout, environ={KEYS: key}) as own:
         yield Target(own.url, {"Authorization": f"Bearer {key}"}, plan.timeout), own
 
 
-def _warm_up(
-    book: _Book, runner: asyncio.Runner, contestant: Contestant, target: Target, prompts: Sequence[Prompt]
-) -> None:
-    """The first prompts all at once, over and over if need be, measured by nobody; one at least must succeed."""
-    first = tuple(islice(cycle(prompts), book.plan.num_warmups))
-    if not first:
-        return
-    options = _options(book.plan, contestant, target, Point(rate=float("inf")))
-    done = runner.run(bench(options, first, lambda _, total: book.watcher.watch("warm-up", total)))
-    if done.run.interrupted:
-        raise KeyboardInterrupt
-    if not done.figures.completed:
-        raise ServerError(f"every warm-up request failed: {error_lines(done.run.outcomes)[0]}")
+def _collect_figures(done: Benchmark) -> dict[str, object]:
+    return {"model": done.model} | run_json(done.run) | figures_json(done.figures) | client_json(done.run.client)
 
 
-async def _play(
-    book: _Book, contestant: Contestant, target: Target, number: int, point: Point, prompts: Sequence[Prompt]
-) -> Play:
-    before, stolen = await scrape(target), theft()
-    options = _options(book.plan, contestant, target, point)
-    done = await bench(options, prompts, lambda _, total: book.watcher.watch(point.label, total))
-    taken = {"stolen_share": stolen()}
-    # Whoever stops the run should not have to wait for figures of it that count for nothing.
-    told = {} if done.run.interrupted else server_figures(before, await scrape(target))
-    return Play(
-        contestant=contestant.name,
-        round=number,
-        point=point,
-        figures=_figures(done) | taken | told,
-        latencies=tuple(sorted(one.end - one.scheduled for one in done.run.outcomes if one.completed)),
-        predictions=tuple(
-            (one.predicted_tokens, one.output_tokens)
-            for one in done.run.outcomes
-            if one.completed and one.predicted_tokens is not None
-        ),
-        errors=tuple(map(hide, error_lines(done.run.outcomes))),
-    )
-
-
-def _figures(done: Benchmark) -> dict[str, object]:
-    setting = {"model": done.model}
-    return setting | run_json(done.run) | figures_json(done.figures) | client_json(done.run.client)
-
-
-def _options(plan: Plan, contestant: Contestant, target: Target, point: Point) -> BenchOptions:
+def _make_options(plan: Plan, contestant: Contestant, target: Target, point: Point) -> BenchOptions:
     return BenchOptions(
         target=target,
         model=plan.model if contestant.url else None,

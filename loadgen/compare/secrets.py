@@ -1,4 +1,4 @@
-"""What must not stand in a report: keys and passwords, wherever a user may have written them."""
+"""Hides keys and passwords from reports, wherever a user may have written them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY_FLAG = re.compile(r"(--api-key\s+)((?:(?!-)\S+\s*)+)")
 
 
 def is_secret(name: str) -> bool:
-    """Whether what has this name is a key or a password: by its last word, so `api_key` is, and `max_tokens` is not."""
+    """Whether a name is that of a key or a password, by its last word: `api_key` is, and `max_tokens` is not."""
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
     return bool(words) and words[-1].lower() in SECRET_WORDS
 
@@ -30,7 +30,7 @@ def hide(text: str) -> str:
 
 
 def hide_all(value: object) -> object:
-    """The same for every text in a value, however deep; members whose name says that they are secret are left out."""
+    """A value with every text in it hidden likewise, however deep, and so members with the name of a secret."""
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, Mapping):

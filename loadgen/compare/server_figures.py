@@ -1,4 +1,4 @@
-"""What a server tells of itself at /metrics, as figures of one run: the difference between before and after it."""
+"""Figures of one run from a server's /metrics: the difference between before and after it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BUSY = ("lengthwise:executor_busy_seconds_total", "lengthwise:executor_busy_seco
 
 
 async def scrape(target: Target) -> Samples:
-    """What the server tells now; nothing where it has no /metrics."""
+    """The samples that the server tells now; none where it has no /metrics."""
     try:
         async with (
             aiohttp.ClientSession(timeout=TIMEOUT, headers=dict(target.headers)) as session,
@@ -50,27 +50,27 @@ def parse(text: str) -> Samples:
     return samples
 
 
-def figures(before: Samples, after: Samples) -> dict[str, float]:
-    """Figures of what happened in between, only those that the server tells."""
+def compute_figures(before: Samples, after: Samples) -> dict[str, float]:
+    """Figures of what happened between two scrapes, as far as the server tells them."""
     names = {name for name, _ in after}
     found = {
-        key: sum(_changes(before, after, counter).values()) for key, counter in COUNTERS.items() if counter in names
+        key: sum(_find_rises(before, after, counter).values()) for key, counter in COUNTERS.items() if counter in names
     }
     for key, histogram in (
         ("server_mean_batch_rows", BATCH_ROWS),
         ("server_mean_prediction_error_tokens", ERROR),
     ):
-        count = sum(_changes(before, after, f"{histogram}_count").values())
+        count = sum(_find_rises(before, after, f"{histogram}_count").values())
         if count > 0:
-            found[key] = sum(_changes(before, after, f"{histogram}_sum").values()) / count
-    busy = next((changes for name in BUSY if len(changes := _changes(before, after, name)) > 1), None)
-    if busy is not None:  # a lone executor has no one to be out of balance with
+            found[key] = sum(_find_rises(before, after, f"{histogram}_sum").values()) / count
+    busy = next((changes for name in BUSY if len(changes := _find_rises(before, after, name)) > 1), None)
+    if busy is not None:  # one executor alone cannot be out of balance
         found["server_load_imbalance_s"] = statistics.pstdev(busy.values())
     return found
 
 
-def _changes(before: Samples, after: Samples, name: str) -> dict[str, float]:
-    """How much a counter rose, by executor."""
+def _find_rises(before: Samples, after: Samples, name: str) -> dict[str, float]:
+    """The rise of a counter, by executor."""
     return {
         executor: value - before.get((name, executor), 0.0)
         for (own_name, executor), value in after.items()

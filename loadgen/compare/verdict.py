@@ -55,7 +55,7 @@ class Verdict:
     text: str
 
 
-def spread(comparison: Comparison, contestant: Contestant, point: Point, quantity: Quantity) -> Spread | None:
+def find_spread(comparison: Comparison, contestant: Contestant, point: Point, quantity: Quantity) -> Spread | None:
     """A contestant's figures in the quantity's unit; None where there are none."""
     values = comparison.values(contestant, point, quantity.key)
     return Spread(tuple(value * quantity.scale for value in values)) if values else None
@@ -83,7 +83,7 @@ def judge_against(comparison: Comparison, baseline: Contestant, others: Sequence
     return found
 
 
-def chance(rounds: int) -> float:
+def compute_chance(rounds: int) -> float:
     """The probability that two equal contestants are apart by chance after so many rounds of each."""
     return 2 / math.comb(2 * rounds, rounds)
 
@@ -91,8 +91,8 @@ def chance(rounds: int) -> float:
 def _judge_quantity(
     comparison: Comparison, contestant: Contestant, baseline: Contestant, point: Point, quantity: Quantity
 ) -> Verdict | None:
-    own = spread(comparison, contestant, point, quantity)
-    base = spread(comparison, baseline, point, quantity)
+    own = find_spread(comparison, contestant, point, quantity)
+    base = find_spread(comparison, baseline, point, quantity)
     if own is None or base is None:
         return None
     outcome, text = judge(own, base, quantity.better or "lower")

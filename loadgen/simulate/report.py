@@ -9,7 +9,7 @@ from types import MappingProxyType
 from rich.table import Table
 
 from loadgen.bench.distribution import Distribution
-from loadgen.bench.result import Json, percentile_name
+from loadgen.bench.result import Json, name_percentile
 from loadgen.simulate.figures import SimulatedFigures
 from loadgen.simulate.simulation import Simulation
 
@@ -110,7 +110,7 @@ def _spread_json(name: str, spread: Distribution | None) -> Json:
     if spread is None:
         return {f"mean_{name}_ms": None, f"median_{name}_ms": None, f"std_{name}_ms": None}
     values = {"mean": spread.mean, "median": spread.median, "std": spread.std}
-    values |= {percentile_name(percentile): value for percentile, value in spread.percentiles.items()}
+    values |= {name_percentile(percentile): value for percentile, value in spread.percentiles.items()}
     return {f"{figure}_{name}_ms": value * 1000 for figure, value in values.items()}
 
 

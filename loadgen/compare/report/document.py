@@ -11,7 +11,7 @@ from loadgen.compare.plan import Contestant, Point
 from loadgen.compare.quantities import QUANTITIES
 from loadgen.compare.record import Comparison, Play, Setting
 from loadgen.compare.secrets import HIDDEN, hide, hide_all
-from loadgen.compare.verdict import Verdict, judge_all, spread
+from loadgen.compare.verdict import Verdict, find_spread, judge_all
 
 SECRET_FLAGS = frozenset({"api_key", "header"})
 NOT_FLAGS = frozenset({"run"})
@@ -72,7 +72,7 @@ def _summary_json(comparison: Comparison) -> list[dict[str, object]]:
         for contestant in comparison.plan.contestants
         for point in comparison.plan.points
         for quantity in QUANTITIES
-        if (found := spread(comparison, contestant, point, quantity))
+        if (found := find_spread(comparison, contestant, point, quantity))
     ]
 
 

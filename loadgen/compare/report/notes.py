@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from loadgen.compare.plan import LEAST_ROUNDS, Contestant, Point
 from loadgen.compare.record import Comparison
-from loadgen.compare.verdict import Verdict, chance
+from loadgen.compare.verdict import Verdict, compute_chance
 
 MUCH_STOLEN = 0.02
 """The share of the processors' time from which on a warning says that the host took it."""
@@ -35,11 +35,11 @@ def find_warnings(comparison: Comparison) -> Iterator[str]:
 def write_remarks(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
     """How to read the report."""
     rounds = _count_judged_rounds(comparison)
-    decided = sum(one.outcome != "no verdict" for one in judged)
+    decided, chance = sum(one.outcome != "no verdict" for one in judged), compute_chance(rounds)
     yield (
         f"A difference counts as shown when all {rounds} rounds of one contestant lie beyond all rounds of the other. "
-        f"Were two contestants equal, that would happen by chance in 1 of {1 / chance(rounds):.0f} comparisons; of the "
-        f"{decided} made here, about {_round(decided * chance(rounds))} would be apart by chance alone. "
+        f"Were two contestants equal, that would happen by chance in 1 of {1 / chance:.0f} comparisons; of the "
+        f"{decided} made here, about {_round(decided * chance)} would be apart by chance alone. "
         "More rounds (--rounds) make that rarer."
     )
     yield warm_up(comparison.plan.num_warmups)

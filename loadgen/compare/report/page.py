@@ -13,7 +13,7 @@ from loadgen.compare.record import Comparison, Setting
 from loadgen.compare.report.notes import find_warnings, write_remarks
 from loadgen.compare.report.plots import make_plots
 from loadgen.compare.secrets import hide
-from loadgen.compare.verdict import Spread, Verdict, judge_all, spread
+from loadgen.compare.verdict import Spread, Verdict, find_spread, judge_all
 from loadgen.console import format_number
 from loadgen.html.page import render_page
 from loadgen.html.table import Cell, Table
@@ -80,7 +80,7 @@ def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
         contestants = [one for one in comparison.plan.contestants if comparison.whole_plays(one, point)]
         rows: list[tuple[str | Cell, ...]] = []
         for quantity in QUANTITIES:
-            found = [spread(comparison, one, point, quantity) for one in contestants]
+            found = [find_spread(comparison, one, point, quantity) for one in contestants]
             rows += [(quantity.label, *map(_show_spread, found))] if any(found) else []
         for count in COUNTS:
             totals = (format_number(sum(comparison.values(one, point, count))) for one in contestants)

@@ -10,7 +10,7 @@ from loadgen.bench.distribution import find_percentile
 from loadgen.compare.plan import Contestant, Point
 from loadgen.compare.quantities import QUANTITIES, Quantity
 from loadgen.compare.record import Comparison
-from loadgen.compare.verdict import Spread, spread
+from loadgen.compare.verdict import Spread, find_spread
 from loadgen.console import format_number
 from loadgen.html import plot
 from loadgen.html.plot import Bar, Plot, Series, Spec
@@ -68,7 +68,7 @@ def _arrange_axes(points: Sequence[Point]) -> tuple[_Axis, ...]:
 
 def _plot_quantity(comparison: Comparison, quantity: Quantity, axis: _Axis) -> Iterator[Plot]:
     everything = [
-        (one, [(point, known) for point in axis.points if (known := spread(comparison, one, point, quantity))])
+        (one, [(point, known) for point in axis.points if (known := find_spread(comparison, one, point, quantity))])
         for one in comparison.plan.contestants
     ]
     found = [(contestant, spreads) for contestant, spreads in everything if spreads]

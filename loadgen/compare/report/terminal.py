@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.compare.plan import Point
-from loadgen.compare.quantities import Quantity, quantity
+from loadgen.compare.quantities import Quantity, find_quantity
 from loadgen.compare.record import Comparison
 from loadgen.compare.report.notes import warm_up
-from loadgen.compare.verdict import Spread, judge_all, spread
+from loadgen.compare.verdict import Spread, find_spread, judge_all
 from loadgen.console import format_number
 
 SHOWN = ("request_throughput", "mean_jct_ms", "p99_jct_ms", "mean_ttft_ms")
@@ -25,10 +25,10 @@ def make_summary(comparison: Comparison) -> RenderableType:
 
 
 def _table(comparison: Comparison, point: Point) -> Table:
-    quantities = [quantity(key) for key in SHOWN]
+    quantities = [find_quantity(key) for key in SHOWN]
     table = Table("", *(one.axis for one in quantities), title=f"{point.label}: median (lowest to highest)")
     for contestant in comparison.plan.contestants:
-        found = [spread(comparison, contestant, point, one) for one in quantities]
+        found = [find_spread(comparison, contestant, point, one) for one in quantities]
         cells = [
             f"{format_number(one.median)} ({format_number(one.low)} to {format_number(one.high)})" if one else "-"
             for one in found
@@ -44,7 +44,7 @@ def _show_spread(one: Spread | None) -> str:
 
 
 def _verdicts(comparison: Comparison) -> Iterator[Text]:
-    shown: list[Quantity] = [quantity(key) for key in SHOWN]
+    shown: list[Quantity] = [find_quantity(key) for key in SHOWN]
     for one in judge_all(comparison):
         if one.baseline == comparison.plan.baseline and one.quantity in shown:
             yield Text(f"{one.contestant} against {one.baseline}, {one.point.label}, {one.quantity.short}: {one.text}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.bench.measures import fairness, measure, meets
+from loadgen.bench.measures import compute_fairness, measure, meets
 from tests.loadgen.bench.outcomes import completed, ended
 
 
@@ -56,11 +56,11 @@ def test_answers_without_output_have_an_end_but_no_first_token() -> None:
 
 
 def test_fairness_is_1_for_equal_speeds_and_1_over_n_for_one_winner() -> None:
-    assert fairness([completed((2.0,), tokens=4), completed((5.0,), tokens=10)]) == pytest.approx(1)
+    assert compute_fairness([completed((2.0,), tokens=4), completed((5.0,), tokens=10)]) == pytest.approx(1)
     starved = replace(completed((9.0,), tokens=1), output_tokens=0)
-    assert fairness([completed((2.0,), tokens=4), starved, starved, starved]) == pytest.approx(1 / 4)
+    assert compute_fairness([completed((2.0,), tokens=4), starved, starved, starved]) == pytest.approx(1 / 4)
     speeds = [completed((1.0,), tokens=1), completed((1.0,), tokens=3)]
-    assert fairness(speeds) == pytest.approx((1 + 3) ** 2 / (2 * (1 + 9)))
+    assert compute_fairness(speeds) == pytest.approx((1 + 3) ** 2 / (2 * (1 + 9)))
 
 
 def test_the_peak_second_spreads_tokens_over_chunks() -> None:

@@ -42,7 +42,7 @@ def test_every_server_gets_the_same_flags_and_its_strategy() -> None:
 
 
 def test_each_round_begins_with_the_next_contestant() -> None:
-    turns = [(number, one.name) for number, one in plan("--strategies", "vs,baton,ccb", "--rounds", "4").turns()]
+    turns = [(number, one.name) for number, one in plan("--strategies", "vs,baton,ccb", "--rounds", "4").list_turns()]
     assert "".join(name[0] for _, name in turns) == "vbcbcvcvbvbc"
     assert [number for number, _ in turns] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen.compare.own_server import ServerFailure, own_server
+from loadgen.compare.own_server import ServerFailure, run_server
 
 READY = "import signal, sys; print('Lengthwise ready on http://127.0.0.1:9 (m)', flush=True);"
 WAIT = "signal.pause()"
@@ -20,7 +20,7 @@ def program(code: str) -> list[str]:
 
 def test_it_is_ready_and_ends_with_sigterm(tmp_path: Path) -> None:
     code = f"{READY} signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); {WAIT}"
-    with own_server(program(code), tmp_path / "log", 60) as server:
+    with run_server(program(code), tmp_path / "log", 60) as server:
         assert server.url == "http://127.0.0.1:9"
         server.require_alive()
     assert server.process.returncode == 0
@@ -28,7 +28,7 @@ def test_it_is_ready_and_ends_with_sigterm(tmp_path: Path) -> None:
 
 def test_one_that_does_not_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     code = "print('\\n'.join(f'line {n}' for n in range(30))); raise SystemExit(78)"
-    with pytest.raises(ServerFailure) as caught, own_server(program(code), tmp_path / "log", 60):
+    with pytest.raises(ServerFailure) as caught, run_server(program(code), tmp_path / "log", 60):
         pytest.fail("it was never ready")
     assert "did not start: exit code 78" in str(caught.value)
     assert "line 29" in str(caught.value) and "line 9\n" not in str(caught.value)
@@ -39,7 +39,7 @@ def test_one_that_cannot_be_asked_is_told_at_once(tmp_path: Path, address: str) 
     code = READY.replace("http://127.0.0.1:9", address) + WAIT
     with (
         pytest.raises(ServerFailure, match=f"(?s)listens on {address}.*plain HTTP"),
-        own_server(program(code), tmp_path / "log", 60),
+        run_server(program(code), tmp_path / "log", 60),
     ):
         pytest.fail("it cannot be asked")
 
@@ -48,7 +48,7 @@ def test_one_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
     code = "import signal; print('loading', flush=True); signal.pause()"
     with (
         pytest.raises(ServerFailure, match="not ready within 0.1 s"),
-        own_server(program(code), tmp_path / "log", 0.1),
+        run_server(program(code), tmp_path / "log", 0.1),
     ):
         pytest.fail("it was never ready")
 
@@ -56,7 +56,7 @@ def test_one_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
 def test_one_that_dies_is_found_out(tmp_path: Path) -> None:
     with (
         pytest.raises(ServerFailure, match="by itself"),
-        own_server(program(f"{READY} sys.exit(3)"), tmp_path / "log", 60) as server,
+        run_server(program(f"{READY} sys.exit(3)"), tmp_path / "log", 60) as server,
     ):
         server.process.wait()
         with pytest.raises(ServerFailure, match="exit code 3"):
@@ -70,13 +70,13 @@ def test_one_that_ignores_sigterm_is_killed_with_all_that_it_started(tmp_path: P
     code = f"import signal, sys; {ignore} {child} {ready} signal.pause()"
     with (
         pytest.raises(ServerFailure, match="had to be killed 0.1 s after SIGTERM"),
-        own_server(program(code), tmp_path / "log", 60, stop_timeout=0.1) as server,
+        run_server(program(code), tmp_path / "log", 60, stop_timeout=0.1) as server,
     ):
         (started,) = psutil.Process(server.process.pid).children()
     assert psutil.wait_procs([started], timeout=60)[1] == []
 
 
 def test_an_interruption_stops_it_too(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), own_server(program(READY + WAIT), tmp_path / "log", 60) as server:
+    with pytest.raises(KeyboardInterrupt), run_server(program(READY + WAIT), tmp_path / "log", 60) as server:
         raise KeyboardInterrupt
     assert server.process.returncode is not None

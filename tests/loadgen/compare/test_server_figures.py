@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadgen.client.client import Target
-from loadgen.compare.server_figures import NOTHING, figures, parse, scrape
+from loadgen.compare.server_figures import NOTHING, compute_figures, parse, scrape
 from tests.loadgen.scripted import plain, scripted
 
 BEFORE = """\
@@ -32,7 +32,7 @@ lengthwise:predicted_length_error_tokens_count 4
 
 
 def test_figures_are_of_the_time_between() -> None:
-    assert figures(parse(BEFORE), parse(AFTER)) == {
+    assert compute_figures(parse(BEFORE), parse(AFTER)) == {
         "server_pad_tokens": 60.0,
         "server_mean_batch_rows": 3.0,
         "server_mean_prediction_error_tokens": -5.0,
@@ -41,10 +41,10 @@ def test_figures_are_of_the_time_between() -> None:
 
 
 def test_what_is_not_told_makes_no_figure() -> None:
-    assert figures(NOTHING, NOTHING) == {}
-    assert figures(NOTHING, parse("vllm:num_requests_running 3\n")) == {}
+    assert compute_figures(NOTHING, NOTHING) == {}
+    assert compute_figures(NOTHING, parse("vllm:num_requests_running 3\n")) == {}
     lone = 'lengthwise:executor_busy_seconds_total{executor="0"} 9\n'
-    assert figures(NOTHING, parse(lone)) == {}
+    assert compute_figures(NOTHING, parse(lone)) == {}
 
 
 async def test_a_server_is_asked_and_may_have_nothing_to_tell() -> None:

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from loadgen.compare.quantities import QUANTITIES
-from loadgen.compare.verdict import Spread, chance, judge, judge_against
+from loadgen.compare.verdict import Spread, compute_chance, judge, judge_against
 from tests.loadgen.compare.results import POINTS, comparison
 
 BASE = Spread((10.0, 12.0, 11.0))
@@ -62,7 +62,7 @@ def test_chance_is_what_counting_all_arrangements_gives() -> None:
     for rounds in (3, 4, 5):
         arrangements = [set(chosen) for chosen in combinations(range(2 * rounds), rounds)]
         apart = [one for one in arrangements if one in (set(range(rounds)), set(range(rounds, 2 * rounds)))]
-        assert chance(rounds) == pytest.approx(len(apart) / len(arrangements))
+        assert compute_chance(rounds) == pytest.approx(len(apart) / len(arrangements))
 
 
 def test_keys_of_quantities_are_distinct() -> None:
