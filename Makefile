@@ -30,8 +30,8 @@ serve: $(RUNTIME) ## fetch the default models if need be and serve on 127.0.0.1:
 chat: $(RUNTIME) ## talk to a running server
 	@exec $(BIN)/lengthwise chat $(ARGS)
 
-bench: $(RUNTIME) ## compare a running engine with static batches
-	@exec $(BIN)/python -P -m loadgen.experiments.static_batch $(ARGS)
+bench: $(RUNTIME) ## compare the engine with transformers' own generate, in one process
+	@exec $(BIN)/lengthwise bench engine $(ARGS)
 
 test: $(TESTING) ## run the tests
 	@exec $(PYTEST) $(ARGS)
