@@ -78,6 +78,18 @@ def test_imports_run_one_way(package: str) -> None:
     assert wrong == []
 
 
+def test_nothing_but_the_command_line_imports_experiments() -> None:
+    """They are not in the wheel."""
+    inside = ROOT / "loadgen" / "experiments"
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for package in sorted(PACKAGES)
+        for path in sources(package)
+        if not path.is_relative_to(inside) and any(within(name, {"loadgen.experiments"}) for name in imports(path))
+    }
+    assert found == {"server/cli/experiments.py"}
+
+
 @pytest.mark.parametrize("where", LIGHT)
 def test_decisions_and_messages_need_no_tensors_and_no_server(where: str) -> None:
     found = [(path, name.partition(".")[0]) for path in sources(where) for name in imports(path)]

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING
 
 from loadgen.bench import command as bench_command
 from loadgen.compare import command as compare_command
-from loadgen.experiments.baton import command as baton_command
-from loadgen.experiments.engine import command as engine_command
-from loadgen.experiments.engine import quality_command
-from loadgen.experiments.paper import command as paper_command
 from loadgen.simulate import command as simulate_command
 from models.catalog.catalog import default_cache
 from server.cli import chat as chat_command
+from server.cli import experiments
 from server.cli import journal as journal_command
 from server.cli import models as models_command
 from server.cli import openapi as openapi_command
@@ -85,12 +82,10 @@ def build_parser() -> argparse.ArgumentParser:
     journal_command.add_parser(subparsers)
     systemd_command.add_parser(subparsers)
     openapi_command.add_parser(subparsers)
-    bench_command.add_parser(
-        subparsers, (engine_command.add_parser, quality_command.add_parser, baton_command.add_parser)
-    )
+    bench_command.add_parser(subparsers, (experiments.add_benchmarks,))
     compare_command.add_parser(subparsers)
-    simulate_command.add_parser(subparsers, default_cache, _validate)
-    paper_command.add_parser(subparsers, _real_paper)
+    simulate_command.add_parser(subparsers, default_cache, experiments.validate)
+    experiments.add_paper(subparsers)
     return parser
 
 
@@ -103,20 +98,6 @@ def _add_serve(subparsers: Subparsers) -> None:
     )
     add_settings(parser, settings(ServeConfig))
     parser.set_defaults(run=_serve)
-
-
-def _validate(args: argparse.Namespace) -> int:
-    spin_briefly(os.environ)
-    from loadgen.experiments.validation.validate import validate  # torch, as above
-
-    return validate(args)
-
-
-def _real_paper(args: argparse.Namespace) -> int:
-    spin_briefly(os.environ)
-    from loadgen.experiments.paper.real.command import run_real_paper  # torch, as above
-
-    return run_real_paper(args)
 
 
 def _serve(args: argparse.Namespace) -> int:

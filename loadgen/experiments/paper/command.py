@@ -1,34 +1,30 @@
 """`lengthwise paper`: the experiments of the papers, measured beside published.
 
-It owns the flags and the errors; run.py does the work, or whoever is handed in what is done on the real engine.
+It owns the flags and the errors; run.py does the work, or real/command.py on the real engine.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.flag_values import natural, positive, whole
+from server.process.openmp import spin_briefly
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 PAPERS = ("magnus", "scls", "ssjf", "baton")
 
-Real = Callable[[argparse.Namespace], int]
-
 REAL_ONLY = ("model", "executors", "length_scale", "loads", "rounds")
 """Flags that mean nothing to the simulator; None where they are not given."""
 
 
-def add_parser(subparsers: Subparsers, real: Real | None = None) -> None:
-    """Add the command and its flags to the program's own.
-
-    `real` runs experiments on the real engine; without it there is no flag for that.
-    """
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command and its flags to the program's own."""
     parser = subparsers.add_parser(
         "paper",
         help="repeat a paper's experiments in the simulator, or on the real engine",
@@ -39,9 +35,8 @@ def add_parser(subparsers: Subparsers, real: Real | None = None) -> None:
     _add_experiments(parser)
     _add_load(parser)
     parser.add_argument("--save-result", type=Path, metavar="FILE", help="write all runs and rows as JSON")
-    if real is not None:
-        _add_real(parser.add_argument_group("on the real engine"))
-    parser.set_defaults(run=run, realize=real, real=False)
+    _add_real(parser.add_argument_group("on the real engine"))
+    parser.set_defaults(run=run)
 
 
 def _add_experiments(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +131,12 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         if args.real:
-            return int(args.realize(args))
+            spin_briefly(os.environ)
+            from loadgen.experiments.paper.real.command import (
+                run_real_paper,
+            )  # torch, which a simulation can do without
+
+            return run_real_paper(args)
         given = [name for name in REAL_ONLY if getattr(args, name, None) is not None]
         if given:
             raise PaperError(f"--{given[0].replace('_', '-')} is for the real engine: add --real, or leave it out")

@@ -29,7 +29,7 @@ def benched(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers(), run_baton)
+    command.add_parser(parser.add_subparsers())
     return parser.parse_args(["paper", "baton", "--real", *flags])
 
 

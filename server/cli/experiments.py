@@ -1,0 +1,73 @@
+"""The commands of `loadgen/experiments`, which a checkout of the repository has and an installed wheel has not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from server.process.openmp import spin_briefly
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+BENCHMARKS = ("engine", "quality", "baton")
+
+
+def add_benchmarks(subparsers: Subparsers) -> None:
+    """Add the commands below `bench` that load a model into this process."""
+    if not are_here():
+        for name in BENCHMARKS:
+            _add_absent(subparsers, name, f"bench {name}")
+        return
+    from loadgen.experiments.baton import command as baton_command
+    from loadgen.experiments.engine import command as engine_command
+    from loadgen.experiments.engine import quality_command
+
+    for command in (engine_command, quality_command, baton_command):
+        command.add_parser(subparsers)
+
+
+def add_paper(subparsers: Subparsers) -> None:
+    """Add `paper`."""
+    if not are_here():
+        _add_absent(subparsers, "paper", "paper")
+        return
+    from loadgen.experiments.paper import command
+
+    command.add_parser(subparsers)
+
+
+def validate(args: argparse.Namespace) -> int:
+    """Run `simulate --validate`; returns the exit code."""
+    if not are_here():
+        return _refuse("simulate --validate")
+    spin_briefly(os.environ)
+    from loadgen.experiments.validation.validate import validate  # torch, which other commands can do without
+
+    return validate(args)
+
+
+def are_here() -> bool:
+    """Whether the package with the experiments can be imported."""
+    return find_spec("loadgen.experiments") is not None
+
+
+def _add_absent(subparsers: Subparsers, name: str, command: str) -> None:
+    """Add a command that takes any words and flags, and says where it can be run."""
+    parser = subparsers.add_parser(
+        name, help="an experiment: needs a checkout of the repository", add_help=False, prefix_chars="\0"
+    )
+    parser.add_argument("words", nargs="*")
+    parser.set_defaults(run=lambda args: _refuse(command))
+
+
+def _refuse(command: str) -> int:
+    print(
+        f"lengthwise: error: lengthwise {command} needs a checkout of the repository: experiments are not part of the "
+        "installed package. Clone the repository, run `make install` in it, and call .venv/bin/lengthwise there",
+        file=sys.stderr,
+    )
+    return 1
