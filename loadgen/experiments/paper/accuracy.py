@@ -45,7 +45,7 @@ def sigma_for_accuracy(lengths: Sequence[int], classes: int, accuracy: float) ->
 
 
 def _predicted(true: Floats, sigma: float) -> Floats:
-    """With evenly spread errors, shuffled so that they have nothing to do with the lengths."""
+    """Predictions with evenly spread errors, shuffled so that they have nothing to do with the lengths."""
     normal = NormalDist()
     errors = np.array([normal.inv_cdf((place + 0.5) / len(true)) for place in range(len(true))])
     np.random.default_rng(0).shuffle(errors)

@@ -1,18 +1,23 @@
-"""The tables of Baton (section 5.2): how long its two sets of queries take by each method, all there from the start."""
+"""The tables of Baton (section 5.2): how long its two sets of queries take by each method, all there from the start.
+
+Simulated here; on the real engine they are what `lengthwise bench baton` measures.
+"""
 
 from __future__ import annotations
 
+import argparse
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 
+from loadgen.experiments.baton import command as bench_baton
 from loadgen.experiments.baton.paper import (
     BATON,
-    BATON_PD,
     BENCHMARK,
     DOUBLED,
-    PD,
     SHORTER,
     STRATEGIES,
     TABLE_1,
@@ -22,35 +27,102 @@ from loadgen.experiments.baton.paper import (
 )
 from loadgen.experiments.baton.queries import MIX, Range
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.machines import A6000_LLAMA2_7B, RTX4090_LLAMA2_7B
+from loadgen.experiments.paper.options import choose
+from loadgen.experiments.paper.plan import Line, Plan, Run
 from loadgen.experiments.paper.published import baton_seconds, baton_times
 from loadgen.experiments.paper.row import AnyRow, Row
-from loadgen.experiments.paper.stage import Experiment, Line, Setting, Stage, limits, missing
+from loadgen.experiments.paper.stage import Setting, Stage, limits
 from loadgen.simulate.simulation import Machine
 from loadgen.workload.lengths import Lengths
+from scheduler.serving_time.bilinear import Bilinear
 
 ROOM = 4
 """Times the longest query that each row has memory for: the text tells of none that ran short."""
 SOURCE = "lengths drawn evenly from the ranges of section 5.1, a word being a token"
 SHOWN = ("duration", "throughput", "batch_size", "pad", "invalid")
 
-
-def table_1(stage: Stage) -> Experiment:
-    """Target-1; at batch size 4 all sequences are twice as long."""
-    count = max(1, round(TARGET_1_QUERIES * stage.setting.scale))
-    lines: list[Line] = []
-    for size in TABLE_1:
-        queries = _queries(MIX, count, 2 if size == DOUBLED else 1, stage.setting)
-        lines += _race(stage, A6000_LLAMA2_7B, queries, size, tuple(STRATEGIES))
-    return _experiment(stage, "Baton: Table 1 (Target-1)", "an A6000", count, lines, TABLE_1, "5.2.1, Table 1")
+PASS = 0.07066
+CELL = 1.133e-6
+"""Seconds, solved for: with them Benchmark takes Table 2's 161.77 s at 2 rows, and Table 1's 6,619 s at 8."""
 
 
-def table_2(stage: Stage) -> Experiment:
-    """Target-2: short queries only."""
-    count = max(1, round(TARGET_2_QUERIES * stage.setting.scale))
-    queries = _queries(((SHORTER, SHORTER),), count, 1, stage.setting)
-    lines = [line for size in TABLE_2 for line in _race(stage, RTX4090_LLAMA2_7B, queries, size, (BENCHMARK, BATON))]
-    return _experiment(stage, "Baton: Table 2 (Target-2)", "a 4090", count, lines, TABLE_2, "5.2.2, Table 2")
+def _machine(token: float) -> Machine:
+    """A machine of the tables, as far as text and arithmetic tell.
+
+    A prefill costs p1 a token and p4, an iteration d1 a cell and d4; p4 = d4, since both go through all layers once.
+    p1 is arithmetic: 2 operations for each of 6.74e9 parameters and token, at half of what the tensor cores can do.
+    """
+    cost = Bilinear(p1=token, p2=0.0, p3=0.0, p4=PASS, d1=CELL, d2=0.0, d3=0.0, d4=PASS)
+    return Machine(cost, capacity_tokens=65_536, max_num_seqs=16, context_length=65_536, max_prefill_tokens=8192)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One of the tables."""
+
+    number: int
+    title: str
+    device: str
+    machine: Machine
+    methods: tuple[str, ...]
+    queries: int
+    mix: Sequence[tuple[Range, Range]]
+    doubled: int | None
+    """The batch size at which all sequences are twice as long."""
+    published: Mapping[int, Mapping[str, float]]
+    where: str
+
+
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {
+        "table-1": Target(
+            1,
+            "Baton: Table 1 (Target-1)",
+            "an A6000",
+            _machine(1.742e-4),  # 154.8e12 operations/s in 16 bits
+            tuple(STRATEGIES),
+            TARGET_1_QUERIES,
+            MIX,
+            DOUBLED,
+            TABLE_1,
+            "5.2.1, Table 1",
+        ),
+        "table-2": Target(
+            2,
+            "Baton: Table 2 (Target-2)",
+            "a 4090",
+            _machine(1.632e-4),  # 165.2e12
+            (BENCHMARK, BATON),
+            TARGET_2_QUERIES,
+            ((SHORTER, SHORTER),),
+            None,
+            TABLE_2,
+            "5.2.2, Table 2",
+        ),
+    }
+)
+
+
+def table(stage: Stage, target: Target) -> Plan:
+    """All methods at each batch size of a table."""
+    count = max(1, round(target.queries * stage.setting.scale))
+    runs: list[Run] = []
+    for size in target.published:
+        queries = _queries(target.mix, count, 2 if size == target.doubled else 1, stage.setting)
+        longest = max(one.input_length + one.output_length for one in queries.lengths)
+        machine = replace(
+            target.machine, capacity_tokens=ROOM * longest * size, context_length=longest, max_num_seqs=size
+        )
+        load, bounds = Load(float("inf"), count), limits(max_batch_size=size)
+        runs += [
+            Run(STRATEGIES[method], _point(size), machine, load, bounds, pool=queries) for method in target.methods
+        ]
+    setting = (
+        f"{count} queries on llama2-7b-chat in 16 bits on {target.device}; two of this machine's speeds are solved for "
+        "from Benchmark's completion times at 2 rows of Table 2 and 8 rows of Table 1: those two rows are no test"
+    )
+    rows = partial(table_rows, said=target.published, where=target.where, whole=stage.setting.scale == 1)
+    return Plan(target.title, setting, SHOWN, runs, rows)
 
 
 def table_rows(
@@ -67,20 +139,11 @@ def table_rows(
             own = seconds[point, STRATEGIES[method]]
             if whole:
                 rows.append(Row(f"{method}, {point}: completion time", {point: own}, baton_seconds(published, where)))
-            if method != BENCHMARK and (point, STRATEGIES[BENCHMARK]) in seconds:
+            if method != BENCHMARK:
                 measured = {point: seconds[point, STRATEGIES[BENCHMARK]] / own}
                 faster = baton_times(by_method[BENCHMARK] / published, where)
                 rows.append(Row(f"{method}, {point}: throughput to Benchmark's", measured, faster))
     return rows
-
-
-def _race(stage: Stage, machine: Machine, queries: Pool, size: int, methods: Sequence[str]) -> list[Line]:
-    longest = max(one.input_length + one.output_length for one in queries.lengths)
-    room = replace(machine, capacity_tokens=ROOM * longest * size, context_length=longest, max_num_seqs=size)
-    own = stage.elsewhere(queries, max(one.output_length for one in queries.lengths))
-    load = Load(float("inf"), len(queries.lengths))
-    names = stage.known([STRATEGIES[method] for method in methods])
-    return [own.run(name, room, load, limits(max_batch_size=size), _point(size)) for name in names]
 
 
 def _queries(mix: Sequence[tuple[Range, Range]], count: int, factor: int, setting: Setting) -> Pool:
@@ -95,22 +158,29 @@ def _point(size: int) -> str:
     return f"{size} rows"
 
 
-def _experiment(
-    stage: Stage,
-    title: str,
-    device: str,
-    count: int,
-    lines: Sequence[Line],
-    said: Mapping[int, Mapping[str, float]],
-    where: str,
-) -> Experiment:
-    names = [STRATEGIES[method] for method in (BENCHMARK, PD, BATON, BATON_PD)]
-    rows = table_rows(lines, said, where, whole=stage.setting.scale == 1)
-    setting = (
-        f"{count} queries on llama2-7b-chat in 16 bits on {device}; two of this machine's speeds are solved for from "
-        "Benchmark's completion times at 2 rows of Table 2 and 8 rows of Table 1: those two rows are no test"
-    )
-    return Experiment(title, setting, SHOWN, lines, [*missing(stage, names), *rows])
+EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
+    {name: partial(table, target=target) for name, target in TARGETS.items()}
+)
 
 
-EXPERIMENTS: Mapping[str, Callable[[Stage], Experiment]] = MappingProxyType({"table-1": table_1, "table-2": table_2})
+def run_baton(args: argparse.Namespace) -> int:
+    """Measure both tables, or the chosen ones, on the real engine; returns the exit code. Raises PaperError."""
+    chosen = choose(list(TARGETS), args.experiments)
+    parser = argparse.ArgumentParser()
+    bench_baton.add_parser(parser.add_subparsers())
+    bench = parser.parse_args(["baton", *_flags(args, chosen)])
+    return int(bench.run(bench))
+
+
+def _flags(args: argparse.Namespace, chosen: Sequence[str]) -> list[str]:
+    """The flags of `bench baton`: a given scale is Table 1's, the short queries of Table 2 keep their proportion."""
+    flags = [] if args.model is None else [args.model]
+    flags += ["--target", *(str(TARGETS[name].number) for name in chosen), "--seed", str(args.seed)]
+    if args.length_scale is not None:
+        scale = Fraction(str(args.length_scale))
+        flags += ["--scale", str(scale), "--short-scale", str(scale * bench_baton.SHORT_SCALE / bench_baton.SCALE)]
+    if args.rounds is not None:
+        flags += ["--rounds", str(args.rounds)]
+    if args.save_result is not None:
+        flags += ["--save-result", str(args.save_result)]
+    return flags

@@ -1,6 +1,6 @@
 """`lengthwise paper`: the experiments of the papers, measured beside published.
 
-It owns the flags and the errors; run.py does the work, or real/command.py on the real engine.
+It owns the flags and the errors; run.py does the work, or engine.py on the real engine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.experiments.paper.options import PaperError, refuse
 from loadgen.flag_values import natural, positive, whole
 from server.process.openmp import spin_briefly
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 PAPERS = ("magnus", "scls", "ssjf", "baton")
-
-REAL_ONLY = ("model", "executors", "length_scale", "loads", "rounds")
-"""Flags that mean nothing to the simulator; None where they are not given."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -124,23 +122,16 @@ def _add_real(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a paper's experiments; returns the exit code: 1 when they cannot be run."""
-    from loadgen.experiments.paper.run import (  # numpy and the scheduler, which --help can do without
-        PaperError,
-        run_paper,
-    )
-
     try:
-        if args.real:
-            spin_briefly(os.environ)
-            from loadgen.experiments.paper.real.command import (
-                run_real_paper,
-            )  # torch, which a simulation can do without
+        refuse(args)
+        if not args.real:
+            from loadgen.experiments.paper.run import run_paper  # numpy and the scheduler, which --help can do without
 
-            return run_real_paper(args)
-        given = [name for name in REAL_ONLY if getattr(args, name, None) is not None]
-        if given:
-            raise PaperError(f"--{given[0].replace('_', '-')} is for the real engine: add --real, or leave it out")
-        return run_paper(args)
+            return run_paper(args)
+        spin_briefly(os.environ)
+        from loadgen.experiments.paper.engine import run_real_paper  # torch, which a simulation can do without
+
+        return run_real_paper(args)
     except PaperError as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)
         return 1

@@ -26,7 +26,7 @@ CHAT_OUTPUT = (5.019, 0.859)
 """Mean and standard deviation of the logarithms of token counts in Azure's published conversation trace of 2023."""
 
 LONGEST = 1024
-"""Of prompts and of answers (Magnus, IV-A; SCLS, 5.1)."""
+"""Tokens of the longest prompts and answers (Magnus, IV-A; SCLS, 5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
 
 
 def _fitted(lengths: Sequence[Lengths], scale: float, source: str, max_output: int) -> Pool:
-    """The same with prompts `scale` times as long, one token at least and LONGEST at most."""
+    """A pool of lengths with prompts `scale` times as long, one token at least and LONGEST at most."""
     prompts = (min(LONGEST, max(1, round(one.input_length * scale))) for one in lengths)
     fitted = tuple(replace(one, input_length=prompt) for one, prompt in zip(lengths, prompts, strict=True))
     scaled = "" if scale == 1 else f", prompts times {scale:g}"
@@ -90,7 +90,7 @@ def _fitted(lengths: Sequence[Lengths], scale: float, source: str, max_output: i
 
 
 def shortened(pool: Pool, scale: float) -> Pool:
-    """The same with all lengths `scale` times as long, one token at least."""
+    """A pool with all lengths `scale` times as long, one token at least."""
     lengths = tuple(
         replace(
             one,

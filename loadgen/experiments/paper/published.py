@@ -1,6 +1,6 @@
 """The figures that stand in the texts of the papers, and where. Knows no measurement.
 
-Plots without numbers in the text are left out: nothing is read off a curve. Baton's tables are in loadgen.baton.paper.
+Plots without numbers in the text are left out: nothing is read off a curve. Baton's tables are in baton/paper.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAGNUS_OVER: Mapping[str, Gains] = MappingProxyType(
 """Magnus's gains over single baselines."""
 
 MAGNUS_OVER_ALL = Gains(_percent(66, 234, _MAGNUS), _percent(60.3, 89.7, _MAGNUS), _percent(53.2, 91.7, _MAGNUS))
-"""Over vs, vsq and ccb together."""
+"""Magnus's gains over vs, vsq and ccb together."""
 MAGNUS_VALID_TOKENS = _percent(70, 240, "IV-B, Fig. 10")
 MAGNUS_TOTAL_TOKENS = _percent(115, 489, "IV-B, Fig. 10")
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.experiments.paper.stage import Experiment, Line
+from loadgen.experiments.paper.plan import Experiment, Line
 
 HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
@@ -34,9 +34,9 @@ HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
 
 def report(one: Experiment) -> RenderableType:
     """Both tables of an experiment, below its title."""
-    title = f"{one.title} (interrupted: as far as it came)" if one.interrupted else one.title
+    title = f"{one.plan.title} (interrupted: as far as it came)" if one.interrupted else one.plan.title
     warning = [] if one.warning is None else [Text(one.warning, style="yellow")]
-    head = (Text(title, style="bold"), Text(one.setting, style="dim"), *warning)
+    head = (Text(title, style="bold"), Text(one.plan.setting, style="dim"), *warning)
     return Group(*head, _measured(one), _beside(one), Text())
 
 
@@ -44,10 +44,10 @@ def _measured(one: Experiment) -> Table:
     table = Table()
     table.add_column("strategy", no_wrap=True)
     table.add_column("at", no_wrap=True)
-    for name in one.figures:
+    for name in one.plan.figures:
         table.add_column(HEADS[name][0], justify="right")
     for line in one.lines:
-        table.add_row(line.strategy, line.point, *(_cell(line, name) for name in one.figures))
+        table.add_row(line.strategy, line.point, *(_cell(line, name) for name in one.plan.figures))
     return table
 
 

@@ -1,5 +1,4 @@
-"""One thing that a paper says, beside the same measured here: a figure, or something that shall hold; or what it leaves
-to tell."""
+"""Rows of a report: a published figure or a claim beside what was measured, a finding of our own, or what is skipped."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What could not be measured, and why."""
+    """Something that could not be measured, and why."""
 
     what: str
     why: str

@@ -1,47 +1,53 @@
-"""From the flags of `lengthwise paper` to tables on the screen and a JSON file."""
+"""From the flags of `lengthwise paper` to tables on the screen and a JSON file. Loads no model."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typing import TypeAlias
 
 from loadgen.bench import result
 from loadgen.bench.result import ResultError
 from loadgen.console import table_console
+from loadgen.experiments.engine.bars import Bars
 from loadgen.experiments.paper import baton, magnus, published, scls, ssjf
 from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
-from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, task_pool, trace_pool
+from loadgen.experiments.paper.hardware import Hardware
+from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, shortened, task_pool, trace_pool
+from loadgen.experiments.paper.options import PaperError, choose
+from loadgen.experiments.paper.plan import Experiment, Plan, carry_out, experiment_json
 from loadgen.experiments.paper.report import report
-from loadgen.experiments.paper.stage import Begin, Experiment, Setting, Stage, experiment_json
+from loadgen.experiments.paper.stage import Begin, Setting, Stage
+from loadgen.experiments.paper.trial import Player
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import SimulationError, Watch
 from loadgen.workload.errors import WorkloadError
 from scheduler.assembly import StrategyError
 
-Build = Callable[[Stage], Experiment]
+INTERRUPTED = 130
 
-
-class PaperError(Exception):
-    """The experiments cannot be run or kept; the message is for the user."""
+Build: TypeAlias = Callable[[Stage], Plan]
+OpenEngine: TypeAlias = Callable[[], tuple[Hardware, Player]]
 
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """How a paper's experiments are run."""
+    """The experiments of a paper, and the requests that they have by default."""
 
     experiments: Mapping[str, Build]
     pool: Callable[[int, float], Pool]
-    """Lengths for a seed, prompts scaled, where the user has no trace."""
+    """Lengths for a seed, prompts scaled."""
     longest: int = LONGEST
     """Tokens of the longest answer."""
     prediction: Callable[[Sequence[int]], Prediction] = lambda _: Prediction()
-    """From lengths to what is known of them, as well as the paper's predictor does."""
+    """How well lengths are known, for some of them: as well as the paper's predictor knows them."""
+
+    def names(self, real: bool) -> list[str]:
+        """The experiments that there are in the simulator, or on the real engine."""
+        return [name for name in self.experiments if not (real and name.endswith("-ds"))]
 
 
 PAPERS: Mapping[str, Paper] = MappingProxyType(
@@ -63,87 +69,94 @@ PAPERS: Mapping[str, Paper] = MappingProxyType(
 )
 
 
-def run_paper(args: argparse.Namespace) -> int:
-    """Run, print and save; returns the exit code. Raises PaperError."""
+def run_paper(args: argparse.Namespace, open_engine: OpenEngine | None = None) -> int:
+    """Run, print and save; returns the exit code, 130 after Ctrl-C, which leaves what was measured until then.
+
+    Simulates unless the real engine can be opened. Raises PaperError, and what opening and the engine raise.
+    """
     paper = PAPERS[args.paper]
-    chosen = choose(list(paper.experiments), args.experiments)
-    console = table_console()
-    done: dict[str, Experiment] = {}
+    chosen = choose(paper.names(real=open_engine is not None), args.experiments)
     try:
         if args.save_result is not None:
             result.prepare(args.save_result.parent)
-        with _bars() as begin:
-            pool = pool_of(args, paper)
-            prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else Prediction()
-            setting = Setting(args.scale, args.seed, args.duration, args.rates)
-            stage = Stage(pool, setting, paper.longest, prediction, begin)
-            console.print(f"requests: {pool.source}", highlight=False)
-            for name in chosen:
-                done[name] = paper.experiments[name](stage)
-                console.print(report(done[name]))
-        if args.save_result is not None:
-            result.save(args.save_result, document(args, pool, prediction, done))
+        return _run_all({name: paper.experiments[name] for name in chosen}, _stage(args, open_engine), args)
     except (WorkloadError, StrategyError, SimulationError, ResultError) as error:
         raise PaperError(str(error)) from error
-    return 0
 
 
-def choose(known: Sequence[str], names: Sequence[str] | None) -> Sequence[str]:
-    """Which experiments to run, all unless there are names; raises PaperError for one that is not known."""
-    if names is None:
-        return known
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        raise PaperError(f"--experiments: {', '.join(unknown) or 'nothing'} is none of {', '.join(known)}")
-    return names
+def _stage(args: argparse.Namespace, open_engine: OpenEngine | None) -> Stage:
+    paper = PAPERS[args.paper]
+    if args.trace is None:
+        pool = paper.pool(args.seed, args.input_scale)
+    else:
+        pool = trace_pool(args.trace, paper.longest, args.input_scale)
+    prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else Prediction()
+    setting = Setting(args.scale, args.seed, args.duration, args.rates)
+    if open_engine is None:
+        return Stage(pool, setting, paper.longest, prediction)
+    with Bars() as bars:
+        bars.begin("loading the model")
+        hardware, player = open_engine()
+    short = shortened(pool, hardware.length_scale)
+    return Stage(short, setting, hardware.tokens(paper.longest), prediction, player, hardware)
 
 
-def pool_of(args: argparse.Namespace, paper: Paper) -> Pool:
-    """The requests that the flags ask for, unscaled; raises PaperError and WorkloadError."""
-    if args.paper == "baton" and (args.trace is not None or args.input_scale != 1):
-        raise PaperError("Baton's queries are drawn as its text says: leave --trace and --input-scale out")
-    if args.trace is not None:
-        return trace_pool(args.trace, paper.longest, args.input_scale)
-    return paper.pool(args.seed, args.input_scale)
+def _run_all(builds: Mapping[str, Build], stage: Stage, args: argparse.Namespace) -> int:
+    """One experiment after another, each printed when it is over."""
+    console = table_console()
+    console.print(f"requests: {stage.pool.source}", highlight=False)
+    done: dict[str, Experiment] = {}
+    interrupted = True
+    try:
+        for name, build in builds.items():
+            with _bars() as stage.begin:
+                done[name] = carry_out(build(stage), stage.play, stage.rounds)
+            console.print(report(done[name]))
+            if done[name].interrupted:
+                break
+        else:
+            interrupted = False
+    except KeyboardInterrupt:  # between two runs, or in those that show what the baseline serves
+        pass
+    finally:  # a run that fails takes nothing from those before it
+        if args.save_result is not None and done:
+            result.save(args.save_result, _document(args, stage, done, interrupted))
+    return INTERRUPTED if interrupted else 0
 
 
 @contextmanager
 def _bars() -> Iterator[Begin]:
-    """A bar a run on a terminal, else a line as each begins."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, disable=not console.is_terminal, refresh_per_second=2, transient=True
-    ) as bar:
+    """A bar a run on a terminal, else a line as each begins; drawn between reports, not by a thread."""
+    with Bars() as bars:
 
-        def begin(name: str, total: int) -> Watch:
-            if not console.is_terminal:
-                console.print(name, markup=False, highlight=False)
-            for task in bar.task_ids:
-                bar.remove_task(task)
-            task = bar.add_task(name, total=total)
+        def begin(title: str, total: int) -> Watch:
+            bars.begin(f"{title}: {total} requests", total)
+            seen = 0
 
             def watch(ended: int) -> None:
-                if ended % 100 == 0:  # each update takes a lock
-                    bar.update(task, completed=ended)
+                nonlocal seen
+                bars.advance(ended - seen)
+                seen = ended
 
             return watch
 
         yield begin
 
 
-def document(
-    args: argparse.Namespace, pool: Pool, prediction: Prediction, done: Mapping[str, Experiment]
+def _document(
+    args: argparse.Namespace, stage: Stage, done: Mapping[str, Experiment], interrupted: bool
 ) -> dict[str, object]:
-    """What is written to a file."""
-    return {
+    """The file's content; lengths and what the real engine is stand there only if it was measured."""
+    document = {
         "paper": args.paper,
-        "requests": pool.source,
+        "requests": stage.pool.source,
         "scale": args.scale,
         "seed": args.seed,
         "duration": args.duration,
         "input_scale": args.input_scale,
         "rates": args.rates,
-        "prediction_sigma": prediction.sigma,
+        "prediction_sigma": stage.prediction.sigma,
         "experiments": {name: experiment_json(one) for name, one in done.items()},
+        "interrupted": interrupted,
     }
+    return document if stage.hardware is None else document | {"real": asdict(stage.hardware)}

@@ -3,12 +3,14 @@ what it brings to keep K and V between slices, which its authors are trying (sec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
-from loadgen.experiments.paper.load import Load
+from loadgen.experiments.paper.hardware import Hardware, times
+from loadgen.experiments.paper.load import LONGEST, Load
+from loadgen.experiments.paper.plan import Plan, Rows, Run, scaled
 from loadgen.experiments.paper.scls_rows import (
     KEPT,
     READ_ANEW,
@@ -20,18 +22,22 @@ from loadgen.experiments.paper.scls_rows import (
     slice_rows,
     worker_rows,
 )
-from loadgen.experiments.paper.stage import MINUTES_10, Experiment, Line, Stage, limits, missing, scaled
+from loadgen.experiments.paper.stage import Stage, limits
+from loadgen.experiments.paper.trial import bilinear
 from loadgen.simulate.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
 from loadgen.simulate.simulation import Machine
 from scheduler.batching.batcher import Limits
-from scheduler.serving_time.bilinear import Bilinear
 
-RATES = (10.0, 15.0, 20.0, 25.0)
-RATE = 20.0
-"""Of all experiments but the main one."""
 ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
-ANEW = ", K and V read anew each slice"
-SLICES = (16, 32, 64, 128, 256, 512, 1024)
+RATES, RATE = (10.0, 15.0, 20.0, 25.0), 20.0
+"""Requests a second of the main experiment and of all others, in the simulator."""
+LOADS = (2.0, 4.0)
+"""Rates on the engine, as multiples of what `sls` serves; the greatest one is that of all but the main experiment."""
+PROBE = 5
+"""Batches of `sls` an executor, all there from the start, that show what it serves."""
+SLICE = 128
+SLICES, REAL_SLICES = (16, 32, 64, 128, 256, 512, 1024), (32, 128, 512)
+"""Decode iterations in the simulator, and those of them that are tried on the engine, before they are scaled."""
 WORKERS = (1, 2, 4, 8)
 COPY = 2 * 0.819e6 / 25e9
 """Seconds in which a token's K and V go to host memory and come back: 0.8 MB for LLaMA2-13B (40 layers of 5,120 numbers
@@ -42,7 +48,7 @@ SHOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class Backend:
     """An inference engine of the paper."""
 
     key: str
@@ -55,126 +61,171 @@ class Engine:
     baselines: tuple[str, ...]
 
 
-HF = Engine("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
-DS = Engine("ds", "DeepSpeed", replace(A100_LLAMA2_13B_DS, max_num_seqs=28), 12, 3.0, ("sls", "ils"))
+HF = Backend("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
+DS = Backend("ds", "DeepSpeed", replace(A100_LLAMA2_13B_DS, max_num_seqs=28), 12, 3.0, ("sls", "ils"))
 """Its batches have 28 rows at most (Algorithm 2); that algorithm's lower bounds for long rows are the memory's here."""
 
 
-def _limits(engine: Engine, slice_length: int = 128, recompute: bool = True) -> Limits:
-    return limits(
-        slice_length=slice_length, max_batch_size=engine.fixed, min_interval=engine.interval, recompute=recompute
-    )
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Executors and load of the experiments: the paper's in the simulator, or what fits on the engine."""
+
+    title: str
+    key: str
+    """The backend whose published figures stand beside what is measured."""
+    baselines: tuple[str, ...]
+    machine: Machine
+    limits: Limits
+    loads: Mapping[str, Load]
+    """Loads of the main experiment, by point."""
+    point: str
+    load: Load
+    """The load of all other experiments."""
+    slices: Sequence[int]
+    workers: Sequence[int]
+    whole: Load
+    """The load for the greatest number of workers."""
+    copying: Machine
+    """Executors on which copying K and V takes time."""
+    prices: str
+    """How much time that is."""
+    setting: str
+
+    def run(
+        self, name: str = "scls", point: str | None = None, machine: Machine | None = None, **bounds: object
+    ) -> Run:
+        """A strategy under the load of all but the main experiment, with what differs from the others."""
+        changed = replace(self.limits, **bounds)  # type: ignore[arg-type]
+        return Run(name, point or self.point, machine or self.machine, self.load, changed)
+
+    def plan(
+        self,
+        figures: str,
+        runs: Sequence[Run],
+        rows: Rows,
+        sweeping: bool = False,
+        kept: str = "; K and V are read anew each slice",
+    ) -> Plan:
+        return Plan(f"{self.title}: {figures}", self.setting + kept, SHOWN, runs, rows, sweeping=sweeping)
 
 
-def main(stage: Stage, engine: Engine) -> Experiment:
+def main(place: Place) -> Plan:
     """Figures 12 to 14 and 17."""
-    names = (*engine.baselines, "scls")
-    rates = stage.setting.rates or RATES
-    lines = [_run(stage, engine, name, rate) for rate in rates for name in stage.known(names)]
-    return Experiment(
-        f"SCLS on {engine.title}: Figs. 12, 13, 14 and 17",
-        _setting(stage, engine),
-        SHOWN,
-        lines,
-        [*missing(stage, names), *main_rows(lines, engine.key, engine.baselines)],
-    )
+    runs = [
+        Run(name, point, place.machine, load, place.limits)
+        for point, load in place.loads.items()
+        for name in (*place.baselines, "scls")
+    ]
+    return place.plan("Figs. 12, 13, 14 and 17", runs, lambda lines: main_rows(lines, place.key, place.baselines))
 
 
-def ablation(stage: Stage, engine: Engine) -> Experiment:
+def ablation(place: Place) -> Plan:
     """Figures 15 and 16."""
-    lines = [_run(stage, engine, name, RATE) for name in stage.known(ABLATION)]
-    return Experiment(
-        f"SCLS on {engine.title}: ablation, Figs. 15 and 16",
-        _setting(stage, engine),
-        SHOWN,
-        lines,
-        [*missing(stage, ABLATION), *ablation_rows(lines)],
-    )
+    return place.plan("ablation, Figs. 15 and 16", [place.run(name) for name in ABLATION], ablation_rows)
 
 
-def slices(stage: Stage, engine: Engine) -> Experiment:
+def slices(place: Place) -> Plan:
     """Figures 18 to 21."""
-    lines = [
-        stage.run("scls", *_place(stage, engine, RATE), _limits(engine, length), f"{SLICES_OF}{length}")
-        for length in SLICES
-        if stage.has("scls")
-    ]
-    return Experiment(
-        f"SCLS on {engine.title}: slice lengths, Figs. 18 to 21",
-        _setting(stage, engine),
-        SHOWN,
-        lines,
-        [*missing(stage, ("scls",)), *slice_rows(lines)],
-    )
+    runs = [place.run(point=f"{SLICES_OF}{length}", slice_length=length) for length in place.slices]
+    return place.plan("slice lengths, Figs. 18 to 21", runs, slice_rows, sweeping=True)
 
 
-def keeping(stage: Stage, engine: Engine) -> Experiment:
-    """No figure: K and V that stay in host memory between slices, which the authors "are also trying" (section 7)."""
-    machine, load = _place(stage, engine, RATE)
-    assert isinstance(machine.cost, Bilinear), "the papers' machines have bilinear serving times"
-    copying = replace(machine, cost=replace(machine.cost, c1=COPY))
-    lines = [
-        stage.run("scls", copying, load, _limits(engine, recompute=point == READ_ANEW), point)
-        for point in (READ_ANEW, KEPT)
-        if stage.has("scls")
-    ]
-    return Experiment(
-        f"SCLS on {engine.title}: K and V kept between slices",
-        _setting(stage, engine, f"; K and V cost {1e6 * COPY:.0f} µs a token to copy"),
-        SHOWN,
-        lines,
-        [*missing(stage, ("scls",)), *keeping_rows(lines)],
-    )
-
-
-def workers(stage: Stage, engine: Engine) -> Experiment:
-    """Figure 22: the whole load on fewer workers."""
-    lines = [
-        stage.run(
-            "scls", replace(engine.machine, workers=count), _load(stage, RATE), _limits(engine), f"{WORKERS_OF}{count}"
+def workers(place: Place) -> Plan:
+    """Figure 22: the whole load on fewer workers, each as fast as ever."""
+    runs = [
+        replace(
+            place.run(point=f"{WORKERS_OF}{count}", machine=replace(place.machine, workers=count)), load=place.whole
         )
-        for count in WORKERS
-        if stage.has("scls")
+        for count in place.workers
     ]
-    rows = [*missing(stage, ("scls",)), *worker_rows(lines)]
-    return Experiment(f"SCLS on {engine.title}: workers, Fig. 22", _setting(stage, engine), SHOWN, lines, rows)
+    return place.plan("workers, Fig. 22", runs, worker_rows, sweeping=True)
 
 
-def _run(stage: Stage, engine: Engine, name: str, rate: float) -> Line:
-    return stage.run(name, *_place(stage, engine, rate), _limits(engine), f"{rate:g}/s")
+def keeping(place: Place) -> Plan:
+    """No figure: K and V that stay in host memory between slices where the cost model says that this takes less time;
+    the authors "are also trying" it (section 7)."""
+    runs = [place.run(point=point, machine=place.copying, recompute=point == READ_ANEW) for point in (READ_ANEW, KEPT)]
+    return place.plan("K and V kept between slices", runs, keeping_rows, sweeping=True, kept=place.prices)
 
 
-def _place(stage: Stage, engine: Engine, rate: float) -> tuple[Machine, Load]:
-    """As large a share of the machine as was asked for, under the same share of the load."""
-    machine = scaled(engine.machine, stage.setting.scale)
-    return machine, _load(stage, rate * machine.workers / engine.machine.workers)
-
-
-def _load(stage: Stage, rate: float) -> Load:
-    duration = stage.setting.duration or MINUTES_10
-    return Load(rate, max(1, round(rate * duration)), seed=stage.setting.seed)
-
-
-def _setting(stage: Stage, engine: Engine, kv: str = ANEW) -> str:
-    machine = scaled(engine.machine, stage.setting.scale)
-    duration = stage.setting.duration or MINUTES_10
-    return (
-        f"{machine.workers} × LLaMA2-13B with {engine.title} on an A100 80 GB, {duration:g} s of Poisson arrivals; "
-        f"rates are for {engine.machine.workers} workers; Γ {engine.interval:g} s, λ 0.5, slices of 128 unless "
-        f"said{kv}"
+def _simulated(stage: Stage, backend: Backend) -> Place:
+    """The paper's executors, or a share of them under the same share of the load."""
+    machine, seconds = scaled(backend.machine, stage.setting.scale), stage.setting.seconds
+    share = machine.workers / backend.machine.workers
+    return Place(
+        f"SCLS on {backend.title}",
+        backend.key,
+        backend.baselines,
+        machine,
+        limits(slice_length=SLICE, max_batch_size=backend.fixed, min_interval=backend.interval, recompute=True),
+        {f"{rate:g}/s": stage.load(rate * share, seconds) for rate in stage.setting.rates or RATES},
+        f"{RATE:g}/s",
+        stage.load(RATE * share, seconds),
+        SLICES,
+        WORKERS,
+        stage.load(RATE, seconds),
+        replace(machine, cost=replace(bilinear(machine), c1=COPY)),
+        f"; K and V cost {1e6 * COPY:.0f} µs a token to copy",
+        f"{machine.workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, {seconds:g} s of Poisson arrivals; "
+        f"rates are for {backend.machine.workers} workers; Γ {backend.interval:g} s, λ 0.5, slices of {SLICE} unless "
+        "said",
     )
 
 
-EXPERIMENTS: Mapping[str, Callable[[Stage], Experiment]] = MappingProxyType(
+def _real(stage: Stage, hardware: Hardware) -> Place:
+    """Batches and memory as in the paper in rows, lengths and slices scaled; all baselines on one engine."""
+    machine, loads, slice_length = (
+        hardware.machine(hardware.context(), HF.fixed),
+        hardware.loads or LOADS,
+        hardware.tokens(SLICE),
+    )
+    # Γ is as large a part of the longest slice of a fixed batch as in the paper.
+    theirs = bilinear(HF.machine).serve(HF.fixed, LONGEST, SLICE)
+    interval = HF.interval * hardware.cost.serve(HF.fixed, hardware.tokens(LONGEST), slice_length) / theirs
+    bounds = limits(
+        group_tokens=hardware.chunk_tokens,
+        slice_length=slice_length,
+        max_batch_size=HF.fixed,
+        min_interval=interval,
+        recompute=True,
+    )
+    served = stage.capacity("sls", machine, bounds, PROBE * HF.fixed * hardware.executors)
+    by_point = {f"{load:g} ×": stage.load(load * served, hardware.seconds) for load in loads}
+    greatest = f"{max(loads):g} ×"
+    cost = hardware.cost
+    return Place(
+        "SCLS, on the engine",
+        HF.key,
+        DS.baselines,
+        machine,
+        bounds,
+        by_point,
+        greatest,
+        by_point[greatest],
+        tuple(dict.fromkeys(hardware.tokens(one) for one in REAL_SLICES)),
+        sorted({*(2**power for power in range(hardware.executors.bit_length())), hardware.executors}),
+        by_point[greatest],
+        machine,
+        f"; K and V cost {1e3 * cost.c1:.3g} ms a token and {1e3 * cost.c0:.3g} ms a row to copy, and "
+        f"{1e3 * cost.p1:.3g} ms a token and {1e3 * cost.p2:.3g} ms a row to read anew",
+        f"{hardware.describe(hardware.context())}; {hardware.seconds:g} s of Poisson arrivals at "
+        f"{times(loads, served, 'sls')}, the greatest where there is one rate only; K and V for {HF.fixed} rows of the "
+        f"greatest length on each; Γ {interval:.2g} s, λ 0.5, slices of {slice_length} unless said; ils is published "
+        "on DeepSpeed, all else on transformers",
+    )
+
+
+def _build(stage: Stage, experiment: Callable[[Place], Plan], backend: Backend) -> Plan:
+    return experiment(_simulated(stage, backend) if stage.hardware is None else _real(stage, stage.hardware))
+
+
+NAMED = {"main": main, "ablation": ablation, "slices": slices, "workers": workers, "keeping": keeping}
+
+EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
     {
-        name if engine is HF else f"{name}-ds": partial(build, engine=engine)
-        for engine in (HF, DS)
-        for name, build in {
-            "main": main,
-            "ablation": ablation,
-            "slices": slices,
-            "workers": workers,
-            "keeping": keeping,
-        }.items()
+        f"{name}{suffix}": partial(_build, experiment=experiment, backend=backend)
+        for suffix, backend in (("", HF), ("-ds", DS))
+        for name, experiment in NAMED.items()
     }
 )
+"""Those with DeepSpeed's speeds are for the simulator only."""

@@ -3,114 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from loadgen.experiments.paper import published
-from loadgen.experiments.paper.gains import gain_rows, of
+from loadgen.experiments.paper.gains import by_point, compare, gain_rows, increase
+from loadgen.experiments.paper.plan import Line
 from loadgen.experiments.paper.published import PERCENT
 from loadgen.experiments.paper.row import AnyRow, Claim, Finding, Row, chain, less, more, rising
-from loadgen.experiments.paper.stage import Line
 
 SLICES_OF = "slices of "
 WORKERS_OF = "workers: "
-"""How points of two of the sweeps are called."""
+"""Beginnings of the names of points in two of the sweeps."""
 
 READ_ANEW, KEPT = "K and V read anew", "K and V kept"
-"""What becomes of them between two slices: the paper's way, and, where copying takes less, its future work."""
+"""Names of points: K and V between two slices in the paper's way, and, where copying takes less time, kept."""
 
 
-def main_rows(lines: Sequence[Line], engine: str, baselines: Sequence[str]) -> list[AnyRow]:
+def main_rows(lines: Sequence[Line], backend: str, baselines: Sequence[str]) -> list[AnyRow]:
     """What section 5.2 says of scls against its baselines, at every point of the sweep."""
-    rows: list[AnyRow] = []
-    over = {"sls": published.SCLS_OVER_SLS[engine], "ils": published.SCLS_OVER_ILS}
-    for name in baselines:
-        rows += gain_rows(lines, "scls", name, over[name])
-    best, sls = of(lines, "scls"), of(lines, "sls")
-    if not best:
-        return rows
-    if sls:
-        sizes = {point: more(best[point].trial.batch_size, sls[point].trial.batch_size) for point in best}
-        rows.append(Row("scls over sls: batch size", sizes, published.SCLS_BATCH_SIZE[engine]))
-        fewer = {point: best[point].trial.invalid / max(sls[point].trial.invalid, 1e-9) for point in best}
-        rows.append(
-            Claim(
-                "scls has far fewer invalid tokens than sls",
-                all(share < 0.5 for share in fewer.values()),
-                f"{100 * min(fewer.values()):.0f} to {100 * max(fewer.values()):.0f} % of them",
-                "5.2, Fig. 13a",
-            )
-        )
-    few = {point: line.trial.few_slices for point, line in best.items()}
-    rows.append(
+    over = {"sls": published.SCLS_OVER_SLS[backend], "ils": published.SCLS_OVER_ILS}
+    best = by_point(lines, "scls")
+    sizes = increase(lines, "scls", "sls", "batch_size")
+    fewer = compare(lines, "scls", "sls", "invalid", lambda new, old: 100 * new / max(old, 1e-9)).values()
+    few = [trial.few_slices for trial in best.values()]
+    return [
+        *(row for name in baselines for row in gain_rows(lines, "scls", name, over[name])),
+        Row("scls over sls: batch size", sizes, published.SCLS_BATCH_SIZE[backend]),
+        Claim(
+            "scls has far fewer invalid tokens than sls",
+            max(fewer) < 50,
+            f"{min(fewer):.0f} to {max(fewer):.0f} % of them",
+            "5.2, Fig. 13a",
+        ),
         Claim(
             "the vast majority of requests needs at most three slices",
-            min(few.values()) > 80,
-            f"{min(few.values()):.1f} to {max(few.values()):.1f} %",
+            min(few) > 80,
+            f"{min(few):.1f} to {max(few):.1f} %",
             "5.2, Fig. 14a",
-        )
-    )
-    early = {point: line.trial.early_returns for point, line in best.items()}
-    rows.append(Row("scls: batches that return early", early, published.SCLS_EARLY_RETURNS))
-    return [*rows, *_balance(lines, baselines)]
+        ),
+        Row(
+            "scls: batches that return early",
+            {point: trial.early_returns for point, trial in best.items()},
+            published.SCLS_EARLY_RETURNS,
+        ),
+        _balance(lines, baselines),
+    ]
 
 
-def _balance(lines: Sequence[Line], baselines: Sequence[str]) -> list[AnyRow]:
-    by_name = {name: of(lines, name) for name in (*baselines, "scls")}
-    rivals = [one for name, one in by_name.items() if name != "scls" and one]
-    best = by_name["scls"]
-    if not rivals or not best:
-        return []
-    least = all(
-        line.trial.imbalance <= rival[point].trial.imbalance for rival in rivals for point, line in best.items()
-    )
-    means = {
-        name: sum(line.trial.imbalance for line in one.values()) / len(one) for name, one in by_name.items() if one
+def _balance(lines: Sequence[Line], baselines: Sequence[str]) -> Claim:
+    spreads = {
+        name: {point: trial.imbalance for point, trial in by_point(lines, name).items()}
+        for name in (*baselines, "scls")
     }
-    return [Claim("scls's completion times differ least", least, f"mean STD in s: {chain(means)}", "5.3, Fig. 17")]
+    least = all(spread <= spreads[name][point] for name in baselines for point, spread in spreads["scls"].items())
+    means = {name: fmean(spread.values()) for name, spread in spreads.items()}
+    return Claim("scls's completion times differ least", least, f"mean STD in s: {chain(means)}", "5.3, Fig. 17")
 
 
 def ablation_rows(lines: Sequence[Line]) -> list[AnyRow]:
     """What section 5.4 says of each step."""
-    by_name = {line.strategy: line.trial for line in lines}
-    throughput = {name: one.throughput for name, one in by_name.items()}
-    mean = {name: one.mean for name, one in by_name.items()}
-    rows: list[AnyRow] = [
+    throughput, mean, size, pad = (
+        {line.strategy: getattr(line.trial, figure) for line in lines}
+        for figure in ("throughput", "mean", "batch_size", "pad")
+    )
+    sizes = {name: size[name] for name in ("pm", "ab", "lb")}
+    pads = {name: pad[name] for name in ("pm", "ab", "lb")}
+    faster, sooner = rising(list(throughput.values())), rising([-one for one in mean.values()])
+    return [
+        Claim("each step has more throughput", faster, chain(throughput, 2), "5.4, Fig. 15a"),
+        Claim("each step has less mean response time", sooner, chain(mean), "5.4, Fig. 15b"),
         Claim(
-            "each step has more throughput", rising(list(throughput.values())), chain(throughput, 2), "5.4, Fig. 15a"
+            "pm has fewer pad tokens than so",
+            pad["pm"] < pad["so"],
+            chain({name: pad[name] for name in ("so", "pm")}),
+            "5.4, Fig. 16c",
         ),
         Claim(
-            "each step has less mean response time",
-            rising([-one for one in mean.values()]),
-            chain(mean),
-            "5.4, Fig. 15b",
+            "ab and lb have larger batches than pm",
+            sizes["pm"] < min(sizes["ab"], sizes["lb"]),
+            chain(sizes),
+            "5.4, Fig. 16b",
+        ),
+        Claim(
+            "ab and lb have slightly more pad tokens than pm",
+            pads["pm"] < min(pads["ab"], pads["lb"]),
+            chain(pads),
+            "5.4, Fig. 16c",
         ),
     ]
-    if {"pm", "so"} <= by_name.keys():
-        pad = {name: by_name[name].pad for name in ("so", "pm")}
-        rows.append(Claim("pm has fewer pad tokens than so", pad["pm"] < pad["so"], chain(pad), "5.4, Fig. 16c"))
-    if {"pm", "ab", "lb"} <= by_name.keys():
-        sizes = {name: by_name[name].batch_size for name in ("pm", "ab", "lb")}
-        pad = {name: by_name[name].pad for name in ("pm", "ab", "lb")}
-        rows += [
-            Claim(
-                "ab and lb have larger batches than pm",
-                sizes["pm"] < min(sizes["ab"], sizes["lb"]),
-                chain(sizes),
-                "5.4, Fig. 16b",
-            ),
-            Claim(
-                "ab and lb have slightly more pad tokens than pm",
-                pad["pm"] < min(pad["ab"], pad["lb"]),
-                chain(pad),
-                "5.4, Fig. 16c",
-            ),
-        ]
-    return rows
 
 
 def slice_rows(lines: Sequence[Line]) -> list[AnyRow]:
     """What section 5.5 says; lines by rising slice length."""
-    if not lines:
-        return []
     trials = {line.point.removeprefix(SLICES_OF): line.trial for line in lines}
     throughput = [one.throughput for one in trials.values()]
     best = throughput.index(max(throughput))
@@ -151,8 +135,6 @@ def slice_rows(lines: Sequence[Line]) -> list[AnyRow]:
 def keeping_rows(lines: Sequence[Line]) -> list[AnyRow]:
     """What keeping K and V between slices is worth; the paper has no figures of it."""
     trials = {line.point: line.trial for line in lines}
-    if trials.keys() != {READ_ANEW, KEPT}:
-        return []
     old, new = trials[READ_ANEW], trials[KEPT]
     return [
         Finding("keeping K and V: throughput", more(new.throughput, old.throughput), PERCENT),
@@ -163,8 +145,6 @@ def keeping_rows(lines: Sequence[Line]) -> list[AnyRow]:
 
 def worker_rows(lines: Sequence[Line]) -> list[AnyRow]:
     """Throughput a worker next to that of one worker alone."""
-    if not lines:
-        return []
     counts = {int(line.point.removeprefix(WORKERS_OF)): line.trial.throughput for line in lines}
     one = counts[min(counts)] / min(counts)
     shares = {f"{count}": throughput / count / one for count, throughput in counts.items()}

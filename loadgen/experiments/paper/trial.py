@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import TypeAlias
 
-from loadgen.experiments.paper.early import SliceCount
 from loadgen.simulate.figures import figures
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Machine, Simulation, SimulationError, Watch, simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
+from scheduler.observers import PlanObserver
+from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import Length, Strategy
 
@@ -39,7 +40,7 @@ class Trial:
     mean: float
     """Mean response time, from arrival to last token."""
     tail: float
-    """95th percentile of the same."""
+    """95th percentile of response times."""
     batch_size: float
     pad: float
     """Pad tokens of prefills a request."""
@@ -73,15 +74,20 @@ Player: TypeAlias = Callable[[Course, Sequence[Lengths], int, Watch], Trial]
 
 def run_trial(course: Course, requests: Sequence[Lengths], seed: int, watch: Watch | None = None) -> Trial:
     """Simulate: a Player. Raises SimulationError and StrategyError."""
-    assert isinstance(course.machine.cost, Bilinear), "the papers' machines have bilinear serving times"
-    parts, slices = assembled(course, course.machine.cost)
-    predict = known(course).source(seed)
+    parts, slices = assemble_course(course, bilinear(course.machine))
+    predict = prediction_for(course).source(seed)
     done = simulate(parts, course.machine, requests, course.max_tokens, watch, predict)
     return trial(done, slices.early_share)
 
 
-def assembled(course: Course, serving_time: Bilinear | None) -> tuple[Parts, SliceCount]:
-    """The parts of a course's strategy, and who counts its slices. Raises StrategyError."""
+def bilinear(machine: Machine) -> Bilinear:
+    """The cost of a machine of the papers."""
+    assert isinstance(machine.cost, Bilinear), "the papers' machines have bilinear serving times"
+    return machine.cost
+
+
+def assemble_course(course: Course, serving_time: Bilinear | None) -> tuple[Parts, SliceCount]:
+    """The parts of a course's strategy, and what counts its slices. Raises StrategyError."""
     machine = course.machine
     fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
     parts = assemble(course.strategy, fitted, serving_time)
@@ -89,7 +95,7 @@ def assembled(course: Course, serving_time: Bilinear | None) -> tuple[Parts, Sli
     return replace(parts, observer=slices), slices
 
 
-def known(course: Course) -> Prediction:
+def prediction_for(course: Course) -> Prediction:
     """What the strategy is told of lengths: nothing unless it asks, all when it asks the oracle."""
     match course.strategy.length:
         case Length.NONE:
@@ -102,28 +108,28 @@ def known(course: Course) -> Prediction:
 
 def trial(done: Simulation, early_share: float = 0.0) -> Trial:
     """The figures of a simulation. Raises SimulationError when a request was not answered."""
-    told = figures(done)
-    if told.jct is None or told.failed:
-        raise SimulationError(f"{told.failed} of {len(done.requests)} requests failed")
+    found = figures(done)
+    if found.jct is None or found.failed:
+        raise SimulationError(f"{found.failed} of {len(done.requests)} requests failed")
     generated = sum(worker.tally.generated + worker.tally.invalid for worker in done.workers)
     begin, last = done.requests[0].arrival, done.requests[-1].arrival
     meanwhile = sum(one.end <= last for one in done.requests)
     return Trial(
         requests=len(done.requests),
-        duration=told.duration,
-        throughput=told.request_throughput,
+        duration=found.duration,
+        throughput=found.request_throughput,
         answered_meanwhile=meanwhile / (last - begin) if last > begin else 0.0,
-        valid_tokens=told.output_throughput,
-        total_tokens=generated / told.duration,
-        mean=told.jct.mean,
-        tail=told.jct.percentiles[95.0],
-        batch_size=told.mean_batch_size,
-        pad=told.pad_tokens,
-        invalid=told.invalid_tokens,
-        slices=told.slices,
+        valid_tokens=found.output_throughput,
+        total_tokens=generated / found.duration,
+        mean=found.jct.mean,
+        tail=found.jct.percentiles[95.0],
+        batch_size=found.mean_batch_size,
+        pad=found.pad_tokens,
+        invalid=found.invalid_tokens,
+        slices=found.slices,
         few_slices=100 * fmean(one.runs <= FEW_SLICES for one in done.requests),
         early_returns=100 * early_share,
-        imbalance=told.completion_std,
+        imbalance=found.completion_std,
     )
 
 
@@ -131,3 +137,25 @@ def pooled(trials: Sequence[Trial]) -> Trial:
     """The mean of each figure."""
     values = [asdict(one) for one in trials]
     return Trial(**{name: fmean(one[name] for one in values) for name in values[0]})
+
+
+class SliceCount:
+    """An observer that counts slices which end before their time, and passes on what it is told to another."""
+
+    def __init__(self, other: PlanObserver | None = None) -> None:
+        self._other = other
+        self._slices = 0
+        self._early = 0
+
+    @property
+    def early_share(self) -> float:
+        """Of batches with an iteration limit, those whose rows had all ended before it; 0 without any."""
+        return self._early / self._slices if self._slices else 0.0
+
+    def finished(self, assignment: Assignment, now: float) -> None:
+        limit = assignment.plan.terms.iterations
+        if limit is not None:
+            self._slices += 1
+            self._early += assignment.iterations < limit
+        if self._other is not None:
+            self._other.finished(assignment, now)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
-from loadgen.experiments.paper import command, magnus, scls
+from loadgen.experiments.paper import command
 from loadgen.experiments.paper.load import chat_pool
-from loadgen.experiments.paper.row import Skipped
+from loadgen.experiments.paper.plan import carry_out
 from loadgen.experiments.paper.run import PAPERS
 from loadgen.experiments.paper.stage import Setting, Stage
 from loadgen.simulate.prediction import Prediction
-from scheduler.strategy import STRATEGIES
+from loadgen.simulate.simulation import Watch
 
 RUNS = {
     "magnus": ("--scale", "0.14", "--duration", "4", "--rates", "2,4"),
@@ -91,42 +90,26 @@ def test_equal_seeds_have_equal_results(tmp_path: Path) -> None:
     assert documents[0] == documents[1]
 
 
-def stage(*without: str) -> Stage:
-    left = {name: strategy for name, strategy in STRATEGIES.items() if name not in without}
-    setting = Setting(scale=0.125, duration=4.0, rates=(8.0,))
-    return Stage(chat_pool(0, count=50), setting, 1024, Prediction(0.1), strategies=MappingProxyType(left))
-
-
-def test_strategies_that_are_not_there_are_skipped_by_name() -> None:
-    made = scls.ablation(stage("pm", "scls"), scls.HF)
-    assert [line.strategy for line in made.lines] == ["sls", "so", "ab", "lb"]
-    skipped = [row for row in made.rows if isinstance(row, Skipped)]
-    assert [row.measured_text for row in skipped] == [
-        f"skipped: no strategy {name} in the table" for name in ("pm", "scls")
-    ]
-    assert not any("fewer pad tokens than so" in row.what for row in made.rows)
-    assert scls.workers(stage("scls"), scls.HF).lines == []
-
-
-def test_vsq_says_that_it_needs_a_real_engine() -> None:
-    made = magnus.main(stage("ccb"))
-    texts = [row.measured_text for row in made.rows if isinstance(row, Skipped)]
-    assert texts == ["skipped: no strategy ccb in the table", "skipped: 4-bit weights need a real engine: --real"]
+def test_vsq_says_that_it_needs_a_real_engine(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    args = parse("magnus", *RUNS["magnus"], "--experiments", "main", "--save-result", str(file))
+    assert args.run(args) == 0
+    rows = json.loads(file.read_text())["experiments"]["main"]["rows"]
+    assert [row["skipped"] for row in rows if "skipped" in row] == ["4-bit weights need a real engine: --real"]
 
 
 def test_a_run_is_done_once() -> None:
     begun: list[str] = []
 
-    def begin(name: str, total: int) -> object:
-        begun.append(name)
+    def begin(title: str, total: int) -> Watch:
+        begun.append(title)
         return lambda ended: None
 
-    one = stage()
-    one.begin = begin  # type: ignore[assignment]
-    scls.main(one, scls.HF)
-    before = len(begun)
-    scls.main(one, scls.HF)
-    assert before == len(begun) == 2
+    setting = Setting(scale=0.125, duration=4.0, rates=(8.0,))
+    stage = Stage(chat_pool(0, count=50), setting, 1024, Prediction(0.1), begin=begin)
+    for _ in range(2):
+        carry_out(PAPERS["scls"].experiments["main"](stage), stage.play)
+    assert begun == ["sls, 8/s", "scls, 8/s"]
 
 
 @pytest.mark.parametrize(

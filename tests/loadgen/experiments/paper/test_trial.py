@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine.messages import SamplingParams, Tally, Terms
-from loadgen.experiments.paper.early import SliceCount
-from loadgen.experiments.paper.trial import pooled, trial
+from loadgen.experiments.paper.trial import SliceCount, pooled, trial
 from loadgen.simulate.simulation import Served, Simulation, SimulationError, WorkerRecord
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times

@@ -1,12 +1,12 @@
-"""What tests of several files have in common: a ground, a small pool, and a player who makes up what comes out."""
+"""What tests of several files have in common: hardware, a small pool, and a player who makes up what comes out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 
+from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import Pool
-from loadgen.experiments.paper.real.ground import Ground
 from loadgen.experiments.paper.stage import Setting, Stage
 from loadgen.experiments.paper.trial import Course, Player, Trial
 from loadgen.simulate.prediction import Prediction
@@ -15,7 +15,7 @@ from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 
 COST = Bilinear(p1=1e-4, p2=0.0, p3=0.0, p4=0.01, d1=1e-6, d2=1e-4, d3=0.0, d4=0.01)
-GROUND = Ground(COST, executors=2, chunk_tokens=512, about="a model", duration=4.0)
+HARDWARE = Hardware(COST, executors=2, chunk_tokens=512, about="a model", duration=4.0)
 POOL = Pool(tuple(Lengths(0.0, 5 + 7 * number % 120, 1 + 11 * number % 60) for number in range(50)), "made up")
 
 
@@ -42,5 +42,5 @@ class Scripted:
         return [course.strategy.name for course, _, _ in self.asked]
 
 
-def stage_of(player: Player, max_tokens: int = 128) -> Stage:
-    return Stage(POOL, Setting(), max_tokens, Prediction(0.1), player=player)
+def stage_of(player: Player, hardware: Hardware = HARDWARE) -> Stage:
+    return Stage(POOL, Setting(duration=hardware.duration), 128, Prediction(0.1), player, hardware)

@@ -1,4 +1,4 @@
-"""What of this machine an experiment can have, and how much of a paper's size fits on it. Knows no paper."""
+"""The real executors that experiments have, and how much of a paper's size fits on them. Knows no paper."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from loadgen.simulate.simulation import Machine
 from scheduler.serving_time.bilinear import Bilinear
 
 LENGTH_SCALE = 1 / 8
-"""What lengths are multiplied with where nobody says: 128 tokens are the most then where a paper has 1024."""
+"""What lengths are multiplied with by default: 128 tokens are the most then where a paper has 1024."""
 
 DURATION = 30.0
-"""Seconds of arrivals of a run where nobody says; the slowest strategies serve for minutes what comes in these."""
+"""Seconds of arrivals of a run by default; the slowest strategies serve for minutes what comes in these."""
 
 SLOTS = 64
 """Rows of an executor: more than the memory that experiments give it lets most batches have, as in the papers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Hardware:
     """The real executors, and what the user chose."""
 
     cost: Bilinear
@@ -37,30 +37,30 @@ class Ground:
 
     @property
     def seconds(self) -> float:
-        """Of arrivals."""
+        """Seconds of arrivals."""
         return DURATION if self.duration is None else self.duration
 
     def tokens(self, length: int) -> int:
-        """A paper's length as it is here."""
+        """A paper's length in tokens, scaled."""
         return max(1, round(length * self.length_scale))
 
     def context(self, longest_answer: int = LONGEST) -> int:
         """Longest prompt plus answer, where a paper's answers have this many tokens at most."""
         return self.tokens(LONGEST) + self.tokens(longest_answer)
 
-    def machine(self, context: int, rows: int, slots: int = SLOTS, executors: int | None = None) -> Machine:
+    def machine(self, context: int, rows: int, slots: int = SLOTS) -> Machine:
         """Executors with K and V for `rows` rows of the greatest length: a paper whose fixed batches have so many."""
         return Machine(
             cost=self.cost,
             capacity_tokens=rows * context,
             max_num_seqs=slots,
             context_length=context,
-            workers=executors or self.executors,
+            workers=self.executors,
             max_prefill_tokens=self.chunk_tokens,
         )
 
-    def told(self, context: int) -> str:
-        """What all experiments say of their setting."""
+    def describe(self, context: int) -> str:
+        """The part of an experiment's setting that is the same in all papers."""
         mean = f"; means of {self.rounds} rounds ± half their range" if self.rounds > 1 else ""
         return (
             f"{self.executors} × {self.about}; lengths times {self.length_scale:g}, {context} tokens in and out at most"

@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from loadgen.experiments.paper.load import shortened
-from loadgen.experiments.paper.real import scls
-from loadgen.experiments.paper.real.plan import carry_out
-from loadgen.experiments.paper.real.run import EXPERIMENTS
+from loadgen.experiments.paper.plan import Plan, carry_out
 from loadgen.experiments.paper.row import Skipped
+from loadgen.experiments.paper.run import PAPERS
 from loadgen.experiments.paper.scls import HF
-from loadgen.experiments.paper.stage import Stage
 from loadgen.experiments.paper.trial import run_trial
 from scheduler.serving_time.bilinear import Bilinear
-from tests.loadgen.experiments.paper.real.parts import COST, GROUND, POOL, Scripted, stage_of, trial_of
+from tests.loadgen.experiments.paper.parts import COST, HARDWARE, POOL, Scripted, stage_of, trial_of
 
 SERVED = 10.0
 
 
-def stage() -> Stage:
-    return stage_of(Scripted(lambda course, seed: trial_of(SERVED)))
+def plan(paper: str, experiment: str, **changes: Any) -> Plan:
+    """The experiment on the real engine, where every baseline serves the same."""
+    stage = stage_of(Scripted(lambda course, seed: trial_of(SERVED)), replace(HARDWARE, **changes))
+    return PAPERS[paper].experiments[experiment](stage)
 
 
-@pytest.mark.parametrize("paper", EXPERIMENTS)
+@pytest.mark.parametrize("paper", ["magnus", "scls", "ssjf"])
 def test_every_row_comes_out_of_runs_on_simulated_executors(paper: str) -> None:
-    small = replace(GROUND, duration=0.5)
-    for build in EXPERIMENTS[paper].values():
-        on = stage_of(run_trial)
-        made = carry_out(on, build(on, small), 1)
+    for name in PAPERS[paper].names(real=True):
+        on = stage_of(run_trial, replace(HARDWARE, duration=0.5))
+        made = carry_out(PAPERS[paper].experiments[name](on), on.play)
         assert made.lines and made.rows
-        assert "a model" in made.setting and "times 0.125" in made.setting
+        assert "a model" in made.plan.setting and "times 0.125" in made.plan.setting
         assert not any(isinstance(row, Skipped) for row in made.rows)
 
 
 def test_magnus_has_the_papers_batches_and_vsq_room_for_its_own() -> None:
-    runs = EXPERIMENTS["magnus"]["main"](stage(), GROUND).runs
+    runs = plan("magnus", "main").runs
     capacity = {run.strategy: run.machine.capacity_tokens for run in runs}
     assert capacity == {"vs": 7 * 256, "ccb": 7 * 256, "vsq": 10 * 256, "magnus": 7 * 256}
     assert {run.load.rate for run in runs} == {2 * SERVED, 6 * SERVED}
@@ -46,51 +46,51 @@ def test_magnus_has_the_papers_batches_and_vsq_room_for_its_own() -> None:
 
 
 def test_scls_slices_and_intervals_are_scaled() -> None:
-    run = EXPERIMENTS["scls"]["main"](stage(), GROUND).runs[0]
+    run = plan("scls", "main").runs[0]
     assert run.limits.slice_length == 16 and run.limits.recompute and run.limits.max_batch_size == 16
     assert run.limits.min_interval is not None and isinstance(HF.machine.cost, Bilinear)
     share = run.limits.min_interval / COST.serve(16, 128, 16)
     assert share == pytest.approx(6.0 / HF.machine.cost.serve(16, 1024, 128))
-    lengths = [one.limits.slice_length for one in EXPERIMENTS["scls"]["slices"](stage(), GROUND).runs]
+    lengths = [one.limits.slice_length for one in plan("scls", "slices").runs]
     assert lengths == [4, 16, 64]
 
 
 def test_scls_keeps_k_and_v_or_reads_anew_under_the_same_load() -> None:
-    plan = EXPERIMENTS["scls"]["keeping"](stage(), replace(GROUND, cost=replace(COST, c1=5e-6, c0=1e-3)))
-    assert [run.limits.recompute for run in plan.runs] == [True, False]
-    assert len({(run.strategy, run.load, replace(run.limits, recompute=False)) for run in plan.runs}) == 1
+    made = plan("scls", "keeping", cost=replace(COST, c1=5e-6, c0=1e-3))
+    assert [run.limits.recompute for run in made.runs] == [True, False]
+    assert len({(run.strategy, run.load, replace(run.limits, recompute=False)) for run in made.runs}) == 1
     assert (
-        "cost 0.005 ms a token and 1 ms a row to copy, and 0.1 ms a token and 0 ms a row to read anew" in plan.setting
+        "cost 0.005 ms a token and 1 ms a row to copy, and 0.1 ms a token and 0 ms a row to read anew" in made.setting
     )
-    assert "K and V read anew each slice" not in plan.setting
+    assert "K and V read anew each slice" not in made.setting
 
 
 @pytest.mark.parametrize(("executors", "counts"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8])])
 def test_scls_puts_the_whole_load_on_fewer_executors(executors: int, counts: list[int]) -> None:
-    runs = scls.workers(stage(), replace(GROUND, executors=executors)).runs
+    runs = plan("scls", "workers", executors=executors).runs
     assert [run.machine.workers for run in runs] == counts
     assert len({run.load for run in runs}) == 1
 
 
 def test_ssjf_has_its_rows_and_gaps() -> None:
-    runs = EXPERIMENTS["ssjf"]["burstiness"](stage(), replace(GROUND, duration=None)).runs
+    runs = plan("ssjf", "burstiness", duration=None).runs
     assert len({run.strategy for run in runs}) == 9
     assert {run.machine.max_num_seqs for run in runs} == {4}
     assert {run.machine.context_length for run in runs} == {128 + 64}
     assert {(run.load.rate, run.load.burstiness, run.load.count) for run in runs} == {(6.0, 1.0, 30), (6.0, 1 / 16, 30)}
-    sizes = EXPERIMENTS["ssjf"]["sizes"](stage(), replace(GROUND, loads=(3.0,))).runs
+    sizes = plan("ssjf", "sizes", loads=(3.0,)).runs
     assert {(run.machine.max_num_seqs, run.limits.max_batch_size) for run in sizes} == {(2, 2), (8, 8)}
     assert {run.load.rate for run in sizes} == {30.0}
 
 
 def test_ssjf_rounds_differ_in_predictions_alone() -> None:
-    plan = EXPERIMENTS["ssjf"]["rounds"](stage(), replace(GROUND, loads=(2.0, 3.0)))
-    assert {run.load.rate for run in plan.runs} == {20.0}
-    errors = {run.point: run.prediction.sigma or 0.0 for run in plan.runs if run.prediction is not None}
+    made = plan("ssjf", "rounds", loads=(2.0, 3.0))
+    assert {run.load.rate for run in made.runs} == {20.0}
+    errors = {run.point: run.prediction.sigma or 0.0 for run in made.runs if run.prediction is not None}
     assert list(errors) == ["round 1, 61.9% right", "round 2, 60.0% right"]
     assert 0 < errors["round 1, 61.9% right"] <= errors["round 2, 60.0% right"]
-    assert len(plan.runs) == len({(run.strategy, run.point) for run in plan.runs}) == 2 * 9
-    assert "right one of 5 classes in the share that each round's name tells" in plan.setting
+    assert len(made.runs) == len({(run.strategy, run.point) for run in made.runs}) == 2 * 9
+    assert "right one of 5 classes in the share that each round's name tells" in made.setting
 
 
 def test_lengths_shrink_in_proportion_and_never_vanish() -> None:

@@ -14,11 +14,10 @@ import torch
 
 from engine.measure.timing import Timings
 from engine.messages import Tally
-from loadgen.experiments.paper.real import command as real_paper
-from loadgen.experiments.paper.real import ssjf
-from loadgen.experiments.paper.real.command import EnginePlayer
-from loadgen.experiments.paper.real.plan import NotHere
-from loadgen.experiments.paper.real.play import record_course
+from loadgen.experiments.paper import engine as paper_engine
+from loadgen.experiments.paper import ssjf
+from loadgen.experiments.paper.engine import EnginePlayer, record_course
+from loadgen.experiments.paper.plan import NotHere
 from loadgen.experiments.paper.stage import limits
 from loadgen.experiments.paper.trial import Course, Trial, trial
 from loadgen.experiments.real_engine import Engine, new_executors
@@ -79,7 +78,7 @@ def course(name: str, machine: Machine = MACHINE, **bounds: object) -> Course:
 
 
 def recorded(engine: Engine, asked: Course, trace: list[Lengths]) -> tuple[Simulation, float]:
-    fitted = real_paper._fitted(engine, asked)
+    fitted = paper_engine._fitted(engine, asked)
     prompts = random_prompts(trace, engine.vocabulary, 0)
     with new_executors(fitted) as rig:
         return rig.run(record_course(asked, rig.executors, rig.relay, trace, prompts, 0, lambda ended: None))
@@ -132,7 +131,7 @@ def test_figures_are_those_of_the_record(engine: Engine, monkeypatch: pytest.Mon
         kept.append((done, early))
         return trial(done, early)
 
-    monkeypatch.setattr("loadgen.experiments.paper.real.play.trial", keep)
+    monkeypatch.setattr("loadgen.experiments.paper.engine.trial", keep)
     ended: list[int] = []
     made = EnginePlayer(engine)(course("vs"), TRACE, 0, ended.append)
     (done, _) = kept[0]
@@ -188,7 +187,7 @@ def test_other_papers_run_as_well(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(ssjf, "ORDERS", ("fcfs", "ssjf"))
-    monkeypatch.setattr(ssjf, "SIZES", (2,))
+    monkeypatch.setattr(ssjf, "REAL_SIZES", (2,))
     file = tmp_path / "result.json"
     flags = ("--real", "--model", str(tiny_folder), "--length-scale", "0.03125", "--duration", "0.02", "--rounds", "2")
     saved = ("--executors", f"{executors}", "--trace", trace_file, "--experiments", experiment)
@@ -229,7 +228,7 @@ def test_a_machine_without_kernels_for_vsq_says_so(engine: Engine, monkeypatch: 
         assert (config.strategy, config.quantization) == ("vsq", "auto")
         raise LoadError("no kernels here")
 
-    monkeypatch.setattr(real_paper, "load_models", refuse)
+    monkeypatch.setattr(paper_engine, "load_models", refuse)
     with pytest.raises(NotHere, match="no kernels here"):
         EnginePlayer(engine)(course("vsq"), TRACE, 0, lambda ended: None)
 

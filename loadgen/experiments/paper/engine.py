@@ -1,49 +1,46 @@
-"""`lengthwise paper --real`: the papers' experiments on the real engine, in this process and without a server.
+"""`lengthwise paper --real`: the real engine as a player, in this process and without a server.
 
-The composition root of that: models, executors, a player. What to play, and what to make of it, is loadgen.paper's.
+The composition root of that: models, executors, their profile. Knows no paper's experiments.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
-from loadgen.bench.result import ResultError
-from loadgen.experiments.paper.real.baton import run_baton
-from loadgen.experiments.paper.real.ground import LENGTH_SCALE, Ground
-from loadgen.experiments.paper.real.plan import NotHere
-from loadgen.experiments.paper.real.play import play_course
-from loadgen.experiments.paper.real.run import EXECUTORS, run_real
-from loadgen.experiments.paper.run import PAPERS, PaperError
-from loadgen.experiments.paper.trial import Course, Player, Trial
+from loadgen.experiments.paper.baton import run_baton
+from loadgen.experiments.paper.hardware import LENGTH_SCALE, Hardware
+from loadgen.experiments.paper.options import PaperError
+from loadgen.experiments.paper.plan import NotHere
+from loadgen.experiments.paper.run import PAPERS, run_paper
+from loadgen.experiments.paper.trial import Course, Player, Trial, assemble_course, prediction_for, trial
 from loadgen.experiments.real_engine import Engine, load_engine, new_executors
+from loadgen.experiments.recorder import Prompts, Recorder
+from loadgen.experiments.relay import Relay
 from loadgen.simulate.playing import PlayError, random_prompts
-from loadgen.simulate.simulation import SimulationError, Watch
-from loadgen.workload.errors import WorkloadError
+from loadgen.simulate.simulation import Simulation, Watch
 from loadgen.workload.lengths import Lengths
 from models.catalog.catalog import CatalogError
 from models.network.loader import LoadError
 from models.network.quantization import Quantization
 from models.text import TextError
-from scheduler.assembly import StrategyError
+from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import ProfileError
 from scheduler.strategy import Strategy
+from scheduler.worker import Port
 from server.cli.config import ServeConfig, load_config
 from server.process.conditions import device_name
 from server.process.devices import cores, cuda_devices, threads
 from server.process.loading import load_models
 
-FAILURES = (
-    CatalogError, LoadError, TextError, ProfileError, StrategyError, SimulationError, WorkloadError, PlayError,
-    ResultError,
-)  # fmt: skip
-"""What has an explanation that the user can act on; errors of the flags are the command's."""
+EXECUTORS: Mapping[str, int] = MappingProxyType({"magnus": 1, "scls": 2, "ssjf": 1})
+"""Executors on a CPU by default: SCLS balances load, which takes two at least."""
 
 T = TypeVar("T")
 
@@ -53,17 +50,16 @@ def run_real_paper(args: argparse.Namespace) -> int:
     if args.paper == "baton":
         return run_baton(args)
     try:
-        return run_real(args, partial(_open, args))
-    except FAILURES as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+        return run_paper(args, partial(_open, args))
+    except (CatalogError, LoadError, TextError, ProfileError, PlayError) as error:
+        raise PaperError(str(error)) from error
 
 
-def _open(args: argparse.Namespace) -> tuple[Ground, Player]:
-    """What is measured; raises PaperError where it does not fit, and what `load_engine` raises."""
+def _open(args: argparse.Namespace) -> tuple[Hardware, Player]:
+    """Load the engine; raises PaperError where the lengths do not fit, and what `load_engine` raises."""
     config = _config(args)
     engine = _apart(partial(load_engine, config))
-    ground = Ground(
+    hardware = Hardware(
         cost=engine.profile,
         executors=len(engine.models),
         chunk_tokens=config.max_num_batched_tokens,
@@ -73,17 +69,17 @@ def _open(args: argparse.Namespace) -> tuple[Ground, Player]:
         duration=args.duration,
         rounds=1 if args.rounds is None else args.rounds,
     )
-    context, most = ground.context(PAPERS[args.paper].longest), engine.models[0].context_length
+    context, most = hardware.context(PAPERS[args.paper].longest), engine.models[0].context_length
     if context > most:
         raise PaperError(
             f"rows of {context} tokens, prompt and answer, exceed the model's context of {most}: give a --length-scale "
-            f"below {ground.length_scale:g}"
+            f"below {hardware.length_scale:g}"
         )
-    return ground, EnginePlayer(engine)
+    return hardware, EnginePlayer(engine)
 
 
 def _config(args: argparse.Namespace) -> ServeConfig:
-    """As the environment has it, and the flags; memory, slots and context are each experiment's own."""
+    """The settings of environment and flags; memory, slots and context are each experiment's own."""
     given = {"model": args.model, "executors": args.executors}
     config = load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
     if config.executors or cuda_devices(config):
@@ -100,7 +96,7 @@ def _about(engine: Engine) -> str:
 
 
 def _apart(work: Callable[[], T]) -> T:
-    """In a thread that ends, see server.process.app: what computes here must be gone later."""
+    """Work in a thread that ends: OpenMP counts the helpers of every living thread that has computed."""
     with ThreadPoolExecutor(1, "loader") as loader:
         return loader.submit(work).result()
 
@@ -116,7 +112,7 @@ class EnginePlayer:
         engine = _fitted(self._engine(course.strategy), course)
         prompts = random_prompts(requests, engine.vocabulary, seed)
         with new_executors(engine) as rig:
-            return rig.run(play_course(course, rig.executors, rig.relay, requests, prompts, seed, watch))
+            return trial(*rig.run(record_course(course, rig.executors, rig.relay, requests, prompts, seed, watch)))
 
     def _engine(self, strategy: Strategy) -> Engine:
         kept = strategy.quantization
@@ -141,3 +137,32 @@ def _fitted(engine: Engine, course: Course) -> Engine:
         kv_cache_memory=(machine.capacity_tokens + 0.5) * models[0].kv.bytes_per_token / 2**30,
     )
     return replace(engine, config=config, models=models)
+
+
+async def record_course(
+    course: Course,
+    ports: Sequence[Port],
+    relay: Relay,
+    requests: Sequence[Lengths],
+    prompts: Prompts,
+    seed: int,
+    watch: Watch,
+) -> tuple[Simulation, float]:
+    """Serve the requests, in order of arrival, on executors that run and report to the relay.
+
+    `seed` is of the predictions' errors. Returns what became of them, and the share of slices that ended early. Raises
+    PlayError when a request fails, and StrategyError.
+    """
+    recorder = Recorder(ports, relay, requests, prompts, course.max_tokens)
+    prediction, serving_time = prediction_for(course), _serving_time(course)
+    parts, _ = assemble_course(course, serving_time)
+    await recorder.warm_up(parts, prediction.source(0))
+    parts, slices = assemble_course(course, serving_time)
+    done = await recorder.record(parts, prediction.source(seed), watch)
+    return done, slices.early_share
+
+
+def _serving_time(course: Course) -> Bilinear | None:
+    """The machine's profile; None where a strategy wants weights kept in its own way, of which there is no profile."""
+    cost = course.machine.cost
+    return cost if isinstance(cost, Bilinear) and course.strategy.quantization is None else None

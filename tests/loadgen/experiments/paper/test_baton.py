@@ -10,8 +10,6 @@ import pytest
 
 from loadgen.experiments.baton import command as baton_command
 from loadgen.experiments.paper import command
-from loadgen.experiments.paper.real.baton import run_baton
-from loadgen.experiments.paper.run import PaperError
 
 
 @pytest.fixture
@@ -69,7 +67,6 @@ def test_flags_are_handed_on(benched: list[argparse.Namespace], tmp_path: Path) 
 def test_what_it_cannot_follow_is_refused(
     benched: list[argparse.Namespace], flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(PaperError, match=message):
-        run_baton(parse(*flags))
     assert run(*flags) == 1 and benched == []
-    assert capsys.readouterr().err.startswith("lengthwise: error: ")
+    error = capsys.readouterr().err
+    assert error.startswith("lengthwise: error: ") and message in error
