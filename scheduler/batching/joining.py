@@ -21,7 +21,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.worker import Worker
 
 WORTH = 0.7
-"""Found by simulation (docs/lengthwise-strategy.md): the larger, the shorter the mean and the longer the tail."""
+"""Found by simulation (docs/research/lengthwise-strategy.md): larger means a shorter mean and a longer tail."""
 
 
 def worth_joining(requests: Iterable[Request], worker: Worker, model: Bilinear) -> Iterator[Request]:

@@ -1,4 +1,4 @@
-"""Rows of a report: a published figure or a claim beside what was measured, a finding of our own, or what is skipped."""
+"""Rows of a report: a published figure or claim beside what was measured, a finding of our own, or what is skipped."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ SIZES, REAL_SIZES = (1, 2, 4, 8), (2, 8)
 SIZE = 4
 """Rows of a batch (4.2)."""
 REQUESTS, RUNS = 50, 20
-"""Requests of a run, and runs of each point. These, the rates and the variations are those of the simulator that the authors publish: the text
-names none."""
+"""Requests of a run, and runs of each point. These, the rates and the variations are those of the simulator that the
+authors publish: the text names none."""
 REAL_REQUESTS = 30
 PROBE = 12
 """Requests, all there from the start, that show what `fcfs-none` serves."""
