@@ -1,4 +1,4 @@
-"""The real engine in this process, without a server around it, for whoever wants to measure it. Judges nothing."""
+"""The real engine in this process, without a server around it, for measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.executor import Executor
 from engine.kv.host_store import HostStore
 from engine.messages import Stop
 from engine.row import Row
-from loadgen.experiments.relay import Relay
+from loadgen.experiments.recorder import Relay
 from models.catalog.catalog import default_cache
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What all strategies share."""
+    """Models, text and profile, which all strategies share."""
 
     config: ServeConfig
     models: tuple[LoadedModel, ...]
@@ -61,7 +61,7 @@ def load_engine(config: ServeConfig) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """New executors, and an event loop on which their reports are heard."""
+    """New executors, and an event loop on which their reports arrive."""
 
     executors: tuple[Executor, ...]
     relay: Relay

@@ -1,15 +1,15 @@
-"""Requests on executors that are there and take real time: the same record as of a simulation.
+"""Records requests on executors that take real time, as a simulation of them is recorded.
 
 Starts no executor and loads nothing; it sees executors as the scheduler does.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from engine.messages import Report, StepReport
-from loadgen.experiments.relay import Listener, Relay
 from loadgen.simulate.playing import serve
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.record import Record
@@ -22,10 +22,37 @@ from scheduler.request import Request
 from scheduler.worker import Port
 
 WARM_UP = 4
-"""Requests that are played before a run, and forgotten."""
+"""Requests that are played before a run and not recorded."""
 WARM_UP_TOKENS = 8
 
 Prompts = Sequence[tuple[int, ...]]
+Listener = Callable[[Report], None]
+
+
+class Relay:
+    """Carries reports from the executors' threads to one listener at a time on the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._listener: Listener | None = None
+
+    def deliver(self, report: Report) -> None:
+        """May be called from any thread, and after the loop was closed."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._receive, report)
+
+    @contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Until the context is left, `listener` gets the reports."""
+        self._listener = listener
+        try:
+            yield
+        finally:
+            self._listener = None
+
+    def _receive(self, report: Report) -> None:
+        if self._listener is not None:
+            self._listener(report)
 
 
 class Recorder:
@@ -58,9 +85,9 @@ class Recorder:
     async def record(
         self, parts: Parts, predict: Predict | None, watch: Watch, overhear: Listener = lambda report: None
     ) -> Simulation:
-        """What became of the requests, and what each executor did. Raises PlayError when a request fails.
+        """The record of all requests and executors. Raises PlayError when a request fails.
 
-        `overhear` is told every report of this run.
+        `overhear` is called with every report of this run.
         """
         records = {port.info.index: Record() for port in self._ports}
 
@@ -91,6 +118,6 @@ class Recorder:
             note(report)
             dispatcher.receive(report)
 
-        with self._relay.heard_by(listen):
+        with self._relay.listening(listen):
             async with background(dispatcher.run(), "dispatcher"):
                 yield dispatcher

@@ -1,4 +1,4 @@
-"""How wrong a simulated predictor must be to be as good as a paper's: sigma of its log-normal error.
+"""The sigma of the log-normal error that makes a simulated predictor as good as a paper's.
 
 A prediction is the true length times exp(sigma·z + sigma²/2), as loadgen.simulate.prediction has it.
 """

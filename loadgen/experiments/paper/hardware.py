@@ -9,7 +9,7 @@ from loadgen.simulate.simulation import Machine
 from scheduler.serving_time.bilinear import Bilinear
 
 LENGTH_SCALE = 1 / 8
-"""What lengths are multiplied with by default: 128 tokens are the most then where a paper has 1024."""
+"""The factor of lengths by default: 128 tokens are the most then where a paper has 1024."""
 
 DURATION = 30.0
 """Seconds of arrivals of a run by default; the slowest strategies serve for minutes what comes in these."""

@@ -80,7 +80,7 @@ def _simulated(stage: Stage) -> Place:
     machine, seconds = scaled(V100_CHATGLM_6B, stage.setting.scale), stage.setting.seconds
     whole = V100_CHATGLM_6B.workers
     rates: Sequence[float] | None = stage.setting.rates
-    told = "as given" if rates else f"{', '.join(f'{share:g}' for share in SHARES)} × what vs serves"
+    described = "as given" if rates else f"{', '.join(f'{share:g}' for share in SHARES)} × what vs serves"
     if rates is None:
         served = stage.capacity("vs", machine, limits(), SATURATING * FIXED * machine.workers)
         rates = [share * served * whole / machine.workers for share in SHARES]
@@ -90,7 +90,7 @@ def _simulated(stage: Stage) -> Place:
         limits(),
         {f"{rate:.3g}/s": stage.load(rate * machine.workers / whole, seconds) for rate in rates},
         f"{machine.workers} × ChatGLM-6B on a V100 32 GB, {seconds:g} s of Poisson arrivals; rates, which the text "
-        f"does not name, are {told}, for {whole} workers; predictions are off by {published.MAGNUS_RMSE} tokens "
+        f"does not name, are {described}, for {whole} workers; predictions are off by {published.MAGNUS_RMSE} tokens "
         "(RMSE), as those for ChatGLM-6B in Table II",
     )
 
@@ -117,7 +117,7 @@ def _real(stage: Stage, hardware: Hardware) -> Place:
 
 
 def main_rows(lines: Sequence[Line]) -> list[AnyRow]:
-    """What section IV-B says of magnus against its baselines, vsq among them where it has run."""
+    """Rows of section IV-B: magnus against its baselines, vsq among them where it has run."""
     ran = {line.strategy for line in lines}
     rows: list[AnyRow] = []
     for name, gains in published.MAGNUS_OVER.items():
@@ -136,7 +136,7 @@ def main_rows(lines: Sequence[Line]) -> list[AnyRow]:
 
 
 def ablation_rows(lines: Sequence[Line]) -> list[AnyRow]:
-    """What section IV-C says of each step."""
+    """Rows of section IV-C: each step of the ablation."""
     total = increase(lines, "glp", "vs", "total_tokens")
     same_tokens = all(abs(value) < 10 for value in total.values())
     throughput = increase(lines, "magnus", "abp", "throughput")

@@ -15,7 +15,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "rates": "give --loads, multiples of what the baseline serves here",
     }
 )
-"""What stands on the real engine for flags that are for the simulator."""
+"""Remedies on the real engine, by the flag that is for the simulator."""
 
 FIXED_BY_BATON: Mapping[str, str] = MappingProxyType(
     {
@@ -26,7 +26,7 @@ FIXED_BY_BATON: Mapping[str, str] = MappingProxyType(
         "input_scale": "its queries are drawn as its text says",
     }
 )
-"""What Baton's tables leave no choice in on the real engine."""
+"""Reasons why Baton's tables leave no choice on the real engine, by flag."""
 
 DEFAULTS: Mapping[str, float] = MappingProxyType({"scale": 1.0, "input_scale": 1.0})
 

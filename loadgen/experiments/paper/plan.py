@@ -36,11 +36,11 @@ class Run:
     load: Load
     limits: Limits
     prediction: Prediction | None = None
-    """How well lengths are known; None: as well as the paper's predictor knows them."""
+    """The predictor; None: one as good as the paper's."""
     pool: Pool | None = None
     """Requests of its own; None: those of all runs."""
     repeats: int = 1
-    """Runs, each with requests and arrivals of its own, of which only the mean is told."""
+    """Runs, each with requests and arrivals of its own, of which only the mean is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ Play: TypeAlias = Callable[[Run, int], Trial]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run, and what to say of it."""
+    """An experiment: its runs, and the rows made of their trials."""
 
     title: str
     setting: str
@@ -69,17 +69,17 @@ class Plan:
     figures: tuple[str, ...]
     """The figures of a trial to show."""
     runs: Sequence[Run]
-    """Those of one point stand beside each other."""
+    """The runs, those of one point beside each other."""
     rows: Rows
     skipped: Sequence[Skipped] = ()
-    """What cannot be measured, whatever comes out."""
+    """Rows that cannot be measured, whatever comes out."""
     sweeping: bool = False
     """Whether the rows speak of all points together, so that some of them tell nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What came of a plan."""
+    """The result of a plan."""
 
     plan: Plan
     lines: Sequence[Line]
@@ -89,7 +89,7 @@ class Experiment:
 
     @property
     def warning(self) -> str | None:
-        """What makes its figures worth little; None where nothing does."""
+        """A reason to trust its figures little; None where there is none."""
         fewest = min((line.trial.requests for line in self.lines), default=math.inf)
         if fewest >= FEW:
             return None

@@ -33,7 +33,7 @@ def _one(value: float, unit: str, where: str) -> Published:
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """What a strategy is said to gain over another, in percent: more throughput, less response time."""
+    """Published gains of a strategy over another, in percent: more throughput, less response time."""
 
     throughput: Published
     mean: Published
@@ -81,14 +81,14 @@ SCLS_OVER_ILS = Gains(_percent(61.6, 171.0, _SCLS), _percent(78.4, 88.3, _SCLS),
 SCLS_BATCH_SIZE: Mapping[str, Published] = MappingProxyType(
     {"hf": _percent(100.3, 226.1, "5.2, Fig. 13b"), "ds": _percent(43.2, 86.1, "5.2, Fig. 13b")}
 )
-"""How much larger scls's batches are than those of sls."""
+"""Batch size of scls over that of sls."""
 SCLS_EARLY_RETURNS = _percent(0, 1, "5.2, Fig. 14b")
 """Batches that end before their slice does, of all batches: "a maximal proportion less than 1 %"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sjf:
-    """What serving short jobs first is said to gain over FCFS: less mean JCT in percent, times the throughput."""
+    """Published gains of short jobs first over FCFS: less mean JCT in percent, times the throughput."""
 
     jct: Published
     throughput: Published
@@ -123,7 +123,7 @@ SSJF_BURSTINESS: Mapping[str, Sjf] = MappingProxyType(
 """With varying burstiness."""
 
 SSJF_ACCURACY = 0.615
-"""Of SSJF's predictor over five classes of length (4.3, Table 2, REG (L1))."""
+"""Accuracy of SSJF's predictor over five classes of length (4.3, Table 2, REG (L1))."""
 SSJF_CLASSES = 5
 
 SSJF_ROUND_ACCURACY: Mapping[str, float] = MappingProxyType({"round 1": 0.619, "round 2": 0.60})

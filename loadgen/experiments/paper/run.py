@@ -1,4 +1,4 @@
-"""From the flags of `lengthwise paper` to tables on the screen and a JSON file. Loads no model."""
+"""Runs a paper's experiments, prints their tables and saves them as JSON. Loads no model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Paper:
     longest: int = LONGEST
     """Tokens of the longest answer."""
     prediction: Callable[[Sequence[int]], Prediction] = lambda _: Prediction()
-    """How well lengths are known, for some of them: as well as the paper's predictor knows them."""
+    """For these lengths, a predictor as good as the paper's."""
 
     def names(self, real: bool) -> list[str]:
         """The experiments that there are in the simulator, or on the real engine."""

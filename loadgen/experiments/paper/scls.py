@@ -88,7 +88,7 @@ class Place:
     copying: Machine
     """Executors on which copying K and V takes time."""
     prices: str
-    """How much time that is."""
+    """A phrase that tells how much time that is."""
     setting: str
 
     def run(
@@ -228,4 +228,4 @@ EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
         for name, experiment in NAMED.items()
     }
 )
-"""Those with DeepSpeed's speeds are for the simulator only."""
+"""Experiments by name; those with DeepSpeed's speeds are for the simulator only."""

@@ -1,4 +1,4 @@
-"""What SCLS says of its experiments (section 5), beside what their runs gave."""
+"""Rows of SCLS: claims and figures of its section 5 beside those of runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READ_ANEW, KEPT = "K and V read anew", "K and V kept"
 
 
 def main_rows(lines: Sequence[Line], backend: str, baselines: Sequence[str]) -> list[AnyRow]:
-    """What section 5.2 says of scls against its baselines, at every point of the sweep."""
+    """Rows of section 5.2: scls against its baselines, at every point of the sweep."""
     over = {"sls": published.SCLS_OVER_SLS[backend], "ils": published.SCLS_OVER_ILS}
     best = by_point(lines, "scls")
     sizes = increase(lines, "scls", "sls", "batch_size")
@@ -61,7 +61,7 @@ def _balance(lines: Sequence[Line], baselines: Sequence[str]) -> Claim:
 
 
 def ablation_rows(lines: Sequence[Line]) -> list[AnyRow]:
-    """What section 5.4 says of each step."""
+    """Rows of section 5.4: each step of the ablation."""
     throughput, mean, size, pad = (
         {line.strategy: getattr(line.trial, figure) for line in lines}
         for figure in ("throughput", "mean", "batch_size", "pad")
@@ -94,7 +94,7 @@ def ablation_rows(lines: Sequence[Line]) -> list[AnyRow]:
 
 
 def slice_rows(lines: Sequence[Line]) -> list[AnyRow]:
-    """What section 5.5 says; lines by rising slice length."""
+    """Rows of section 5.5; lines by rising slice length."""
     trials = {line.point.removeprefix(SLICES_OF): line.trial for line in lines}
     throughput = [one.throughput for one in trials.values()]
     best = throughput.index(max(throughput))
@@ -133,7 +133,7 @@ def slice_rows(lines: Sequence[Line]) -> list[AnyRow]:
 
 
 def keeping_rows(lines: Sequence[Line]) -> list[AnyRow]:
-    """What keeping K and V between slices is worth; the paper has no figures of it."""
+    """Gains of keeping K and V between slices; the paper has no figures of it."""
     trials = {line.point: line.trial for line in lines}
     old, new = trials[READ_ANEW], trials[KEPT]
     return [

@@ -26,7 +26,7 @@ ORDERS = ("fcfs", "ssjf", "sjf-oracle")
 RATES, BURST_RATE, ROUNDS_RATE = (1.0, 2.0, 5.0, 10.0), 0.19, 5.0
 """Requests a second in the simulator; of rounds, the text names no rate at all."""
 LOADS, BURST_LOAD = (4.0, 16.0), 0.6
-"""The same on the engine, as multiples of what `fcfs-none` serves; the simulator that the authors publish has 3 to 33,
+"""Rates on the engine, as multiples of what `fcfs-none` serves; the simulator that the authors publish has 3 to 33,
 and for burstiness 0.6."""
 VARIATIONS, REAL_VARIATIONS = (1.0, 2.5, 4.0, 5.5), (1.0, 4.0)
 """Coefficients of variation of the gaps between arrivals, and those of them that are tried on the engine."""
@@ -85,7 +85,7 @@ class Point:
     variation: float = 1.0
     size: int = SIZE
     prediction: Prediction | None = None
-    """How well lengths are known; None: as Table 2 has it."""
+    """The predictor; None: one as good as in Table 2."""
 
 
 def rates(stage: Stage) -> Plan:
@@ -243,7 +243,7 @@ def sjf_rows(lines: Sequence[Line], said: Mapping[str, Sjf]) -> list[AnyRow]:
 
 
 def size_rows(lines: Sequence[Line]) -> list[AnyRow]:
-    """What the text says of batch sizes, in words."""
+    """Rows of Figure 8, which the text tells in words."""
     where = "4.2, Fig. 8"
     jct = decrease(lines, "ssjf-continuous", "ssjf-dynamic", "mean")
     below = all(value >= 0 for value in jct.values())

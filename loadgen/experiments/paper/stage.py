@@ -21,7 +21,7 @@ GROUP_TOKENS = 8192
 """Cells of a prefill group, for strategies that form their own."""
 
 Begin: TypeAlias = Callable[[str, int], Watch]
-"""Shows the title of a run and its number of requests; returns what is told how many have ended."""
+"""Shows the title of a run and its number of requests; returns a callback for the number that have ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ FEW_SLICES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What came of a run, or the mean of several. Times in seconds, rates a second, shares in percent."""
+    """Figures of a run, or the means of several. Times in seconds, rates a second, shares in percent."""
 
     requests: float
     duration: float
-    """From the first arrival to the last answer."""
+    """Seconds from the first arrival to the last answer."""
     throughput: float
     """Requests a second over the duration."""
     answered_meanwhile: float
@@ -58,7 +58,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How to run: what asks, who answers, and what is known before. Equal courses have equal trials."""
+    """The conditions of a run but for its requests. Equal courses and requests have equal trials."""
 
     strategy: Strategy
     machine: Machine
@@ -96,7 +96,7 @@ def assemble_course(course: Course, serving_time: Bilinear | None) -> tuple[Part
 
 
 def prediction_for(course: Course) -> Prediction:
-    """What the strategy is told of lengths: nothing unless it asks, all when it asks the oracle."""
+    """The predictor of the course's strategy: none unless it asks for lengths, a perfect one for the oracle."""
     match course.strategy.length:
         case Length.NONE:
             return Prediction()
@@ -140,7 +140,7 @@ def pooled(trials: Sequence[Trial]) -> Trial:
 
 
 class SliceCount:
-    """An observer that counts slices which end before their time, and passes on what it is told to another."""
+    """An observer that counts slices which end before their time, and calls another one."""
 
     def __init__(self, other: PlanObserver | None = None) -> None:
         self._other = other
@@ -149,7 +149,7 @@ class SliceCount:
 
     @property
     def early_share(self) -> float:
-        """Of batches with an iteration limit, those whose rows had all ended before it; 0 without any."""
+        """Share of the batches with an iteration limit whose rows had all ended before it; 0 without any."""
         return self._early / self._slices if self._slices else 0.0
 
     def finished(self, assignment: Assignment, now: float) -> None:

@@ -13,7 +13,7 @@ from loadgen.simulate.load import simulated_load
 from loadgen.workload.lengths import Lengths
 
 SHARE = 0.7
-"""Of what the slowest strategy can serve: beyond, waiting multiplies every small error of the model."""
+"""Share of the rate that the slowest strategy can serve: beyond, waiting multiplies every small error of the model."""
 
 PROBE = 64
 """Requests, all there from the start, that show what a strategy can serve."""
@@ -21,7 +21,7 @@ PROBE = 64
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How long a run may take, and how long its requests are unless the flags say."""
+    """Bounds of a run's duration and, unless flags say, of its lengths."""
 
     duration: float
     """Most seconds of arrivals."""

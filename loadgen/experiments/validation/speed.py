@@ -1,4 +1,4 @@
-"""How much slower than its profile a machine is, told from the iterations of a run.
+"""The slowdown of a machine against its profile, measured by the iterations of a run.
 
 Not from how long executors were at work altogether: how full batches are is an accident of the run as well, and would
 seem to be a slow machine.

@@ -51,7 +51,7 @@ FAILURES = (
     CatalogError, LoadError, TextError, ProfileError, StrategyError, SimulationError, WorkloadError, PlayError,
     ResultError, UnknownStrategy,
 )  # fmt: skip
-"""What has an explanation that the user can act on."""
+"""Errors whose message tells the user what to do."""
 
 
 def validate(args: argparse.Namespace) -> int:
@@ -69,7 +69,8 @@ def _validate(args: argparse.Namespace) -> list[Verdict]:
     if args.save_result is not None:
         result.prepare(args.save_result.parent)
     config = _config(args)
-    with ThreadPoolExecutor(1, "loader") as loader:  # see server.process.app: what computes here must be gone later
+    # OpenMP counts the helpers of every living thread that has computed.
+    with ThreadPoolExecutor(1, "loader") as loader:
         engine = loader.submit(load_engine, config).result()
     verdicts = _verdicts(args, engine)
     table_console().print(table(verdicts))
@@ -85,7 +86,7 @@ def _refuse_unknown(names: Sequence[str]) -> None:
 
 
 def _config(args: argparse.Namespace) -> ServeConfig:
-    """Of the server whose engine this is; flags of the simulation that mean the same win over the environment."""
+    """Settings of the engine; flags of the simulation that mean the same win over the environment."""
     given = {
         "model": args.validate or None,
         "executors": args.workers,
@@ -138,7 +139,7 @@ def _verdict(name: str, real: Simulation, slowdown: float, simulate: Callable[[f
 
 
 def _trace(args: argparse.Namespace, engine: Engine, twin: Machine) -> list[Lengths]:
-    """The same for all strategies: at --rate, else at a share of what the slowest of them can serve."""
+    """The trace of all strategies: at --rate, else at a share of what the slowest of them can serve."""
     wanted = lengths(args, twin.context_length)
     if args.rate is not None:
         return wanted
@@ -181,7 +182,7 @@ def _simulate(
 
 
 def _predict(config: ServeConfig) -> Predict | None:
-    """Where the strategy wants to know lengths, both sides are told the true ones."""
+    """The oracle for strategies that ask for lengths, on both sides; None for others."""
     return None if STRATEGIES[config.strategy].length == Length.NONE else true_length
 
 

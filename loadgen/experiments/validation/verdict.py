@@ -1,4 +1,4 @@
-"""How far a simulation is from the real engine. Knows neither."""
+"""The distance of a simulation from the real engine, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BOUND = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """The same thing measured on the engine and simulated."""
+    """One figure, measured on the engine and simulated."""
 
     real: float
     profiled: float
@@ -25,12 +25,12 @@ class Quantity:
 
     @property
     def deviation(self) -> float:
-        """Of the simulated from the real, as a share of the real."""
+        """Deviation of the simulated from the real, as a share of the real."""
         return self.simulated / self.real - 1
 
     @property
     def profile_deviation(self) -> float:
-        """The same for what the profile as it is makes of it."""
+        """Deviation of the figure simulated at the profile's speed, as a share of the real."""
         return self.profiled / self.real - 1
 
     @property
