@@ -15,7 +15,7 @@ HEAVY = frozenset({"torch", "transformers", "sentence_transformers", "aiohttp"})
 ALLOWED = {
     "models": {"models"},
     "engine": {"engine", "models"},
-    "scheduler": {"scheduler", "engine.messages", "engine.simulated", "engine.measure.timing"},
+    "scheduler": {"scheduler", "engine.messages", "engine.simulated", "engine.measure.timing", "models.files"},
     "loadgen": {"loadgen", "scheduler", "engine", "models"},
     "loadgen/experiments": {*PACKAGES},
     "server": {"server", "scheduler", "engine", "models"},
@@ -35,7 +35,9 @@ LIGHT = (
     "engine/kv/host_store.py",
     "engine/simulated",
     "engine/measure/timing.py",
+    "models/files.py",
     "models/network/quantization.py",
+    "models/progress.py",
 )
 """Files that must run without a tensor library or a server."""
 

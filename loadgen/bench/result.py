@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from loadgen.bench.metrics import METRICS, itl, ttft
 from loadgen.client.lag import ClientLoad
 from loadgen.client.outcome import Outcome
 from loadgen.load.load import Run
+from models.files import require_writable_folder
 
 Json: TypeAlias = dict[str, object]
 
@@ -81,9 +81,7 @@ def details_json(outcomes: Sequence[Outcome]) -> Json:
 def prepare(folder: Path) -> None:
     """Make sure before a long run that its result can be written. Raises ResultError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        require_writable_folder(folder)
     except OSError as error:
         raise _unwritable(folder, error) from None
 

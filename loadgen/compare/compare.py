@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -26,6 +25,7 @@ from loadgen.html.plot import INSTALL, can_draw
 from loadgen.load.schedule import ScheduleError
 from loadgen.workload import table as workload
 from loadgen.workload.table import WorkloadError
+from models.files import replace_file, require_writable_folder
 
 INTERRUPTED = 130
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
@@ -103,9 +103,7 @@ def _prepare(folder: Path) -> None:
     if (folder / DATA).exists():
         raise CompareError(f"{folder / DATA} exists already: choose another folder with --output")
     with _explain_unwritable(folder):
-        (folder / LOGS).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        require_writable_folder(folder / LOGS)
 
 
 def _save_data(folder: Path, known: Comparison, setting: Setting) -> None:
@@ -122,10 +120,8 @@ def _save_page(folder: Path, known: Comparison, setting: Setting) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all. Raises CompareError."""
-    draft = path.with_suffix(".part")
-    with _explain_unwritable(path.parent):
-        draft.write_bytes(content)
-        os.replace(draft, path)
+    with _explain_unwritable(path.parent), replace_file(path) as file:
+        file.write(content)
 
 
 @contextmanager

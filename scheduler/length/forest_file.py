@@ -6,9 +6,7 @@ indices are checked too, since scikit-learn follows them without looking.
 
 from __future__ import annotations
 
-import os
 import platform
-import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from models.files import replace_file
 from scheduler.length.forest import Examples, Forest, Tree
 
 FORMAT = 1
@@ -57,7 +56,6 @@ def manifest(embedder: str, max_tokens: int, rows: int) -> Manifest:
 
 def save(path: Path, forest: Forest, about: Manifest) -> None:
     """Write a forest in one step: readers see the old file or the new one. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "regressor": forest.regressor,
         "features": forest.examples.features,
@@ -65,16 +63,9 @@ def save(path: Path, forest: Forest, about: Manifest) -> None:
     }
     import skops.io  # looks at all of scikit-learn when imported, which takes seconds and loads torch where it is there
 
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-            archive.writestr(MANIFEST, msgspec.json.encode(about))
-            archive.writestr(FOREST, skops.io.dumps(content))
-        os.chmod(partial, 0o644)  # a service may run as another user
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
+    with replace_file(path) as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(MANIFEST, msgspec.json.encode(about))
+        archive.writestr(FOREST, skops.io.dumps(content))
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -6,15 +6,14 @@ It owns the file format and the files' names; it knows neither how timings are m
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from engine.measure.timing import Timings
+from models.files import replace_file
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 
 VERSION = 2
@@ -85,28 +84,14 @@ def write_profile(cache: Path, profile: Profile) -> Path:
     """
     path = profile_path(cache, profile.conditions)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, msgspec.json.format(msgspec.json.encode(profile)))
+        with replace_file(path) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(profile)))
     except OSError as error:
         raise ProfileError(
             f"cannot write {path}: {error.strerror or error}; free some space there or check its permissions, "
             "or set LENGTHWISE_CACHE to another folder"
         ) from error
     return path
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, 0o644)  # a service may run as another user
-            file.write(content)
-            file.flush()
-            os.fsync(handle)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def read_profile(path: Path) -> Profile:

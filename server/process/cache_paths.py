@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from models.files import require_writable_file
 from server.cli.settings import ConfigError
 
 
@@ -18,11 +19,7 @@ def require_writable(journal: Path | None) -> None:
     if journal is None:
         return
     try:
-        journal.parent.mkdir(parents=True, exist_ok=True)
-        new = not journal.exists()
-        journal.open("ab").close()
-        if new:
-            journal.unlink()  # what writes the journal makes it
+        require_writable_file(journal)
     except OSError as error:
         message = f"--journal {journal} cannot be written: {error.strerror}; name another file, or give --no-journal"
         raise ConfigError(message) from None

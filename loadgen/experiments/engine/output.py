@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from loadgen.experiments.engine.job import BenchError
+from models.files import require_writable_file
 
 
 def require_writable(path: Path | None) -> None:
     """Raises BenchError when there is no way to write there; leaves no file."""
     if path is None:
         return
-    if path.is_dir():
-        raise BenchError(f"{path} is a folder: name a file in it")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        require_writable_file(path)
     except OSError as error:
         raise _unwritable(path, error) from None
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise BenchError(f"{path} cannot be written: permission denied; choose another")
 
 
 def write(path: Path | None, content: bytes) -> None:
