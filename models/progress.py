@@ -20,13 +20,21 @@ LINE_INTERVAL = 10.0
 class Bars:
     """The bars of some work, shown while it is entered.
 
-    threaded   whether a thread draws, so that the time also moves while nothing is done; without one, nothing
-               runs beside work that is timed
-    in_bytes   whether parts are counted in bytes
+    threaded      whether a thread draws, so that the time also moves while nothing is done; without one, nothing
+                  runs beside work that is timed
+    lines         whether lines are printed where there is no terminal
+    in_bytes      whether parts are counted in bytes
+    latest_only   whether a part disappears when the next begins
     """
 
     def __init__(
-        self, *, threaded: bool = False, in_bytes: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        threaded: bool = False,
+        lines: bool = True,
+        in_bytes: bool = False,
+        latest_only: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Imported late: a start that shows no bar does without.
         from rich.console import Console
@@ -54,6 +62,8 @@ class Bars:
             disable=not self._console.is_terminal,
         )
         self._threaded = threaded
+        self._latest_only = latest_only
+        self._lines = lines and not self._console.is_terminal
         self._clock = clock
         self._bars: list[Bar] = []
         self._drawn = self._said = clock()
@@ -74,13 +84,19 @@ class Bars:
 
     def begin(self, title: str, total: int | None = None) -> Bar:
         """Show the bar of the next part, or print its title where there is no terminal."""
-        if self._progress.disable:
+        if self._lines:
             self.say(title)
         self._said = self._clock()
+        for earlier in list(self._bars) if self._latest_only else ():
+            self.remove(earlier)
         bar = Bar(self, self._progress.add_task(title, total=total, note=""), title, total)
         self._bars.append(bar)
         self._draw()
         return bar
+
+    def watch(self, title: str, total: int) -> Callable[[int], None]:
+        """Begin a part; returns what to call with how much of it is done."""
+        return self.begin(title, total).show
 
     def advance(self, count: int = 1) -> None:
         """Count so much more of the latest part as done."""
@@ -96,7 +112,7 @@ class Bars:
         """Draw a part that has changed, or print a line about it, if the last time is long enough ago."""
         now = self._clock()
         if self._progress.disable:
-            if now - self._said >= LINE_INTERVAL:
+            if self._lines and now - self._said >= LINE_INTERVAL:
                 self._said = now
                 self.say(bar.describe())
         elif now - self._drawn >= REDRAW:

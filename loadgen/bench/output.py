@@ -13,11 +13,11 @@ from rich.console import Console
 
 from loadgen.bench import report, result
 from loadgen.bench.options import FlagError, options
-from loadgen.bench.progress import RunProgress
 from loadgen.bench.result import ResultError
 from loadgen.bench.run import Benchmark, BenchOptions, bench
 from loadgen.client.client import ServerError
 from loadgen.client.request import RequestFormError
+from loadgen.load.progress import show_run
 from loadgen.load.schedule import ScheduleError
 from loadgen.workload import table as workload
 from loadgen.workload.table import WorkloadError
@@ -37,7 +37,7 @@ def run_bench(args: argparse.Namespace) -> int:
             result.prepare(_find_folder(args))
         prompts = workload.load(args)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            done = runner.run(bench(what, prompts, RunProgress))
+            done = runner.run(bench(what, prompts, show_run))
         _print(done, what)
         if _saves(args):
             _save(args, done, what)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadgen.bench import result
 from loadgen.bench.result import ResultError
@@ -22,6 +20,7 @@ from loadgen.simulate.report import details_json, figures_json, table
 from loadgen.simulate.simulation import Machine, Simulation, SimulationError, simulate
 from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Lengths
+from models.progress import Bars
 from scheduler.assembly import StrategyError, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
@@ -138,17 +137,14 @@ def _simulate_all(
     """One strategy after another, each from the start."""
     limits = limits_of(args, machine)
     longest = args.max_output_len or max(one.output_length for one in trace)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     done: dict[str, Simulation] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=2) as bar:
+    with Bars(threaded=True, lines=False) as bars:
         for name in args.strategies:
-            task = bar.add_task(name, total=len(trace))
+            watch = bars.watch(name, len(trace))
             strategy = STRATEGIES[name]
             parts = assemble(strategy, limits, cost)
             predict = _predict(strategy, args.prediction, args.seed)
-            done[name] = simulate(parts, machine, trace, longest, partial(_show, bar, task), predict)
-            bar.update(task, completed=len(trace))
+            done[name] = simulate(parts, machine, trace, longest, watch, predict)
     return done
 
 
@@ -157,11 +153,6 @@ def _predict(strategy: Strategy, prediction: Prediction, seed: int) -> Predict |
     if strategy.length == Length.NONE:
         return None
     return true_length if strategy.length == Length.ORACLE else prediction.source(seed)
-
-
-def _show(bar: Progress, task: object, ended: int) -> None:
-    if ended % 100 == 0:  # each update takes a lock
-        bar.update(task, completed=ended)  # type: ignore[arg-type]
 
 
 def _document(

@@ -1,17 +1,15 @@
-"""How long work is shown to the person who waits for it, always on standard error.
-
-It owns bars and lines. It knows nothing of models or files.
-"""
+"""What fetching and converting models tell about themselves, and how that is shown on standard error."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from rich.console import Console
+from models.progress import Bars
 
 Advance = Callable[[int], None]
 
@@ -35,30 +33,17 @@ class Progress(Protocol):
 class ConsoleProgress:
     """Bars on a terminal; elsewhere one line a step, since a bar in a log file is noise."""
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-
     def say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        Bars().say(line)
 
     @contextlib.contextmanager
     def bar(self, title: str, total: int) -> Iterator[Advance]:
-        if not self._console.is_terminal:
-            self.say(title)
-            yield lambda _: None
-            return
-        # Imported late: a warm start shows no bar.
-        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
-
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with Bars(*columns, console=self._console) as bars:
-            task = bars.add_task(title, total=total)
-            yield lambda done: bars.advance(task, done)
+        with Bars(in_bytes=True) as bars:
+            yield bars.begin(title, total).advance
 
     @contextlib.contextmanager
     def library_bars(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            if not self._console.is_terminal:
+            if not sys.stderr.isatty():
                 stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
             yield

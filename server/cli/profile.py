@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
     limit = args.time_limit or (QUICK_TIME_LIMIT if args.quick else TIME_LIMIT)
     try:
-        with _bars() as watch:
+        with _show_phases() as watch:
             profile = make_profile(config, QUICK if args.quick else FULL, limit, watch)
         path = write_profile(default_cache(), profile)
     except (CatalogError, LoadError, TextError, ProfileFailed, ProfileError) as error:
@@ -101,22 +101,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _bars() -> Iterator[Watch]:
-    """Progress on standard error: a bar a phase on a terminal, elsewhere a line as each begins."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+def _show_phases() -> Iterator[Watch]:
+    """Show a bar for each phase; drawn when a cell is done, not by a thread that would compute beside what is timed."""
+    from models.progress import Bar, Bars
 
-    console = Console(stderr=True)
-    tasks: dict[str, TaskID] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Drawn when a cell is done, not by a thread: that would compute beside what is timed.
-    with Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal) as progress:
+    phases: dict[str, Bar] = {}
+    with Bars() as bars:
 
         def watch(phase: str, done: int, total: int) -> None:
-            if phase not in tasks:
-                tasks[phase] = progress.add_task(phase, total=total)
-                if not console.is_terminal:
-                    console.print(phase, markup=False, highlight=False)
-            progress.update(tasks[phase], completed=done, total=total, refresh=True)
+            if phase not in phases:
+                phases[phase] = bars.begin(phase, total)
+            phases[phase].show(done, total=total)
 
         yield watch

@@ -14,16 +14,16 @@ import orjson
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from models.catalog.catalog import Catalog, default_cache
+from models.progress import Bars
 from models.proxy.network import MAX_TOKENS, Proxy
 from models.proxy.store import save
 from models.proxy.task import Scale, Task, quantile_edges
 from models.proxy.training import History, Lesson, Step, Teaching, teach
 from scheduler.length.quality import Quality, quality
-from server.lengths.training import FEWEST, TrainingError, bars_on, query_of, read_files
+from server.lengths.training import FEWEST, TrainingError, query_of, read_files
 from server.process.cache_paths import proxy_path
 
 PAPER: Mapping[Task, tuple[float, float]] = MappingProxyType(
@@ -72,7 +72,7 @@ def train_proxy(args: argparse.Namespace, cores: int) -> str:
     data = split(texts, np.array([row.length for row in rows], dtype=np.float32), args.holdout, args.seed)
     folder = catalog.resolve(args.embedder)
     tasks = [Task(args.task), *(task for task in Task if task != args.task and args.compare_tasks)]
-    with bars_on(Console(stderr=True)) as bars:
+    with Bars(threaded=True) as bars:
         outcomes = {task: _teach(folder, task, data, args, bars) for task in tasks}
     path = args.output or proxy_path(default_cache(), args.tokenizer)
     try:
@@ -91,7 +91,7 @@ def split(texts: Sequence[str], lengths: NDArray[np.float32], share: float, seed
     return Split(*(Lesson([texts[place] for place in part.tolist()], lengths[part]) for part in parts))
 
 
-def _teach(folder: Path, task: Task, data: Split, args: argparse.Namespace, bars: Progress) -> Outcome:
+def _teach(folder: Path, task: Task, data: Split, args: argparse.Namespace, bars: Bars) -> Outcome:
     try:
         scale = Scale.of(task, data.learn.lengths)
     except ValueError as error:
@@ -99,10 +99,10 @@ def _teach(folder: Path, task: Task, data: Split, args: argparse.Namespace, bars
     proxy = Proxy.fresh(folder, task, scale, max_tokens=args.proxy_max_tokens or MAX_TOKENS, seed=args.seed)
     if torch.cuda.is_available():
         proxy.network.to("cuda")
-    tasks = {phase: bars.add_task(f"{task}, phase {phase}", total=None) for phase in (1, 2)}
+    phases = {phase: bars.begin(f"{task}, phase {phase}") for phase in (1, 2)}
 
     def watch(step: Step) -> None:
-        bars.update(tasks[step.phase], completed=step.done, total=step.total)
+        phases[step.phase].show(step.done, total=step.total)
 
     teaching = Teaching(epochs=args.epochs, seed=args.seed)
     history = teach(proxy, data.learn, data.watch, teaching, watch)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import orjson
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from models.catalog.catalog import Catalog, default_cache
+from models.progress import Bars
 from models.text import Text, TextError
 from scheduler.journal.file import RequestEntry, read
 from scheduler.length.ablation import PAPER, Accuracy, accuracy, grown_trees, predict, split
@@ -50,17 +49,15 @@ class Material:
 
 def train(args: argparse.Namespace, cores: int) -> str:
     """Do what the arguments say; returns the report. Raises CatalogError, JournalError, RowsError, TrainingError."""
-    console = Console(stderr=True)
     growth = Growth(trees=args.trees, seed=args.seed, jobs=cores)
-    with bars_on(console) as bars:
+    with Bars(threaded=True) as bars:
         material, max_tokens = _material(args, bars)
         if len(material.examples) < FEWEST:
             raise TrainingError(f"only {len(material.examples)} rows to train from, {FEWEST} is the least: serve more")
         path = args.output or forest_path(default_cache(), args.tokenizer)
         results, contest = _measure(material, args, growth, bars, _present(path, args.embedder, max_tokens))
         if contest.winner is Contestant.NEW:
-            task = bars.add_task("growing the forest", total=growth.trees)
-            forest = grow(material.examples, growth, partial(bars.advance, task))
+            forest = grow(material.examples, growth, bars.begin("growing the forest", growth.trees).advance)
             _keep(path, forest, manifest(args.embedder, max_tokens, len(material.examples)))
     return (_json if args.json else _report)(results, contest, material, path)
 
@@ -82,7 +79,7 @@ def _keep(path: Path, forest: Forest, about: Manifest) -> None:
         raise TrainingError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
 
 
-def _material(args: argparse.Namespace, bars: Progress) -> tuple[Material, int]:
+def _material(args: argparse.Namespace, bars: Bars) -> tuple[Material, int]:
     """What there is to learn from, and how many tokens of a text the embedder reads."""
     max_tokens = args.embedder_max_tokens
     if not args.files:
@@ -90,12 +87,12 @@ def _material(args: argparse.Namespace, bars: Progress) -> tuple[Material, int]:
     catalog = Catalog()
     rows = read_files(args, catalog)
     embedder = load_embedder(catalog.resolve(args.embedder), max_tokens)
-    task = bars.add_task("embedding", total=len(rows))
+    bar = bars.begin("embedding", len(rows))
     chunks = []
     for start in range(0, len(rows), CHUNK):
         chunk = rows[start : start + CHUNK]
         chunks.append(embed(embedder, [query_of(row) for row in chunk]))
-        bars.advance(task, len(chunk))
+        bar.advance(len(chunk))
     features = np.concatenate(chunks) if chunks else np.empty((0, FEATURES), dtype=np.float32)
     lengths = np.array([row.length for row in rows], dtype=np.float32)
     return Material(Examples(features, lengths), [row.instruction for row in rows]), embedder.max_tokens
@@ -132,7 +129,7 @@ def _from_journal(path: Path, model: str) -> Material:
 
 
 def _measure(
-    material: Material, args: argparse.Namespace, growth: Growth, bars: Progress, old: Forest | None
+    material: Material, args: argparse.Namespace, growth: Growth, bars: Bars, old: Forest | None
 ) -> tuple[dict[Ablation, Accuracy], Contest]:
     """Hold rows out, and tell how well each ablation predicts them, and which forest should be kept."""
     data = split(material.examples, material.tasks, args.holdout, args.seed)
@@ -140,16 +137,10 @@ def _measure(
         raise TrainingError("too few rows of each instruction to hold some out: use more rows, or another --holdout")
     predicted = {}
     for ablation in Ablation:
-        task = bars.add_task(f"measuring {ablation}", total=grown_trees(ablation, data, growth))
-        predicted[ablation] = predict(ablation, data, growth, partial(bars.advance, task))
+        bar = bars.begin(f"measuring {ablation}", grown_trees(ablation, data, growth))
+        predicted[ablation] = predict(ablation, data, growth, bar.advance)
     results = {ablation: accuracy(lengths, data.test.lengths) for ablation, lengths in predicted.items()}
     return results, judge(data.test, predicted[Ablation.USIN], old)
-
-
-def bars_on(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    times = (TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(*columns, *times, console=console, disable=not console.is_terminal, refresh_per_second=4)
 
 
 def _report(results: Mapping[Ablation, Accuracy], contest: Contest, material: Material, path: Path) -> str:

@@ -6,8 +6,6 @@ import logging
 import time
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 
 from engine.executor import Executor
 from engine.forward.batch import RunningBatch
@@ -19,6 +17,7 @@ from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.network.loader import LoadedModel, LoadError
+from models.progress import Bars
 from models.text import Text
 from server.cli.config import ServeConfig
 from server.process.devices import capacity_tokens, context_length, require_room, threads
@@ -62,9 +61,8 @@ def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGr
     begin = time.monotonic()
     graphs = DecodeGraphs(model, arena)
     try:
-        with Progress(console=Console(stderr=True)) as bars:
-            task = bars.add_task("capturing CUDA graphs", total=len(graphs))
-            graphs.prepare(lambda: bars.advance(task))
+        with Bars() as bars:
+            graphs.prepare(bars.begin("capturing CUDA graphs", len(graphs)).advance)
     except (GraphError, RuntimeError, torch.OutOfMemoryError) as error:
         log.warning("decoding without CUDA graphs, which costs speed with few rows: %s", error)
         return None

@@ -11,9 +11,9 @@ from loadgen.experiments.baton.paper import BATON, BENCHMARK, DOUBLED, STRATEGIE
 from loadgen.experiments.baton.queries import target_1, target_2
 from loadgen.experiments.baton.race import Race, race, warm_up
 from loadgen.experiments.baton.results import Line, Table, lines_of, paper_table
-from loadgen.experiments.engine.bars import Bars
 from loadgen.experiments.engine.job import Job
 from loadgen.experiments.engine.setup import Subject, load_subject, machine
+from models.progress import Bars
 
 Clock = Callable[[], float]
 

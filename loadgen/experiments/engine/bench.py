@@ -12,7 +12,6 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from loadgen.experiments.engine.apart import apart
-from loadgen.experiments.engine.bars import Bars
 from loadgen.experiments.engine.command import ROWS
 from loadgen.experiments.engine.contest import Standing, contest
 from loadgen.experiments.engine.floor import Floor, measure_bandwidth, weight_bytes
@@ -21,6 +20,7 @@ from loadgen.experiments.engine.overhead import measure_overhead
 from loadgen.experiments.engine.report import GridResult, Results
 from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner
 from loadgen.experiments.engine.setup import Subject, load_beside, load_plain, load_subject, machine
+from models.progress import Bars
 
 OVERHEAD_ROWS = 32
 

@@ -12,9 +12,9 @@ from loadgen.flag_values import whole
 from models.network.quantization import QUANTIZATIONS, Quantization
 
 if TYPE_CHECKING:
-    from loadgen.experiments.engine.bars import Bars
     from loadgen.experiments.engine.quality import Quality
     from loadgen.workload.sample import Sample
+    from models.progress import Bars
     from models.text import Text
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
     """Compare and print; returns the exit code."""
     # These import torch, which --help can do without.
     from loadgen.console import table_console
-    from loadgen.experiments.engine.bars import Bars
     from loadgen.workload.errors import WorkloadError
     from models.catalog.catalog import CatalogError
     from models.network.loader import LoadError
+    from models.progress import Bars
     from models.text import TextError
 
     try:

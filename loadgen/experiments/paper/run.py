@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
 from loadgen.bench import result
 from loadgen.bench.result import ResultError
 from loadgen.console import table_console
-from loadgen.experiments.engine.bars import Bars
 from loadgen.experiments.paper import baton, magnus, published, scls, ssjf
 from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
 from loadgen.experiments.paper.hardware import Hardware
@@ -20,11 +19,12 @@ from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, sh
 from loadgen.experiments.paper.options import PaperError, choose
 from loadgen.experiments.paper.plan import Experiment, Plan, carry_out, experiment_json
 from loadgen.experiments.paper.report import report
-from loadgen.experiments.paper.stage import Begin, Setting, Stage
+from loadgen.experiments.paper.stage import Setting, Stage
 from loadgen.experiments.paper.trial import Player
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import SimulationError, Watch
 from loadgen.workload.errors import WorkloadError
+from models.progress import Bars
 from scheduler.assembly import StrategyError
 
 INTERRUPTED = 130
@@ -109,7 +109,8 @@ def _run_all(builds: Mapping[str, Build], stage: Stage, args: argparse.Namespace
     interrupted = True
     try:
         for name, build in builds.items():
-            with _bars() as stage.begin:
+            with Bars(latest_only=True) as bars:
+                stage.begin = partial(_begin, bars)
                 done[name] = carry_out(build(stage), stage.play, stage.rounds)
             console.print(report(done[name]))
             if done[name].interrupted:
@@ -124,23 +125,8 @@ def _run_all(builds: Mapping[str, Build], stage: Stage, args: argparse.Namespace
     return INTERRUPTED if interrupted else 0
 
 
-@contextmanager
-def _bars() -> Iterator[Begin]:
-    """A bar a run on a terminal, else a line as each begins; drawn between reports, not by a thread."""
-    with Bars() as bars:
-
-        def begin(title: str, total: int) -> Watch:
-            bars.begin(f"{title}: {total} requests", total)
-            seen = 0
-
-            def watch(ended: int) -> None:
-                nonlocal seen
-                bars.advance(ended - seen)
-                seen = ended
-
-            return watch
-
-        yield begin
+def _begin(bars: Bars, title: str, total: int) -> Watch:
+    return bars.watch(f"{title}: {total} requests", total)
 
 
 def _document(

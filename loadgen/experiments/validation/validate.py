@@ -8,14 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from engine.messages import ExecutorInfo
 from loadgen.bench import result
@@ -33,6 +29,7 @@ from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Lengths
 from models.catalog.catalog import CatalogError
 from models.network.loader import LoadError
+from models.progress import Bars
 from models.text import TextError
 from scheduler.assembly import Parts, StrategyError
 from scheduler.length.oracle import true_length
@@ -105,7 +102,7 @@ def _config(args: argparse.Namespace) -> ServeConfig:
 def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
     trace: list[Lengths] = []
     found = []
-    with _bars() as begin:
+    with Bars() as bars:
         for name in args.strategies:
             config = replace(engine.config, strategy=name)
             with new_executors(engine) as rig:
@@ -116,7 +113,9 @@ def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
                 recorder = Recorder(rig.executors, rig.relay, trace, prompts, _most_tokens(trace))
                 parts = partial(parts_for, config, infos, engine.profile, inline)
                 speed = Speedometer(engine.profile)
-                real = rig.run(_record(recorder, parts, _predict(config), begin(name, len(trace)), speed))
+                real = rig.run(
+                    _record(recorder, parts, _predict(config), bars.watch(f"{name} on the engine", len(trace)), speed)
+                )
             found.append(_verdict(name, real, speed.slowdown, partial(_simulate, config, engine, twin, trace)))
     return found
 
@@ -188,19 +187,3 @@ def _predict(config: ServeConfig) -> Predict | None:
 
 def _most_tokens(trace: Sequence[Lengths]) -> int:
     return max(one.output_length for one in trace)
-
-
-@contextmanager
-def _bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
-    """A bar a strategy on a terminal, else a line as each begins."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=1) as bar:
-
-        def begin(name: str, total: int) -> Callable[[int], None]:
-            if not console.is_terminal:
-                console.print(f"{name} on the engine: {total} requests", markup=False, highlight=False)
-            task = bar.add_task(f"{name} on the engine", total=total)
-            return lambda ended: bar.update(task, completed=ended)
-
-        yield begin
