@@ -42,7 +42,7 @@ test-clients: $(TESTING) ## run real clients, which pip installs below .venv, ag
 check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(PACKAGES) tests
+	$(BIN)/mypy lengthwise.py $(PACKAGES) tests
 	$(PYTEST) $(ARGS)
 
 docs: $(RUNTIME) ## write anew what in docs/ is made from the program

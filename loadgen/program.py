@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import sys
 
-PROGRAM = (sys.executable, "-P", "-m", "server.cli")
-"""The beginning of a command. Without `-P`, a folder `server` where the user happens to be would run instead."""
+PROGRAM = (sys.executable, "-P", "-m", "lengthwise")
+"""The beginning of a command. Without `-P`, Python would look in the working directory first."""

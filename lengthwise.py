@@ -1,0 +1,53 @@
+"""The program: `lengthwise COMMAND`, or `python -m lengthwise COMMAND`.
+
+Its packages have names that others use too, so it looks first whether Python finds the program's own.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+PACKAGES = ("models", "engine", "scheduler", "server", "loadgen")
+
+BAD_CONFIG = 78
+"""EX_CONFIG: a service manager should not try again."""
+
+
+def main() -> int:
+    """Run the program with the words of the command line; returns its exit code."""
+    for name in PACKAGES:
+        if (reason := explain_foreign(name)) is not None:
+            print(f"lengthwise: error: {reason}", file=sys.stderr)
+            return BAD_CONFIG
+    from server.cli.main import main  # only now, since a package of that name need not be this program's
+
+    return main()
+
+
+def explain_foreign(name: str) -> str | None:
+    """Why a package is not this program's own, and what to do about it; None when it is."""
+    own = ROOT / name / "__init__.py"
+    if (spec := find_spec(name)) is None:
+        return f"the package {own.parent} is missing: install Lengthwise again"
+    places = (
+        [spec.origin] if spec.origin else [f"{folder}/{own.name}" for folder in spec.submodule_search_locations or ()]
+    )
+    found = Path(places[0]).resolve()
+    if found != own:
+        where = found.parent if found.name == own.name else found
+        return (
+            f"Python finds the package `{name}` in {where} and not in {own.parent}: "
+            f"take {where.parent} off PYTHONPATH, or install Lengthwise into an environment of its own"
+        )
+    if not own.exists() or own.stat().st_size:  # the program's own are empty
+        return (
+            f"another package has written over {own.parent}: install Lengthwise again, into an environment of its own"
+        )
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,0 @@
-"""The program `lengthwise`, run as a module."""
-
-import sys
-
-from server.cli.main import main
-
-sys.exit(main())
