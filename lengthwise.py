@@ -32,10 +32,8 @@ def explain_foreign(name: str) -> str | None:
     own = ROOT / name / "__init__.py"
     if (spec := find_spec(name)) is None:
         return f"the package {own.parent} is missing: install Lengthwise again"
-    places = (
-        [spec.origin] if spec.origin else [f"{folder}/{own.name}" for folder in spec.submodule_search_locations or ()]
-    )
-    found = Path(places[0]).resolve()
+    folders = spec.submodule_search_locations or [""]  # a folder without an __init__.py has no origin
+    found = Path(spec.origin or f"{next(iter(folders))}/__init__.py").resolve()
     if found != own:
         where = found.parent if found.name == own.name else found
         return (

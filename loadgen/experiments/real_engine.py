@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import uvloop
@@ -18,6 +18,7 @@ from engine.row import Row
 from loadgen.experiments.recorder import Relay
 from models.catalog.catalog import default_cache
 from models.network.loader import LoadedModel
+from models.own_thread import run_in_own_thread
 from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import ProfileError, load_profile
@@ -80,11 +81,10 @@ def new_executors(engine: Engine) -> Iterator[Rig]:
     store: HostStore[Row] = HostStore(swap_bytes(engine.config))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         relay = Relay(runner.get_loop())
-        with ThreadPoolExecutor(1, "builder") as builder:
-            executors = tuple(
-                builder.submit(build_executor, engine.config, index, model, engine.text, store, relay.deliver).result()
-                for index, model in enumerate(engine.models)
-            )
+        executors = tuple(
+            run_in_own_thread(partial(build_executor, engine.config, index, model, engine.text, store, relay.deliver))
+            for index, model in enumerate(engine.models)
+        )
         try:
             yield Rig(executors, relay, runner)
         finally:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
 
 from loadgen.experiments.paper.baton import run_baton
 from loadgen.experiments.paper.hardware import LENGTH_SCALE, Hardware
@@ -28,6 +26,7 @@ from loadgen.workload.lengths import Lengths
 from models.catalog.catalog import CatalogError
 from models.network.loader import LoadError
 from models.network.quantization import Quantization
+from models.own_thread import run_in_own_thread
 from models.text import TextError
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import ProfileError
@@ -40,8 +39,6 @@ from server.process.loading import load_models
 
 EXECUTORS: Mapping[str, int] = MappingProxyType({"magnus": 1, "scls": 2, "ssjf": 1})
 """Executors on a CPU by default: SCLS balances load, which takes two at least."""
-
-T = TypeVar("T")
 
 
 def run_real_paper(args: argparse.Namespace) -> int:
@@ -57,7 +54,7 @@ def run_real_paper(args: argparse.Namespace) -> int:
 def _open(args: argparse.Namespace) -> tuple[Hardware, Player]:
     """Load the engine; raises PaperError where the lengths do not fit, and what `load_engine` raises."""
     config = _config(args)
-    engine = _apart(partial(load_engine, config))
+    engine = run_in_own_thread(partial(load_engine, config))
     hardware = Hardware(
         cost=engine.profile,
         executors=len(engine.models),
@@ -94,12 +91,6 @@ def _about(engine: Engine) -> str:
     return f"{config.model} in {dtype}{kept} on {device_name(model.device)}{share}"
 
 
-def _apart(work: Callable[[], T]) -> T:
-    """Work in a thread that ends: OpenMP counts the helpers of every living thread that has computed."""
-    with ThreadPoolExecutor(1, "loader") as loader:
-        return loader.submit(work).result()
-
-
 class EnginePlayer:
     """A Player on new executors for each course; models are loaded once for each way of keeping their weights."""
 
@@ -119,7 +110,7 @@ class EnginePlayer:
             plain = self._engines[None]
             config = replace(plain.config, strategy=strategy.name, quantization="auto")
             try:
-                models, text = _apart(partial(load_models, config))
+                models, text = run_in_own_thread(partial(load_models, config))
             except LoadError as error:
                 raise NotHere(str(error)) from error
             self._engines[kept] = Engine(config, models, text, plain.profile)

@@ -9,7 +9,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -29,6 +28,7 @@ from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Lengths
 from models.catalog.catalog import CatalogError
 from models.network.loader import LoadError
+from models.own_thread import run_in_own_thread
 from models.progress import Bars
 from models.text import TextError
 from scheduler.assembly import Parts, StrategyError
@@ -66,9 +66,7 @@ def _validate(args: argparse.Namespace) -> list[Verdict]:
     if args.save_result is not None:
         result.prepare(args.save_result.parent)
     config = _config(args)
-    # OpenMP counts the helpers of every living thread that has computed.
-    with ThreadPoolExecutor(1, "loader") as loader:
-        engine = loader.submit(load_engine, config).result()
+    engine = run_in_own_thread(partial(load_engine, config))
     verdicts = _verdicts(args, engine)
     table_console().print(table(verdicts))
     if args.save_result is not None:
