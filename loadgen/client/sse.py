@@ -5,6 +5,8 @@ Source: the HTML standard, section "Server-sent events", parsing an event stream
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class EventParser:
     """Takes bytes as they come and gives the data of each event that is whole.
@@ -12,9 +14,11 @@ class EventParser:
     Text is never decoded here, so a cut inside a character does no harm. An event that the stream ends in is dropped.
     """
 
-    __slots__ = ("_after_return", "_data", "_tail")
+    __slots__ = ("_after_return", "_data", "_on_comment", "_tail")
 
-    def __init__(self) -> None:
+    def __init__(self, on_comment: Callable[[bytes], object] = lambda comment: None) -> None:
+        """`on_comment` is given the text of each comment."""
+        self._on_comment = on_comment
         self._tail = b""  # of a line that has no end yet
         self._data: list[bytes] = []  # lines of an event that has no end yet
         self._after_return = False  # whether a line feed would only be the second half of a line's end
@@ -37,6 +41,8 @@ class EventParser:
             field, _, value = line.partition(b":")  # a comment is a line whose field has no name
             if field == b"data":
                 self._data.append(value.removeprefix(b" "))
+            elif not field:
+                self._on_comment(value.removeprefix(b" "))
             return None
         if not self._data:
             return None

@@ -5,7 +5,7 @@ It knows no terminal; what to do with each piece of text is the caller's busines
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from loadgen.client.sse import EventParser
 from server.api.output.progress import HEADER, Progress, progress_in
 
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10)
@@ -88,35 +89,24 @@ class Conversation:
     async def _answer(self, queued: Callable[[Progress], object]) -> AsyncGenerator[str, None]:
         system = [{"role": "system", "content": self.system}] if self.system else []
         body = {"model": self.model, "messages": [*system, *self.turns], "stream": True, **self.options}
+
+        def read_comment(comment: bytes) -> None:
+            if (progress := progress_in(comment.decode())) is not None:
+                queued(progress)
+
+        parser = EventParser(read_comment)
         async with self._session() as session:
             try:
                 async with session.post(self._endpoint("chat/completions"), data=orjson.dumps(body)) as response:
                     await _require_success(response)
-                    async for event in events(response.content):
-                        if isinstance(event, Progress):
-                            queued(event)
-                        else:
-                            yield _content(event)
+                    async for chunk in response.content.iter_any():
+                        for data in parser.feed(chunk):
+                            if data == b"[DONE]":
+                                return
+                            yield _content(orjson.loads(data))
             except aiohttp.ClientError as error:
                 raise _unreachable(self.url, error) from error
-
-
-async def events(content: aiohttp.StreamReader) -> AsyncIterator[Any]:
-    """The JSON of each server-sent event, and the progress in line that comments tell, until the end marker; raises
-    ChatError when the stream ends without one.
-    """
-    pending = b""
-    async for chunk in content.iter_any():
-        *frames, pending = (pending + chunk).split(b"\n\n")
-        for frame in frames:
-            data = frame.removeprefix(b"data: ")
-            if data == b"[DONE]":
-                return
-            if data != frame:
-                yield orjson.loads(data)
-            elif (progress := progress_in(frame.removeprefix(b": ").decode())) is not None:
-                yield progress
-    raise ChatError("the answer was cut off: the server closed the connection")
+        raise ChatError("the answer was cut off: the server closed the connection")
 
 
 def _content(event: Any) -> str:

@@ -32,6 +32,12 @@ def test_comments_and_other_fields_are_left_out_and_lines_joined() -> None:
     assert parse([STREAM]) == EVENTS
 
 
+def test_comments_go_to_who_asks_for_them() -> None:
+    comments: list[bytes] = []
+    EventParser(comments.append).feed(STREAM)
+    assert comments == [b"welcome", b""]
+
+
 @pytest.mark.parametrize("size", range(1, 12))
 def test_pieces_of_any_size_give_the_same_events(size: int) -> None:
     assert parse([STREAM[at : at + size] for at in range(0, len(STREAM), size)]) == EVENTS
