@@ -14,7 +14,7 @@ from loadgen.bench.measures import Figures, measure
 from loadgen.bench.metrics import DEFAULT_METRICS
 from loadgen.client.client import Client, ServerError, Target, connect
 from loadgen.client.prompt import Prompt
-from loadgen.client.request import RequestForm, Shot
+from loadgen.client.request import RequestForm
 from loadgen.load.arrivals import Arrivals
 from loadgen.load.load import Observer, Run, play
 from loadgen.load.schedule import NO_CANCELLATIONS, Cancellations, schedule
@@ -72,8 +72,8 @@ async def bench(options: BenchOptions, prompts: Sequence[Prompt], watch: Watch) 
         gc.collect()
         gc.freeze()
         try:
-            with watch("requests", len(plan.shots)) as observer:
-                run = await play(plan.shots, plan.times, client.send, observer, options.max_concurrency)
+            with watch("requests", len(plan.requests)) as observer:
+                run = await play(plan.requests, plan.times, client.send, observer, options.max_concurrency)
         finally:
             gc.unfreeze()
     figures = measure(run.outcomes, run.duration, options.percentiles, options.metrics, options.goals)
@@ -85,11 +85,11 @@ async def _warm_up(
 ) -> None:
     """Send the first prompts, over and over if need be, and forget how long they took; one at least must succeed."""
     count = options.num_warmups
-    shots: list[Shot] = [form.fill(prompt, index) for index, prompt in enumerate(islice(cycle(prompts), count))]
-    if not shots:
+    requests = [form.fill(prompt, index) for index, prompt in enumerate(islice(cycle(prompts), count))]
+    if not requests:
         return
     with watch("warm-up", count) as observer:
-        run = await play(shots, [0.0] * count, client.send, observer, options.max_concurrency)
+        run = await play(requests, [0.0] * count, client.send, observer, options.max_concurrency)
     if run.interrupted:
         raise KeyboardInterrupt
     failures = [outcome.failure for outcome in run.outcomes if outcome.failure is not None]

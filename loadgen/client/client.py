@@ -16,14 +16,14 @@ import msgspec
 import orjson
 
 from loadgen.client.outcome import ErrorKind, Failure, Outcome, Status
-from loadgen.client.request import Shot
+from loadgen.client.request import PreparedRequest
 from loadgen.client.transcript import Event, RequestError, Transcript, error_message
 
 Clock: TypeAlias = Callable[[], float]
 
 CONNECT_TIMEOUT = 30.0
 LINGER = 1.0
-"""How long a server may take after the end marker to end the response; only then can its connection be used again."""
+"""Seconds that a server has after the end marker to end the response; only then can its connection be used again."""
 MAX_ERROR_BYTES = 64 * 1024
 
 
@@ -33,7 +33,7 @@ class ServerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go."""
+    """The server that requests go to."""
 
     base_url: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -71,15 +71,15 @@ class Client:
             raise ServerError(f"{url} answers with status {response.status}: {error_message(body)}; {remedy}")
         return _first_model(body, url)
 
-    async def send(self, shot: Shot, scheduled: float, clock: Clock) -> Outcome:
+    async def send(self, request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
         """Send one request and read its answer to the end; `clock` tells the seconds since the start of the run."""
         sent = clock()
         transcript = Transcript(self._decoder, self._keep_text)
         status: Status = "completed"
         failure: Failure | None = None
         try:
-            async with asyncio.timeout(shot.cancel_after) as stay:
-                await self._exchange(shot, transcript, clock)
+            async with asyncio.timeout(request.cancel_after) as stay:
+                await self._exchange(request, transcript, clock)
         except TimeoutError:
             assert stay.expired()
             status = "completed" if transcript.done else "cancelled"
@@ -88,7 +88,7 @@ class Client:
             status = "rejected" if failure.rejected else "failed"
         times = tuple(transcript.token_times)
         return Outcome(
-            index=shot.index,
+            index=request.index,
             status=status,
             scheduled=scheduled,
             sent=sent,
@@ -100,15 +100,17 @@ class Client:
             queue_time=transcript.queue_time,
             predicted_tokens=transcript.predicted_tokens,
             failure=failure,
-            label=shot.label,
+            label=request.label,
             text=transcript.text,
         )
 
-    async def _exchange(self, shot: Shot, transcript: Transcript, clock: Clock) -> None:
-        """Raises RequestError for everything that goes wrong, except that the caller's patience ends."""
-        headers = {"x-request-id": f"{self._id_prefix}{shot.index}"}
+    async def _exchange(self, request: PreparedRequest, transcript: Transcript, clock: Clock) -> None:
+        """Raises RequestError for everything that goes wrong, except that `cancel_after` passes."""
+        headers = {"x-request-id": f"{self._id_prefix}{request.index}"}
         try:
-            async with self._session.post(self._target.url(shot.path), data=shot.body, headers=headers) as response:
+            async with self._session.post(
+                self._target.url(request.path), data=request.body, headers=headers
+            ) as response:
                 await _require_stream(response)
                 async for chunk in response.content.iter_any():
                     transcript.feed(chunk, clock())
@@ -151,7 +153,7 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 
 
 async def _read_to_end(response: aiohttp.ClientResponse) -> None:
-    """Whatever happens after the end marker, the answer is complete."""
+    """Read what follows the end marker; whatever happens then, the answer is complete."""
     with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(LINGER):
             while await response.content.readany():
@@ -159,25 +161,25 @@ async def _read_to_end(response: aiohttp.ClientResponse) -> None:
 
 
 def _failure(error: Exception, timeout: float) -> Failure:
-    """What an exception of the HTTP library means; silence, refusal and a cut connection are told apart."""
+    """The failure that an exception of the HTTP library stands for."""
     match error:
         case aiohttp.ConnectionTimeoutError():
             return Failure("connection", f"no connection within {CONNECT_TIMEOUT:g} s")
         case TimeoutError():
             return Failure("timeout", f"nothing came for {timeout:g} s (--timeout)")
         case aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
-            return _named("connection", error)
+            return _name_failure("connection", error)
         case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError() | OSError():
-            return Failure("closed", f"the server closed the connection: {_words(error)}")
+            return Failure("closed", f"the server closed the connection: {_describe(error)}")
         case _:
-            return _named("protocol", error)
+            return _name_failure("protocol", error)
 
 
-def _named(kind: ErrorKind, error: Exception) -> Failure:
-    return Failure(kind, _words(error))
+def _name_failure(kind: ErrorKind, error: Exception) -> Failure:
+    return Failure(kind, _describe(error))
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 

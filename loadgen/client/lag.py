@@ -1,4 +1,4 @@
-"""How busy the load generator itself is: CPU use of this process and delays of its event loop.
+"""The load that the load generator itself has: CPU use of this process and delays of its event loop.
 
 A client that is short of CPU reads tokens late and blames the server, so a result is only worth as much as this.
 """
@@ -19,7 +19,7 @@ BUSY_LAG = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ClientLoad:
-    """What one run cost the client. Lags are seconds by which a timer of its event loop fired late."""
+    """The load of the client in one run. Lags are seconds by which a timer of its event loop fired late."""
 
     cpu: float
     """CPU seconds per second of the run; the event loop has one core at most."""
@@ -29,7 +29,7 @@ class ClientLoad:
 
     @property
     def warning(self) -> str | None:
-        """What is wrong with the times of the run, None when the client kept up."""
+        """A warning that the times of the run are not to be trusted; None when the client kept up."""
         if self.cpu >= BUSY_CPU:
             return f"the load generator used {self.cpu:.0%} of a core: it may have been the bottleneck, not the server"
         if self.p99_lag >= BUSY_LAG:
@@ -61,7 +61,7 @@ class LoadWatch:
             self._task.cancel()
 
     def load(self) -> ClientLoad:
-        """What was seen from entering to leaving."""
+        """The load between entering and leaving."""
         wall, cpu = (end - begin for begin, end in zip(self._begin, self._end, strict=True))
         lags = np.array(self._lags or [0.0])
         return ClientLoad(

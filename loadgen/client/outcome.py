@@ -1,4 +1,4 @@
-"""What became of one request. Times are seconds after the start of the run. Knows no HTTP and no statistics."""
+"""The outcome of one request. Times are seconds after the start of the run. Knows no HTTP and no statistics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One request from its schedule to its end."""
+    """One request, from the time when it was due to its end."""
 
     index: int
     status: Status
@@ -43,18 +43,18 @@ class Outcome:
     end: float
     """Completed: the arrival of the last output; otherwise when the request was given up."""
     output_tokens: int
-    """As the server counted them, else the number of chunks with output."""
+    """Tokens that the server counted, else the number of chunks with output."""
     prompt_tokens: int | None = None
     counted: bool = True
-    """Whether the server told token counts."""
+    """Whether the server reported token counts."""
     queue_time: float | None = None
-    """Seconds in the server's queue, where it tells."""
+    """Seconds in the server's queue, where it reports that."""
     predicted_tokens: float | None = None
-    """How long the server thought that the answer would be, where it tells."""
+    """The length that the server predicted for the answer, where it reports that."""
     failure: Failure | None = None
     label: str = ""
     text: str = ""
-    """What was said, where the run keeps it."""
+    """The text of the answer, where the run keeps it."""
 
     @property
     def completed(self) -> bool:

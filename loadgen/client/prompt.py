@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What to ask, and for how many tokens; exactly one of `messages`, `text` and `tokens` is given."""
+    """A prompt and the number of tokens asked for; exactly one of `messages`, `text` and `tokens` is given."""
 
     messages: tuple[Mapping[str, str], ...] = ()
     """Chat messages; empty when `tokens` or `text` is used."""
@@ -22,6 +22,6 @@ class Prompt:
     arrival: float | None = None
     """Seconds after the start, for traces; None leaves it to the arrival process."""
     label: str = ""
-    """Where it comes from: its task or trace."""
+    """The task or trace that it comes from."""
     input_length: int | None = None
     """Tokens of the prompt, where the workload knows."""

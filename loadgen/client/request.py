@@ -1,4 +1,4 @@
-"""What goes over the wire for a prompt: path and body, made before the run so that the run only sends."""
+"""Path and body of the request for a prompt, made before a run, so that the run only sends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RequestFormError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shot:
+class PreparedRequest:
     """One request, ready to be sent."""
 
     index: int
@@ -31,7 +31,7 @@ class Shot:
 
 @dataclass(frozen=True, slots=True)
 class RequestForm:
-    """What all requests of a run have in common."""
+    """The model, endpoint and fields that all requests of a run have in common."""
 
     model: str
     endpoint: str | None = None
@@ -39,7 +39,7 @@ class RequestForm:
     fields: Mapping[str, object] = field(default_factory=dict)
     """Further fields of the body; they win over a prompt's own."""
 
-    def fill(self, prompt: Prompt, index: int, cancel_after: float | None = None) -> Shot:
+    def fill(self, prompt: Prompt, index: int, cancel_after: float | None = None) -> PreparedRequest:
         """The request for a prompt. Raises RequestFormError."""
         path = self.endpoint or (CHAT if prompt.messages else COMPLETIONS)
         asked = _messages(prompt) if "chat" in path else {"prompt": _raw_prompt(prompt)}
@@ -52,7 +52,7 @@ class RequestForm:
             "stream_options": {"include_usage": True},
             **self.fields,
         }
-        return Shot(index, path, orjson.dumps(body), prompt.label, cancel_after)
+        return PreparedRequest(index, path, orjson.dumps(body), prompt.label, cancel_after)
 
 
 def _messages(prompt: Prompt) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What one streamed answer has said so far. Bytes and times are handed in; it knows no connection and no clock."""
+"""The content of one streamed answer so far. Bytes and times are handed in; it knows no connection and no clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RequestError(Exception):
 
 
 class Delta(msgspec.Struct):
-    """What a chat chunk adds. A chunk that tells only the role has no output."""
+    """The addition of one chat chunk. A chunk that tells only the role has no output."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -43,7 +43,7 @@ class Usage(msgspec.Struct):
 
 
 class Metrics(msgspec.Struct):
-    """Where a server says the time went, and how long it thought that the answer would be."""
+    """Times and a prediction that a server reports about its own work."""
 
     queue_time_ms: float | None = None
     predicted_tokens: float | None = None
@@ -59,12 +59,12 @@ class Event(msgspec.Struct):
 
 
 class Transcript:
-    """Reads a stream's bytes; raises RequestError when the server reports an error or talks nonsense."""
+    """Reads a stream's bytes; raises RequestError when the server reports an error or sends what cannot be read."""
 
     __slots__ = (
         "_decoder",
         "_finished",
-        "_heard",
+        "_latest",
         "_parser",
         "_pieces",
         "done",
@@ -80,7 +80,7 @@ class Transcript:
         self._parser = EventParser()
         self._pieces: list[str] | None = [] if keep_text else None
         self._finished = False
-        self._heard = 0.0  # when the latest bytes came
+        self._latest = 0.0  # when the latest bytes came
         self.done = False
         """Whether the end marker has come."""
         self.token_times: list[float] = []
@@ -91,7 +91,7 @@ class Transcript:
 
     def feed(self, chunk: bytes, now: float) -> None:
         """Read what arrived at the time `now`."""
-        self._heard = now
+        self._latest = now
         for data in self._parser.feed(chunk):
             if data == b"[DONE]":
                 self.done = True
@@ -107,7 +107,7 @@ class Transcript:
     @property
     def end(self) -> float:
         """When the last output arrived; of an answer without any, when its end did."""
-        return self.token_times[-1] if self.token_times else self._heard
+        return self.token_times[-1] if self.token_times else self._latest
 
     @property
     def text(self) -> str:

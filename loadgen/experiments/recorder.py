@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from engine.messages import Report, StepReport
-from loadgen.simulate.playing import serve
+from loadgen.experiments.executor_record import Record
+from loadgen.experiments.playing import serve
 from loadgen.simulate.prediction import Predict
-from loadgen.simulate.record import Record
 from loadgen.simulate.simulation import Simulation, Watch, served
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts

@@ -16,15 +16,15 @@ from typing import Protocol, TypeAlias
 
 from loadgen.client.lag import ClientLoad, LoadWatch
 from loadgen.client.outcome import Outcome
-from loadgen.client.request import Shot
+from loadgen.client.request import PreparedRequest
 
 Clock: TypeAlias = Callable[[], float]
-Send: TypeAlias = Callable[[Shot, float, Clock], Awaitable[Outcome]]
-"""A request, when it was due, and the seconds since the start -> what became of it."""
+Send: TypeAlias = Callable[[PreparedRequest, float, Clock], Awaitable[Outcome]]
+"""A request, when it was due, and the seconds since the start -> its outcome."""
 
 
 class Observer(Protocol):
-    """Is told how a run goes on."""
+    """Follows a run."""
 
     def sent(self) -> None:
         """A request goes out."""
@@ -37,10 +37,10 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a schedule led to."""
+    """The outcomes of a schedule."""
 
     outcomes: tuple[Outcome, ...]
-    """Of the requests that came to an end, in the order of the schedule."""
+    """One for each request that came to an end, in the order of the schedule."""
     planned: int
     duration: float
     """Seconds from the start to the last end."""
@@ -53,7 +53,11 @@ class Run:
 
 
 async def play(
-    shots: Sequence[Shot], times: Sequence[float], send: Send, observer: Observer, max_concurrency: int | None = None
+    requests: Sequence[PreparedRequest],
+    times: Sequence[float],
+    send: Send,
+    observer: Observer,
+    max_concurrency: int | None = None,
 ) -> Run:
     """Send each request at its time (seconds after the start, ascending) and wait until all have ended.
 
@@ -63,10 +67,10 @@ async def play(
     begin = time.perf_counter()
     player = _Player(send, observer, gate, lambda: time.perf_counter() - begin)
     async with LoadWatch() as watch:
-        await player.play(shots, times)
+        await player.play(requests, times)
         duration = time.perf_counter() - begin
     outcomes = sorted(player.outcomes, key=lambda outcome: outcome.index)
-    return Run(tuple(outcomes), len(shots), duration, watch.load())
+    return Run(tuple(outcomes), len(requests), duration, watch.load())
 
 
 class _Player:
@@ -79,13 +83,13 @@ class _Player:
         self._gate = gate
         self._clock = clock
 
-    async def play(self, shots: Sequence[Shot], times: Sequence[float]) -> None:
+    async def play(self, requests: Sequence[PreparedRequest], times: Sequence[float]) -> None:
         """Returns when all requests have ended, or soon after a cancellation."""
         try:
             async with asyncio.TaskGroup() as running:
-                for shot, due in zip(shots, times, strict=True):
+                for request, due in zip(requests, times, strict=True):
                     await self._until(due)
-                    running.create_task(self._one(shot, due))
+                    running.create_task(self._send_one(request, due))
         except asyncio.CancelledError:
             # The user stops the run and wants to see what came of it.
             if (task := asyncio.current_task()) is not None:
@@ -97,9 +101,9 @@ class _Player:
         while (wait := due - self._clock()) > 0:
             await asyncio.sleep(wait)
 
-    async def _one(self, shot: Shot, due: float) -> None:
+    async def _send_one(self, request: PreparedRequest, due: float) -> None:
         async with self._gate:
             self._observer.sent()
-            outcome = await self._send(shot, due, self._clock)
+            outcome = await self._send(request, due, self._clock)
         self.outcomes.append(outcome)
         self._observer.ended(outcome)

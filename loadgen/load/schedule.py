@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadgen.client.prompt import Prompt
-from loadgen.client.request import RequestForm, Shot
+from loadgen.client.request import PreparedRequest, RequestForm
 from loadgen.load.arrivals import Arrivals, arrival_times
 
 ARRIVALS, CANCELLATIONS = range(2)
@@ -34,7 +34,7 @@ NO_CANCELLATIONS = Cancellations()
 class Schedule:
     """Requests and when each is due: seconds after the start, ascending."""
 
-    shots: tuple[Shot, ...]
+    requests: tuple[PreparedRequest, ...]
     times: tuple[float, ...]
 
 
@@ -51,11 +51,11 @@ def schedule(
     """
     timed = _timed(prompts, arrivals, np.random.default_rng([seed, ARRIVALS]))
     leaves = np.random.default_rng([seed, CANCELLATIONS]).random(len(prompts)) < cancellations.rate
-    shots = [
+    requests = [
         form.fill(prompt, index, cancellations.delay if leave else None)
         for index, ((_, prompt), leave) in enumerate(zip(timed, leaves, strict=True))
     ]
-    return Schedule(tuple(shots), tuple(time for time, _ in timed))
+    return Schedule(tuple(requests), tuple(time for time, _ in timed))
 
 
 def _timed(

@@ -14,7 +14,7 @@ PERCENTILES = (50.0, 95.0, 99.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFigures:
-    """What a simulation comes to. Times in seconds; throughputs from the first arrival to the last answer."""
+    """The figures of a simulation. Times in seconds; throughputs from the first arrival to the last answer."""
 
     duration: float
     completed: int

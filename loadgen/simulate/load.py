@@ -55,7 +55,7 @@ class FittedLoad:
 
     @property
     def note(self) -> str | None:
-        """What to say of it; None where all requests were short enough."""
+        """A sentence about what was cut or left out; None where all requests were short enough."""
         if not self.answers_cut and not self.prompts_left_out:
             return None
         asked = len(self.requests) + self.prompts_left_out
@@ -66,8 +66,8 @@ class FittedLoad:
         )
 
 
-def fitted(requests: Sequence[Lengths], longest: int) -> FittedLoad:
-    """What a server with that `--max-model-len` would serve of them. Raises WorkloadError when it would serve none."""
+def fit_load(requests: Sequence[Lengths], longest: int) -> FittedLoad:
+    """Cut requests to what a server with that `--max-model-len` serves. Raises WorkloadError when none is left."""
     kept = [one for one in requests if one.input_length < longest]
     if requests and not kept:
         raise WorkloadError(f"no prompt is shorter than {longest} tokens: raise --max-model-len and --capacity-tokens")

@@ -1,4 +1,4 @@
-"""What a simulated scheduler is told of answers before they are there: nothing, all, or as much as a predictor knows.
+"""Predicted lengths in a simulation: none, the true ones, or ones with a predictor's errors.
 
 Only here are true lengths looked at; what leaves is a prediction. Equal seeds give each request the same one, whichever
 strategy it is for.
@@ -23,23 +23,23 @@ Forecast: TypeAlias = float | LengthDistribution | None
 """Predicted tokens of an answer, or how likely each length is."""
 
 Predict: TypeAlias = Callable[[SamplingParams], Forecast]
-"""What a request asks for -> what it is predicted to generate. Asked once for each, in the order they come."""
+"""Sampling parameters -> predicted length. Called once for each request, in order of arrival."""
 
 STEPS = 32
-"""Lengths of a distribution."""
+"""Lengths in a distribution of a noisy prediction."""
 
 
-def told(forecast: Forecast) -> tuple[float | None, LengthDistribution | None]:
-    """A forecast as a dispatcher wants it: the predicted length, and how likely each is, as far as that is known."""
+def split_forecast(forecast: Forecast) -> tuple[float | None, LengthDistribution | None]:
+    """Split a forecast into the predicted length and its distribution, as far as they are known."""
     return (forecast.mean, forecast) if isinstance(forecast, LengthDistribution) else (forecast, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How much is known: `sigma` is the standard deviation of the error's logarithm, 0 for an oracle."""
+    """The quality of predictions: `sigma` is the standard deviation of the error's logarithm, 0 for an oracle."""
 
     sigma: float | None = None
-    """None: nothing is predicted."""
+    """None where nothing is predicted."""
 
     def __str__(self) -> str:
         if self.sigma is None:
@@ -47,7 +47,7 @@ class Prediction:
         return f"noisy:{self.sigma:g}" if self.sigma else "oracle"
 
     def source(self, seed: int) -> Predict | None:
-        """Who predicts in one simulation."""
+        """The predictor of one simulation."""
         if self.sigma is None:
             return None
         return _Noisy(self.sigma, seed) if self.sigma else true_length

@@ -38,7 +38,7 @@ BRIEF: Mapping[str, str] = MappingProxyType(
 
 
 def table(results: Mapping[str, SimulatedFigures]) -> Table:
-    """What few or many strategies came to."""
+    """The table of all strategies' figures."""
     return _columns(results) if len(results) <= SIDE_BY_SIDE else _rows(results)
 
 

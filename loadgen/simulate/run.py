@@ -13,7 +13,7 @@ from loadgen.bench import result
 from loadgen.bench.result import ResultError
 from loadgen.console import table_console
 from loadgen.simulate.figures import SimulatedFigures, figures
-from loadgen.simulate.load import FittedLoad, fitted, simulated_load
+from loadgen.simulate.load import FittedLoad, fit_load, simulated_load
 from loadgen.simulate.prediction import Predict, Prediction
 from loadgen.simulate.presets import PRESETS
 from loadgen.simulate.report import details_json, figures_json, table
@@ -34,7 +34,7 @@ GROUP_TOKENS = 8192
 """Cells of a prefill group when nothing else is said."""
 
 MAX_NUM_SEQS = 32
-"""As `lengthwise serve` has it."""
+"""Rows that an executor runs at once, as in `lengthwise serve`."""
 
 
 class SimulateError(Exception):
@@ -50,16 +50,16 @@ def run_simulate(args: argparse.Namespace) -> int:
         cost, machine = machine_of(args)
         load = _load(args, machine)
         done = _simulate_all(args, cost, machine, load.requests)
-        told = {name: figures(one) for name, one in done.items()}
+        found = {name: figures(one) for name, one in done.items()}
         console = table_console()
-        console.print(table(told))
+        console.print(table(found))
         if load.note is not None:
             console.print(load.note, highlight=False)
         if args.save_result is not None:
-            result.save(args.save_result, _document(args, machine, load, cost, told, done))
+            result.save(args.save_result, _document(args, machine, load, cost, found, done))
     except (WorkloadError, ProfileError, StrategyError, SimulationError, ResultError) as error:
         raise SimulateError(str(error)) from error
-    return 1 if any(one.failed for one in told.values()) else 0
+    return 1 if any(one.failed for one in found.values()) else 0
 
 
 def _load(args: argparse.Namespace, machine: Machine) -> FittedLoad:
@@ -67,7 +67,7 @@ def _load(args: argparse.Namespace, machine: Machine) -> FittedLoad:
     requests = simulated_load(args)
     if args.max_input_len is not None or args.max_output_len is not None:
         return FittedLoad(requests, machine.longest)
-    return fitted(requests, machine.longest)
+    return fit_load(requests, machine.longest)
 
 
 def machine_of(args: argparse.Namespace) -> tuple[Bilinear, Machine]:
@@ -92,7 +92,7 @@ def machine_of(args: argparse.Namespace) -> tuple[Bilinear, Machine]:
 
 
 def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
-    """What batchers must respect, as the server would tell them."""
+    """The limits of batchers, as the server would set them."""
     ahead = max(1, machine.max_num_seqs // 8) if args.prefill_ahead is None else args.prefill_ahead
     limits = Limits(
         group_tokens=args.max_num_batched_tokens or GROUP_TOKENS,
@@ -149,7 +149,7 @@ def _simulate_all(
 
 
 def _predict(strategy: Strategy, prediction: Prediction, seed: int) -> Predict | None:
-    """Who tells a strategy how long answers become: nobody, when it does not ask."""
+    """The predictor of a strategy; None for one that does not ask for lengths."""
     if strategy.length == Length.NONE:
         return None
     return true_length if strategy.length == Length.ORACLE else prediction.source(seed)
@@ -160,7 +160,7 @@ def _document(
     machine: Machine,
     load: FittedLoad,
     cost: Bilinear,
-    told: Mapping[str, SimulatedFigures],
+    found: Mapping[str, SimulatedFigures],
     done: Mapping[str, Simulation],
 ) -> dict[str, object]:
     return {
@@ -187,5 +187,5 @@ def _document(
         "outlier_factor": args.outlier_factor,
         "prediction": str(args.prediction),
         "recompute": args.recompute,
-        "strategies": {name: figures_json(told[name]) | details_json(done[name]) for name in done},
+        "strategies": {name: figures_json(found[name]) | details_json(done[name]) for name in done},
     }

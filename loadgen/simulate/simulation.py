@@ -16,7 +16,7 @@ from engine.messages import ExecutorInfo, Report, RowUpdate, SamplingParams, Ste
 from engine.simulated.cost import Cost
 from engine.simulated.executor import SimulatedExecutor, Usage
 from engine.simulated.row import SimulatedRow
-from loadgen.simulate.prediction import Predict, told
+from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.virtual_clock import VirtualClock
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts
@@ -52,7 +52,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What became of one request; times in seconds after the start of its run."""
+    """The outcome of one request; times in seconds after the start of its run."""
 
     arrival: float
     started: float
@@ -63,7 +63,7 @@ class Served:
     output_length: int
     """Tokens of its answer."""
     runs: int
-    """How often it was given to an executor: its slices, where a strategy slices."""
+    """Times that it was given to an executor: its slices, where a strategy slices."""
     predicted_length: float | None
     completed: bool = True
     """False when it failed."""
@@ -71,7 +71,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """What one executor did."""
+    """The work of one executor."""
 
     completion: float
     """When it finished its last work, in seconds after the start."""
@@ -109,7 +109,7 @@ class Simulation:
 
 
 Watch = Callable[[int], None]
-"""Told how many requests have ended so far."""
+"""Called with the number of requests that have ended so far."""
 
 
 def simulate(
@@ -141,7 +141,7 @@ def _refuse_long(trace: Sequence[Lengths], machine: Machine, max_tokens: int) ->
 
 
 class _Sink(TokenStream):
-    """Nobody reads the answers of a simulation; it is only noticed when they end."""
+    """Calls back when an answer ends; its tokens are not kept."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
@@ -176,7 +176,7 @@ class _Simulator:
         self._requests: list[Request] = []
         self._ended = 0
         self._tallies = [Tally()] * machine.workers
-        self._stirred = False  # whether anything happened since the last decisions
+        self._changed = False  # whether anything happened since the last decisions
         self._wake = math.inf
 
     def run(self) -> Simulation:
@@ -186,7 +186,7 @@ class _Simulator:
             for executor in self._executors:
                 if executor.due <= self._clock.now():
                     executor.advance()
-            if self._stirred or self._wake <= self._clock.now():
+            if self._changed or self._wake <= self._clock.now():
                 self._decide()
         workers = zip(self._executors, self._tallies, strict=True)
         return Simulation(
@@ -223,17 +223,17 @@ class _Simulator:
             one = self._trace[len(self._requests)]
             prompt = self._prompts.setdefault(one.input_length, (0,) * one.input_length)
             sampling = SamplingParams(self._max_tokens, replay_tokens=one.output_length)
-            predicted, known = told(None if self._predict is None else self._predict(sampling))
+            predicted, known = split_forecast(None if self._predict is None else self._predict(sampling))
             request = self._dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known)
             request.stream = _Sink(self._note_end)
             self._requests.append(request)
-            self._stirred = True
+            self._changed = True
 
     def _receive(self, report: Report) -> None:
         if isinstance(report, StepReport):
             self._tallies[report.executor] += report.tally
         self._dispatcher.receive(report)
-        self._stirred = True
+        self._changed = True
 
     def _note_end(self) -> None:
         self._ended += 1
@@ -241,7 +241,7 @@ class _Simulator:
             self._watch(self._ended)
 
     def _decide(self) -> None:
-        self._stirred = False
+        self._changed = False
         self._dispatcher.dispatch()
         wake, now = self._batcher.wake_at(self._clock.now()), self._clock.now()
         self._wake = math.inf if wake is None or wake <= now else wake

@@ -98,7 +98,7 @@ _ENDINGS = ("you moron.", "and any fool can see that.", "but you are too lazy to
 
 
 def rude(sentence: str, rng: random.Random) -> str:
-    """The same said rudely: insults at some nouns, and at the reader."""
+    """The sentence said rudely, with insults at some nouns and at the reader."""
     sworn = re.sub(
         r"\b(the|a|this) (?=[a-z])",
         lambda found: f"{found[1]} {rng.choice(_INSULTS)} " if rng.random() < 0.4 else found[0],

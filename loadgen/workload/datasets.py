@@ -1,4 +1,4 @@
-"""The datasets: an order for so many requests of one of them -> those requests. Knows no mix and no max_tokens."""
+"""The datasets, by name: each draws as many requests as its portion says. Knows no mix and no max_tokens."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from loadgen.workload.lengths import clip, load_trace
 from loadgen.workload.mix import Part
 from loadgen.workload.sample import Sample
 from loadgen.workload.stdlib import read_material
-from loadgen.workload.synthetic import random_prompts, token_prompt
-from loadgen.workload.tokens import Count, RandomTokens, Vocabulary
+from loadgen.workload.tokens import Count, RandomTokens, Vocabulary, random_prompts, token_prompt
 from loadgen.workload.traces import TRACES
 
 LEAST_MODULES, REQUESTS_PER_MODULE = 16, 16
-"""How many modules `builtin` reads: few requests come at once, many come from many texts."""
+"""Modules that `builtin` reads at least, and requests for which it reads one more."""
 
-PATIENCE = 100
-"""Requests of `builtin` to draw for each that is short enough."""
+DRAWS_PER_REQUEST = 100
+"""Requests of `builtin` to draw at most for each that is short enough."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """So many requests of one part of a workload, each with the length of its answer, if known, in `replay_tokens`."""
+class Portion:
+    """One part of a workload and the number of its requests; each carries the length of its answer, if that is known,
+    in `replay_tokens`.
+    """
 
     part: Part
     number: int
@@ -54,53 +55,53 @@ class Order:
         return longest is None or sample.input_length(self.count) <= longest
 
 
-def _builtin(order: Order) -> list[Prompt]:
-    material = read_material(order.rng, LEAST_MODULES + order.number // REQUESTS_PER_MODULE)
-    drawn = itertools.islice(tasks.samples(material, order.rng), PATIENCE * order.number)
-    fitting = itertools.islice(filter(order.takes, drawn), order.number)
-    prompts = [sample.prompt(order.count) for sample in fitting]
-    if len(prompts) < order.number:
+def _builtin(portion: Portion) -> list[Prompt]:
+    material = read_material(portion.rng, LEAST_MODULES + portion.number // REQUESTS_PER_MODULE)
+    drawn = itertools.islice(tasks.samples(material, portion.rng), DRAWS_PER_REQUEST * portion.number)
+    fitting = itertools.islice(filter(portion.takes, drawn), portion.number)
+    prompts = [sample.prompt(portion.count) for sample in fitting]
+    if len(prompts) < portion.number:
         raise WorkloadError("the dataset builtin has hardly a request that is so short; raise --max-input-len")
     return prompts
 
 
-def _jsonl(order: Order) -> list[Prompt]:
-    samples = read_jsonl(order.file, need_reference=order.choice.replays("jsonl"))
-    return _drawn(order, [sample.prompt(order.count) for sample in samples if order.takes(sample)])
+def _jsonl(portion: Portion) -> list[Prompt]:
+    samples = read_jsonl(portion.file, need_reference=portion.choice.replays("jsonl"))
+    return _drawn(portion, [sample.prompt(portion.count) for sample in samples if portion.takes(sample)])
 
 
-def _sharegpt(order: Order) -> list[Prompt]:
+def _sharegpt(portion: Portion) -> list[Prompt]:
     fitting = []
-    for sample in sharegpt.read_sharegpt(order.file):
-        length = order.choice.sharegpt_output or sample.output_length(order.count) or 0
-        answer = clip(length, order.choice.cut.max_output)
-        if sharegpt.fits(sample.input_length(order.count), answer, order.choice.cut.max_input):
-            fitting.append(replace(sample.prompt(order.count), replay_tokens=length))
-    return _drawn(order, fitting)
+    for sample in sharegpt.read_sharegpt(portion.file):
+        length = portion.choice.sharegpt_output or sample.output_length(portion.count) or 0
+        answer = clip(length, portion.choice.cut.max_output)
+        if sharegpt.fits(sample.input_length(portion.count), answer, portion.choice.cut.max_input):
+            fitting.append(replace(sample.prompt(portion.count), replay_tokens=length))
+    return _drawn(portion, fitting)
 
 
-def _random(order: Order) -> list[Prompt]:
-    return random_prompts(order.number, order.choice.ranges, order.vocabulary.ids, order.rng)
+def _random(portion: Portion) -> list[Prompt]:
+    return random_prompts(portion.number, portion.choice.ranges, portion.vocabulary.ids, portion.rng)
 
 
-def _trace(order: Order) -> list[Prompt]:
-    tokens, kind = RandomTokens(order.vocabulary.ids, order.rng), order.part.name
+def _trace(portion: Portion) -> list[Prompt]:
+    tokens, kind = RandomTokens(portion.vocabulary.ids, portion.rng), portion.part.name
     return [
         token_prompt(tokens, one.input_length, one.output_length, label=kind, arrival=one.arrival)
-        for one in load_trace(order.file, kind, replace(order.choice.cut, limit=order.number))
+        for one in load_trace(portion.file, kind, replace(portion.choice.cut, limit=portion.number))
     ]
 
 
-DATASETS: Mapping[str, Callable[[Order], list[Prompt]]] = MappingProxyType(
+DATASETS: Mapping[str, Callable[[Portion], list[Prompt]]] = MappingProxyType(
     {"builtin": _builtin, "random": _random, "jsonl": _jsonl, "sharegpt": _sharegpt} | dict.fromkeys(TRACES, _trace)
 )
 
 
-def _drawn(order: Order, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """As many as ordered in random order; all are used equally often."""
+def _drawn(portion: Portion, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The number of requests that the portion has, in random order; all prompts are used equally often."""
     if not prompts:
-        raise WorkloadError(f"{order.file}: no request is within the bounds; raise --max-input-len")
+        raise WorkloadError(f"{portion.file}: no request is within the bounds; raise --max-input-len")
     drawn: list[Prompt] = []
-    while len(drawn) < order.number:
-        drawn += order.rng.sample(prompts, len(prompts))
-    return drawn[: order.number]
+    while len(drawn) < portion.number:
+        drawn += portion.rng.sample(prompts, len(prompts))
+    return drawn[: portion.number]

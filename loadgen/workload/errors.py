@@ -1,4 +1,4 @@
-"""What is wrong with a workload, in words for the user."""
+"""The error that reading a workload raises, with words for the user."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ class WorkloadError(ValueError):
 
 
 def at(path: Path, line: int, reason: str) -> WorkloadError:
-    """What is wrong in one line of a file, counted from 1."""
+    """The error for one line of a file, counted from 1."""
     return WorkloadError(f"{path}, line {line}: {reason}")

@@ -12,8 +12,7 @@ from loadgen.flag_values import number, positive, unsigned, whole
 from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Cut
 from loadgen.workload.mix import Part, parse_part
-from loadgen.workload.synthetic import Ranges
-from loadgen.workload.tokens import VOCABULARY
+from loadgen.workload.tokens import VOCABULARY, Ranges
 from loadgen.workload.traces import TRACES
 
 DEFAULT = "builtin"

@@ -35,7 +35,7 @@ class Cut:
     max_input: int | None = None
     """Longer prompts are clipped to this many tokens."""
     max_output: int | None = None
-    """Longer answers likewise."""
+    """Longer answers are clipped to this many tokens."""
     limit: int | None = None
     """At most this many requests, the first ones."""
 

@@ -11,11 +11,11 @@ from loadgen.workload.tokens import Count
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What is asked, and how long the answer is."""
+    """A request made of text, and how long its answer is."""
 
     label: str
     instruction: str
-    """What to do; the system message. May be empty."""
+    """The task, sent as the system message; may be empty."""
     input: str
     """The user's own text."""
     reference: str = ""

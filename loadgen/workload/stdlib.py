@@ -35,7 +35,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What the modules hold."""
+    """The texts and functions of some modules."""
 
     documents: tuple[tuple[str, ...], ...]
     """The sentences of each module, in order."""

@@ -1,4 +1,4 @@
-"""The table of workloads: a name -> the requests to send. Everything is read and checked before the first is sent."""
+"""The requests of a workload, as its flags ask for them; everything is read and checked before the first is sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from loadgen.client.prompt import Prompt
 from loadgen.workload import flags
-from loadgen.workload.datasets import DATASETS, Order
+from loadgen.workload.datasets import DATASETS, Portion
 from loadgen.workload.errors import WorkloadError
 from loadgen.workload.flags import Choice
 from loadgen.workload.lengths import clip
@@ -33,15 +33,15 @@ def load(args: argparse.Namespace) -> list[Prompt]:
     choice = flags.read_flags(args)
     vocabulary = load_vocabulary(choice.tokenizer, choice.vocabulary)
     shares = counts([part.weight for part in choice.parts], choice.count)
-    orders = [
-        Order(part, share, choice, vocabulary, random.Random(f"{choice.seed}, part {place}"))
+    portions = [
+        Portion(part, share, choice, vocabulary, random.Random(f"{choice.seed}, part {place}"))
         for place, (part, share) in enumerate(zip(choice.parts, shares, strict=True))
         if share
     ]
-    loaded = [(order, DATASETS[order.part.name](order)) for order in orders]
+    loaded = [(portion, DATASETS[portion.part.name](portion)) for portion in portions]
     longest = max((prompt.replay_tokens or 0 for _, prompts in loaded for prompt in prompts), default=0)
     bound = choice.cut.max_output or longest or None
-    parts = [[_finished(prompt, order.part.name, choice, bound) for prompt in prompts] for order, prompts in loaded]
+    parts = [[_finished(prompt, portion.part.name, choice, bound) for prompt in prompts] for portion, prompts in loaded]
     if len(choice.parts) == 1:
         return parts[0]
     _refuse_short(loaded)
@@ -52,9 +52,6 @@ def ignores_eos(args: argparse.Namespace) -> bool:
     """Whether the requests need ignore_eos: all are random tokens, and the lengths are imposed by max_tokens alone."""
     choice = flags.read_flags(args)
     return all(part.name in IMPOSED and not choice.replays(part.name) for part in choice.parts)
-
-
-# How long answers get
 
 
 def _finished(prompt: Prompt, name: str, choice: Choice, bound: int | None) -> Prompt:
@@ -69,20 +66,17 @@ def _finished(prompt: Prompt, name: str, choice: Choice, bound: int | None) -> P
     return replace(prompt, max_tokens=length if imposed else bound, replay_tokens=None)
 
 
-# Mixes
-
-
-def _refuse_short(loaded: Sequence[tuple[Order, Sequence[Prompt]]]) -> None:
-    for order, prompts in loaded:
-        if len(prompts) < order.number:
+def _refuse_short(loaded: Sequence[tuple[Portion, Sequence[Prompt]]]) -> None:
+    for portion, prompts in loaded:
+        if len(prompts) < portion.number:
             raise WorkloadError(
-                f"{order.file}: the mix needs {order.number} requests of it, but the part to play has {len(prompts)}; "
-                "lower --num-prompts or its weight, or play more of it"
+                f"{portion.file}: the mix needs {portion.number} requests of it, but the part to play has "
+                f"{len(prompts)}; lower --num-prompts or its weight, or play more of it"
             )
 
 
 def _mixed(parts: Sequence[Sequence[Prompt]], rng: random.Random) -> list[Prompt]:
-    """All parts by arrival where every request has one; else in random order, each part's own order kept."""
+    """The requests of all parts by arrival, if all have one; else in random order, each part's own order kept."""
     together = [prompt for part in parts for prompt in part]
     if all(prompt.arrival is not None for prompt in together):
         return sorted(together, key=lambda prompt: prompt.arrival or 0.0)

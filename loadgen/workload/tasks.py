@@ -21,7 +21,7 @@ SCATTER = 0.12
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked, and how a request of it is drawn."""
+    """A task: its instruction, and how a request of it is drawn."""
 
     name: str
     instruction: str

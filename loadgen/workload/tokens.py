@@ -1,17 +1,20 @@
-"""Tokens without a model: how many a text has, and prompts of random ones.
+"""Tokens without a model: how many a text has, and prompts of random ones, the workload `random`.
 
 With a tokenizer's folder the counts are exact; without, they are estimated from the characters.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from loadgen.client.prompt import Prompt
 from loadgen.workload.errors import WorkloadError
+from loadgen.workload.lengths import clip
 
 Count: TypeAlias = Callable[[str], int]
 """Tokens of a text, special ones aside."""
@@ -25,7 +28,7 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How to count tokens, and the ids that random prompts are made of."""
+    """The way to count tokens, and the ids that random prompts are made of."""
 
     count: Count
     ids: tuple[int, ...]
@@ -82,3 +85,48 @@ class RandomTokens:
         start = self._rng.randrange(len(self._ids))
         rounds = -(-(start + length) // len(self._ids))
         return (self._ids * rounds)[start : start + length]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Mean lengths in tokens, and how far from them lengths may be, as a share of the mean."""
+
+    input_length: int = 1024
+    output_length: int = 128
+    ratio: float = 0.0
+    max_input: int | None = None
+    max_output: int | None = None
+
+
+def random_prompts(count: int, ranges: Ranges, ids: tuple[int, ...], rng: random.Random) -> list[Prompt]:
+    """Draw prompts with lengths uniform in mean * [1 - ratio, 1 + ratio], as `vllm bench serve` does.
+
+    The answer's length is in `replay_tokens`.
+    """
+    tokens = RandomTokens(ids, rng)
+    return [
+        token_prompt(
+            tokens,
+            clip(_draw(ranges.input_length, ranges.ratio, rng), ranges.max_input),
+            clip(_draw(ranges.output_length, ranges.ratio, rng), ranges.max_output),
+            label="random",
+        )
+        for _ in range(count)
+    ]
+
+
+def token_prompt(
+    tokens: RandomTokens, input_length: int, output_length: int, *, label: str, arrival: float | None = None
+) -> Prompt:
+    """A prompt of random tokens whose lengths are given."""
+    return Prompt(
+        tokens=tokens.take(input_length),
+        replay_tokens=output_length,
+        arrival=arrival,
+        label=label,
+        input_length=input_length,
+    )
+
+
+def _draw(mean: int, ratio: float, rng: random.Random) -> int:
+    return rng.randint(max(1, math.floor(mean * (1 - ratio))), max(1, math.ceil(mean * (1 + ratio))))

@@ -18,9 +18,9 @@ from loadgen.experiments.paper.options import PaperError
 from loadgen.experiments.paper.plan import NotHere
 from loadgen.experiments.paper.run import PAPERS, run_paper
 from loadgen.experiments.paper.trial import Course, Player, Trial, assemble_course, prediction_for, trial
+from loadgen.experiments.playing import PlayError, random_prompts
 from loadgen.experiments.real_engine import Engine, load_engine, new_executors
 from loadgen.experiments.recorder import Prompts, Recorder, Relay
-from loadgen.simulate.playing import PlayError, random_prompts
 from loadgen.simulate.simulation import Simulation, Watch
 from loadgen.workload.lengths import Lengths
 from models.catalog.catalog import CatalogError

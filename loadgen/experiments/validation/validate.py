@@ -16,12 +16,12 @@ from engine.messages import ExecutorInfo
 from loadgen.bench import result
 from loadgen.bench.result import ResultError
 from loadgen.console import table_console
+from loadgen.experiments.playing import PlayError, random_prompts
 from loadgen.experiments.real_engine import Engine, load_engine, new_executors
 from loadgen.experiments.recorder import Recorder
 from loadgen.experiments.validation.load import lengths, paced
 from loadgen.experiments.validation.speed import Speedometer
 from loadgen.experiments.validation.verdict import BOUND, Quantity, Verdict, table, verdict_json
-from loadgen.simulate.playing import PlayError, random_prompts
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Machine, Simulation, SimulationError, Watch, simulate
 from loadgen.workload.errors import WorkloadError

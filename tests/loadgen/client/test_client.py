@@ -16,7 +16,7 @@ import pytest
 from loadgen.bench.measures import measure
 from loadgen.client.client import Client, ServerError, Target, connect
 from loadgen.client.outcome import Outcome
-from loadgen.client.request import CHAT, Shot
+from loadgen.client.request import CHAT, PreparedRequest
 from tests.loadgen.scripted import (
     DONE,
     HEAD,
@@ -33,7 +33,7 @@ from tests.loadgen.scripted import (
     usage,
 )
 
-SHOT = Shot(7, CHAT, b"{}", "task")
+SHOT = PreparedRequest(7, CHAT, b"{}", "task")
 WHOLE = stream(role(), said("Hi"), said(" you"), finish(), usage(5, 3))
 
 
@@ -73,7 +73,7 @@ async def test_without_usage_chunks_are_counted_and_it_says_so() -> None:
 
 async def test_what_is_sent() -> None:
     async with talking(WHOLE, headers={"Authorization": "Bearer k"}) as (server, client):
-        await client.send(Shot(3, CHAT, b'{"model":"m"}'), 0.0, server.clock)
+        await client.send(PreparedRequest(3, CHAT, b'{"model":"m"}'), 0.0, server.clock)
     head, body = server.requests[0]
     assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
     lines = head.lower().split(b"\r\n")
@@ -233,9 +233,9 @@ async def test_nobody_listens() -> None:
 
 
 async def test_a_client_that_leaves_is_seen_by_the_server() -> None:
-    shot = Shot(0, CHAT, b"{}", cancel_after=0.3)
+    request = PreparedRequest(0, CHAT, b"{}", cancel_after=0.3)
     async with talking(Answer([HEAD, chunk(said("a"))], "hang")) as (server, client):
-        outcome = await client.send(shot, 0.0, server.clock)
+        outcome = await client.send(request, 0.0, server.clock)
         assert (outcome.status, outcome.failure) == ("cancelled", None)
         async with asyncio.timeout(30):
             await server.left.wait()
@@ -271,7 +271,7 @@ class Lingering:
 
 async def test_leaving_after_the_end_marker_is_too_late() -> None:
     client = Client(Target("http://h"), cast(aiohttp.ClientSession, Lingering()))
-    outcome = await client.send(Shot(0, CHAT, b"{}", cancel_after=0.01), 0.0, lambda: 1.0)
+    outcome = await client.send(PreparedRequest(0, CHAT, b"{}", cancel_after=0.01), 0.0, lambda: 1.0)
     assert (outcome.status, outcome.token_times) == ("completed", (1.0,))
 
 

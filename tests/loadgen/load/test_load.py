@@ -10,11 +10,11 @@ import pytest
 
 from loadgen.client.lag import BUSY_CPU, BUSY_LAG, ClientLoad, LoadWatch
 from loadgen.client.outcome import Outcome
-from loadgen.client.request import CHAT, Shot
+from loadgen.client.request import CHAT, PreparedRequest
 from loadgen.load.load import Clock, play
 from tests.loadgen.bench.outcomes import DONE
 
-SHOTS = [Shot(index, CHAT, b"") for index in range(20)]
+SHOTS = [PreparedRequest(index, CHAT, b"") for index in range(20)]
 AT_ONCE = [0.0] * len(SHOTS)
 
 
@@ -32,8 +32,8 @@ class Counting:
         self.done.append(outcome.index)
 
 
-def outcome(shot: Shot, scheduled: float, sent: float, end: float) -> Outcome:
-    return replace(DONE, index=shot.index, scheduled=scheduled, sent=sent, token_times=(end,), end=end)
+def outcome(request: PreparedRequest, scheduled: float, sent: float, end: float) -> Outcome:
+    return replace(DONE, index=request.index, scheduled=scheduled, sent=sent, token_times=(end,), end=end)
 
 
 async def test_no_request_waits_for_another() -> None:
@@ -41,23 +41,23 @@ async def test_no_request_waits_for_another() -> None:
     observer = Counting()
     all_out = asyncio.Event()
 
-    async def send(shot: Shot, scheduled: float, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
         sent = clock()
         if observer.begun == len(SHOTS):
             all_out.set()
         await all_out.wait()
-        return outcome(shot, scheduled, sent, clock())
+        return outcome(request, scheduled, sent, clock())
 
-    run = await play(SHOTS, [0.001 * shot.index for shot in SHOTS], send, observer)
+    run = await play(SHOTS, [0.001 * request.index for request in SHOTS], send, observer)
     assert [one.index for one in run.outcomes] == list(range(20))
     assert (observer.begun, sorted(observer.done), run.interrupted) == (20, list(range(20)), False)
 
 
 async def test_requests_go_out_at_their_time_and_never_before() -> None:
-    times = [0.002 * (shot.index + 1) for shot in SHOTS]
+    times = [0.002 * (request.index + 1) for request in SHOTS]
 
-    async def send(shot: Shot, scheduled: float, clock: Clock) -> Outcome:
-        return outcome(shot, scheduled, clock(), clock())
+    async def send(request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
+        return outcome(request, scheduled, clock(), clock())
 
     run = await play(SHOTS, times, send, Counting())
     assert [one.scheduled for one in run.outcomes] == times
@@ -69,7 +69,7 @@ async def test_requests_go_out_at_their_time_and_never_before() -> None:
 async def test_a_limit_holds_requests_back_and_their_schedule_stays(limit: int) -> None:
     running = peak = 0
 
-    async def send(shot: Shot, scheduled: float, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
         nonlocal running, peak
         running += 1
         peak = max(peak, running)
@@ -77,7 +77,7 @@ async def test_a_limit_holds_requests_back_and_their_schedule_stays(limit: int) 
         for _ in range(5):
             await asyncio.sleep(0)
         running -= 1
-        return outcome(shot, scheduled, sent, clock())
+        return outcome(request, scheduled, sent, clock())
 
     run = await play(SHOTS, AT_ONCE, send, Counting(), limit)
     assert peak == limit
@@ -89,13 +89,13 @@ async def test_a_limit_holds_requests_back_and_their_schedule_stays(limit: int) 
 async def test_cancelling_keeps_what_has_ended_and_stops_the_rest() -> None:
     left: list[int] = []
 
-    async def send(shot: Shot, scheduled: float, clock: Clock) -> Outcome:
-        if shot.index % 2:
+    async def send(request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
+        if request.index % 2:
             try:
                 await asyncio.Event().wait()
             finally:
-                left.append(shot.index)
-        return outcome(shot, scheduled, clock(), clock())
+                left.append(request.index)
+        return outcome(request, scheduled, clock(), clock())
 
     observer = Counting()
     later = [*AT_ONCE[:10], *[3600.0] * 10]
@@ -109,7 +109,7 @@ async def test_cancelling_keeps_what_has_ended_and_stops_the_rest() -> None:
 
 
 async def test_a_mistake_in_sending_is_not_swallowed() -> None:
-    async def send(shot: Shot, scheduled: float, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
         raise ZeroDivisionError
 
     with pytest.raises(ExceptionGroup) as caught:

@@ -21,14 +21,16 @@ def timed(*arrivals: float | None) -> list[Prompt]:
 def test_without_times_all_are_due_at_once_in_their_order() -> None:
     plan = schedule(CHATS[:3], FORM)
     assert list(plan.times) == [0.0] * 3
-    assert [orjson.loads(shot.body)["messages"][0]["content"] for shot in plan.shots] == ["0", "1", "2"]
-    assert [(shot.index, shot.label, shot.cancel_after) for shot in plan.shots] == [(n, "t", None) for n in range(3)]
+    assert [orjson.loads(request.body)["messages"][0]["content"] for request in plan.requests] == ["0", "1", "2"]
+    assert [(request.index, request.label, request.cancel_after) for request in plan.requests] == [
+        (n, "t", None) for n in range(3)
+    ]
 
 
 def test_a_trace_is_played_at_its_own_times() -> None:
     plan = schedule(timed(2.5, 0.5, 1.0), FORM)
     assert plan.times == (0.5, 1.0, 2.5)
-    assert [orjson.loads(shot.body)["prompt"] for shot in plan.shots] == ["0.5", "1.0", "2.5"]
+    assert [orjson.loads(request.body)["prompt"] for request in plan.requests] == ["0.5", "1.0", "2.5"]
 
 
 def test_a_rate_takes_the_place_of_a_traces_times() -> None:
@@ -45,11 +47,11 @@ def test_cancellations_are_drawn_by_their_rate_and_leave_arrivals_alone() -> Non
     plain = schedule(CHATS, FORM, Arrivals(10.0), seed=3)
     leaving = schedule(CHATS, FORM, Arrivals(10.0), seed=3, cancellations=Cancellations(0.3, 2.0))
     assert leaving.times == plain.times
-    delays = [shot.cancel_after for shot in leaving.shots]
+    delays = [request.cancel_after for request in leaving.requests]
     assert set(delays) == {None, 2.0}
     assert delays.count(2.0) == pytest.approx(600, abs=60)
-    everyone = schedule(CHATS[:50], FORM, cancellations=Cancellations(1.0, 0.0)).shots
-    assert {shot.cancel_after for shot in everyone} == {0.0}
+    everyone = schedule(CHATS[:50], FORM, cancellations=Cancellations(1.0, 0.0)).requests
+    assert {request.cancel_after for request in everyone} == {0.0}
 
 
 def test_a_seed_repeats_a_schedule() -> None:
@@ -61,8 +63,8 @@ def test_a_seed_repeats_a_schedule() -> None:
 
 def test_each_prompt_goes_to_its_endpoint() -> None:
     chat, text, tokens = (FORM.fill(prompt, 0) for prompt in (CHATS[0], Prompt(text="a"), Prompt(tokens=(1, 2))))
-    assert [shot.path for shot in (chat, text, tokens)] == [CHAT, COMPLETIONS, COMPLETIONS]
-    assert [orjson.loads(shot.body)["prompt"] for shot in (text, tokens)] == ["a", [1, 2]]
+    assert [request.path for request in (chat, text, tokens)] == [CHAT, COMPLETIONS, COMPLETIONS]
+    assert [orjson.loads(request.body)["prompt"] for request in (text, tokens)] == ["a", [1, 2]]
 
 
 def test_text_can_be_a_chat_but_chats_and_tokens_have_one_endpoint() -> None:

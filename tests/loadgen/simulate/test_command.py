@@ -10,7 +10,7 @@ import pytest
 
 from engine.measure.timing import Timings
 from loadgen.simulate import command as simulate_command
-from loadgen.simulate.load import FittedLoad, fitted, simulated_load
+from loadgen.simulate.load import FittedLoad, fit_load, simulated_load
 from loadgen.simulate.run import limits_of, machine_of
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
@@ -83,9 +83,9 @@ def test_the_default_workload_fits_the_default_machine(tmp_path: Path, capsys: p
 
 def test_a_load_that_fits_is_left_as_it_is() -> None:
     requests = [Lengths(0.0, 10, 20), Lengths(1.0, 15, 15)]
-    assert fitted(requests, 30) == FittedLoad(requests, 30) and fitted(requests, 30).note is None
-    assert fitted(requests, 29) == FittedLoad([Lengths(0.0, 10, 19), Lengths(1.0, 15, 14)], 29, answers_cut=2)
-    assert fitted(requests, 15) == FittedLoad([Lengths(0.0, 10, 5)], 15, answers_cut=1, prompts_left_out=1)
+    assert fit_load(requests, 30) == FittedLoad(requests, 30) and fit_load(requests, 30).note is None
+    assert fit_load(requests, 29) == FittedLoad([Lengths(0.0, 10, 19), Lengths(1.0, 15, 14)], 29, answers_cut=2)
+    assert fit_load(requests, 15) == FittedLoad([Lengths(0.0, 10, 5)], 15, answers_cut=1, prompts_left_out=1)
 
 
 def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from loadgen.experiments.paper.engine import EnginePlayer, record_course
 from loadgen.experiments.paper.plan import NotHere
 from loadgen.experiments.paper.stage import limits
 from loadgen.experiments.paper.trial import Course, Trial, trial
+from loadgen.experiments.playing import random_prompts
 from loadgen.experiments.real_engine import Engine, new_executors
-from loadgen.simulate.playing import random_prompts
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Machine, Simulation
 from loadgen.workload.lengths import Lengths

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from engine.messages import FinishReason, RowUpdate, SamplingParams
-from loadgen.simulate.playing import PlayError, random_prompts, serve
+from loadgen.experiments.playing import PlayError, random_prompts, serve
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, served
 from loadgen.workload.lengths import Lengths

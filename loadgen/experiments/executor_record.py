@@ -1,4 +1,4 @@
-"""What a real executor did, from what it reports: the record that a simulated one keeps of itself."""
+"""The record of a real executor's work, made from its reports, in the form that a simulated one keeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadgen.simulate.simulation import WorkerRecord
 
 @dataclass(slots=True)
 class Record:
-    """Of one executor, over one run. A turn that reads prompts counts as prefill, whatever rows made meanwhile."""
+    """The work of one executor over one run. A step that reads prompts counts as prefill."""
 
     last: float | None = None
     """When its latest report came, in seconds of the dispatcher's clock."""
@@ -30,6 +30,6 @@ class Record:
             self.row_decode += rows * report.seconds
 
     def finished(self, origin: float) -> WorkerRecord:
-        """All of it; `origin` is when the run began."""
+        """The record of the whole run; `origin` is when it began."""
         completion = 0.0 if self.last is None else self.last - origin
         return WorkerRecord(completion, self.prefill, self.decode, self.row_decode, self.tally)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from engine.messages import RowUpdate, SamplingParams
-from loadgen.simulate.prediction import Predict, told
+from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.simulation import Watch
 from loadgen.workload.lengths import Lengths
 from scheduler.clock import Clock
@@ -46,7 +46,7 @@ async def serve(
         if due > clock.now():
             await clock.wait(asyncio.Event(), due)
         sampling = SamplingParams(max_tokens, temperature=0.0, replay_tokens=one.output_length)
-        predicted, known = told(None if predict is None else predict(sampling))
+        predicted, known = split_forecast(None if predict is None else predict(sampling))
         try:
             request = dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known, arrival=due)
         except Refused as error:
@@ -60,7 +60,7 @@ async def serve(
 
 
 class _Counter:
-    """Counts answers that have ended, and tells whoever waits for a number of them."""
+    """Counts answers that have ended, and lets one task wait for a number of them."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -81,7 +81,7 @@ class _Counter:
 
 
 class _Sink(TokenStream):
-    """Nobody reads the answers; it is only noticed when they end."""
+    """Counts an answer when it ends; its tokens are not kept."""
 
     def __init__(self, counter: _Counter) -> None:
         self._counter = counter
