@@ -17,7 +17,8 @@ from engine.kv.row_kv import RowKv
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, SamplingParams, Terms, TokenLogprob
 from engine.sampling.grammar import Matcher
 from engine.sampling.repetition import RepetitionDetector
-from models.text import StopMatcher, Text, TextStream
+from models.text import Text
+from models.text_stream import StopMatcher, TextStream
 
 
 @dataclass(frozen=True, slots=True)

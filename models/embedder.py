@@ -25,11 +25,11 @@ REMEMBERED = 1024
 """Texts whose embeddings are kept: applications send the same instruction again and again."""
 
 MODULES = "modules.json"
-"""What tells a sentence embedder's folder from another network's."""
+"""The file that only a sentence embedder's folder has."""
 
 
 class Embedder:
-    """One thread at a time."""
+    """Embeds texts; for one thread at a time."""
 
     def __init__(self, network: SentenceTransformer) -> None:
         self._network = network
@@ -56,7 +56,7 @@ class Embedder:
         return int(self._network.max_seq_length or EMBEDDER_MAX_TOKENS)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Texts -> (n, dim). Equal texts are embedded once, and longer ones cut after `max_tokens`."""
+        """Embed texts as rows (n, dim). Equal texts are embedded once, and longer ones cut after `max_tokens`."""
         fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
         found = dict(zip(fresh, self._embed(fresh), strict=True)) if fresh else {}
         found |= {text: self._known[text] for text in texts if text in self._known}

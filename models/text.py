@@ -1,4 +1,4 @@
-"""Text to token ids and back: chat template, encoding, and decoding that never emits half a character.
+"""Text to token ids and back: chat template, encoding and decoding.
 
 It knows no request and no batch. Everything here may be called from any thread.
 """
@@ -18,14 +18,7 @@ from jinja2 import Environment, TemplateError, meta
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from models.token_bytes import byte_table, cut_off
-
-REPLACEMENT = "\ufffd"
-"""What decoders put where bytes do not, or not yet, make a character."""
-
-LONGEST_WAIT = 64
-"""Tokens after which bytes that still make no character are shown as U+FFFD: real characters need a few at most,
-and decoding an endless run of stray bytes again at each token would cost quadratic time."""
+from models.token_bytes import byte_table
 
 
 class TextError(ValueError):
@@ -58,10 +51,6 @@ class Text:
     def vocab_size(self) -> int:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
-    @property
-    def has_chat_template(self) -> bool:
-        return self._template is not None
-
     @cached_property
     def takes_tools(self) -> bool:
         """Whether the chat template itself words tools, calls and their results."""
@@ -91,7 +80,7 @@ class Text:
         return max(len(token) for token in self._backend.get_vocab())
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """A prompt as it stands: control tokens written in it count as such, a start token is added if customary.
+        """Encode a prompt as it stands: control tokens in it count as such, and a start token is added if customary.
 
         Raises TextError for what the tokenizer cannot encode.
         """
@@ -105,7 +94,7 @@ class Text:
         add_generation_prompt: bool = True,
         variables: Mapping[str, object] = MappingProxyType({}),
     ) -> list[int]:
-        """Messages through the chat template, up to where the assistant speaks; `variables` are for the template, and
+        """Encode messages by the chat template, up to where the assistant speaks; `variables` are for the template, and
         so are `tools` where it `takes_tools`.
 
         What looks like a control token inside any of them stays plain text, so no user can forge a turn.
@@ -119,7 +108,7 @@ class Text:
         return self._encode_veiled(rendered, nonce, hidden)
 
     def _veil(self, value: Any, nonce: str, hidden: list[str]) -> Any:
-        """The same value with a marker in place of each control text in it; `hidden` tells what they stand for."""
+        """Put a marker in place of each control text in a value; the texts are appended to `hidden`."""
         if isinstance(value, Mapping):
             return {self._veil(key, nonce, hidden): self._veil(one, nonce, hidden) for key, one in value.items()}
         if isinstance(value, list):
@@ -164,7 +153,7 @@ class Text:
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Token ids as text, control tokens left out or written out."""
+        """Decode token ids, control tokens left out or written out."""
         return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def token_text(self, token_id: int) -> str:
@@ -188,91 +177,12 @@ class Text:
         return byte_table(self._backend)
 
 
-class TextStream:
-    """Decodes one answer token by token. The pieces joined equal the decoding of the whole, but for a character that is
-    cut off at its end.
-    """
-
-    def __init__(self, text: Text) -> None:
-        self._text = text
-        self._ids: list[int] = []
-        self._shown = 0  # ids [0, shown) are out
-        self._from = 0  # ids [from, shown) are decoded again as context, since spacing can depend on them
-
-    def push(self, token_id: int) -> str:
-        """The text that this token completes; empty while a character is incomplete."""
-        self._ids.append(token_id)
-        piece = self._pending()
-        waits = len(self._ids) - self._shown
-        if waits < LONGEST_WAIT and (not piece or piece.endswith(REPLACEMENT)):
-            return ""
-        self._from, self._shown = self._shown, len(self._ids)
-        return piece
-
-    def flush(self) -> str:
-        """What is left when no token follows, without the beginning of a character that never came to its end."""
-        piece = self._pending()
-        if piece.endswith(REPLACEMENT):
-            piece = self._whole()
-        self._from = self._shown = len(self._ids)
-        return piece
-
-    def _pending(self, end: int | None = None) -> str:
-        context = self._text.decode(self._ids[self._from : self._shown])
-        return self._text.decode(self._ids[self._from : end])[len(context) :]
-
-    def _whole(self) -> str:
-        """The pending text without the bytes at its end that only begin a character.
-
-        Bytes that can never become one stay, as U+FFFD.
-        """
-        said = [(place, self._text.said_bytes(self._ids[place])) for place in range(self._shown, len(self._ids))]
-        cut, end = cut_off(b"".join(data for _, data in said)), len(self._ids)
-        while cut and len(said[-1][1]) <= cut:
-            end, data = said.pop()
-            cut -= len(data)
-        piece = self._pending(end)
-        return piece[:-1] if cut else piece
-
-
-class StopMatcher:
-    """Watches a text for stop strings; holds back what may become one."""
-
-    def __init__(self, stops: Sequence[str], *, include: bool) -> None:
-        self._stops = stops
-        self._include = include
-        self._held = ""
-
-    def push(self, piece: str) -> tuple[str, str | None]:
-        """Returns the text that may be shown, and the stop string that ends it, if one does."""
-        text = self._held + piece
-        found = min(((text.find(stop), stop) for stop in self._stops if stop in text), default=None)
-        if found is not None:
-            at, stop = found
-            self._held = ""
-            return text[: at + len(stop) if self._include else at], stop
-        keep = max((overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep], None
-
-    def flush(self) -> str:
-        """What was held back and did not become a stop string."""
-        held, self._held = self._held, ""
-        return held
-
-
 def _ids(coder: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
     try:
         ids: list[int] = coder.encode(text, add_special_tokens=add_special_tokens).ids
     except Exception as error:  # the library raises this very class where its vocabulary lacks a token
         raise TextError(f"the model's tokenizer cannot encode this text: {error}") from error
     return ids
-
-
-def overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`, but is not all of it."""
-    longest = min(len(text), len(stop) - 1)
-    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
 
 
 def _control_texts(backend: Tokenizer) -> list[str]:

@@ -22,8 +22,8 @@ def byte_table(backend: Tokenizer) -> dict[int, bytes]:
     return {}
 
 
-def cut_off(data: bytes) -> int:
-    """How many bytes at the end begin a character of UTF-8 without ending it."""
+def count_cut_off(data: bytes) -> int:
+    """Count the bytes at the end that begin a character of UTF-8 without ending it."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)
     return len(decoder.getstate()[0])

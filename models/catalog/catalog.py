@@ -16,7 +16,7 @@ from pathlib import Path
 from models.catalog import gguf, hub
 from models.catalog.checkpoint import require_checkpoint
 from models.catalog.digest import sha256
-from models.catalog.disk_cache import Manifest, Origin, Store
+from models.catalog.disk_cache import DiskCache, Manifest, Origin
 from models.catalog.errors import CatalogError
 from models.catalog.packaged import PACKAGED, Kind, PackagedModel
 from models.catalog.progress import ConsoleProgress, Progress
@@ -28,7 +28,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
 
 EMBEDDER_MAX_TOKENS = 32
-"""Tokens of a text that an embedder reads unless told otherwise; how long the rest is, is a feature of its own. With 64
+"""Tokens of a text that an embedder reads by default; the length of the rest is a feature of its own. With 64
 the forest's RMSE on Magnus's eight tasks is 2 % less, and a long text takes 1.7 times as long."""
 
 PACKAGED_SHELF = "packaged"
@@ -66,7 +66,7 @@ class Catalog:
         self._progress = progress or ConsoleProgress()
         self._fetcher = fetcher or PipFetcher()
         self._packaged = {model.name: model for model in packaged}
-        self._store = Store(cache or default_cache(), self._progress)
+        self._cache = DiskCache(cache or default_cache(), self._progress)
 
     def resolve(self, name: str) -> Path:
         """The folder of a model, complete and checked; fetches it if need be. Raises CatalogError."""
@@ -89,12 +89,12 @@ class Catalog:
     def known(self) -> tuple[ModelStatus, ...]:
         """The packaged models, cached or not, and the GGUF files that were converted here."""
         packaged = [self._packaged_status(model) for model in self._packaged.values()]
-        return (*packaged, *(self._gguf_status(*found) for found in self._store.entries(GGUF_SHELF)))
+        return (*packaged, *(self._gguf_status(*found) for found in self._cache.entries(GGUF_SHELF)))
 
     def _obtain_packaged(self, model: PackagedModel) -> Path:
         origin = Origin(model.requirement, model.sha256)
         build = partial(model.build, self._fetcher, self._progress)
-        return self._store.obtain(f"{PACKAGED_SHELF}/{model.name}", origin, model.disk, build)
+        return self._cache.obtain(f"{PACKAGED_SHELF}/{model.name}", origin, model.disk, build)
 
     def _obtain_gguf(self, path: Path) -> Path:
         gguf.require_gguf(path)
@@ -107,11 +107,11 @@ class Catalog:
 
         stem = re.sub(r"[^\w.-]", "_", path.stem).lstrip(".")
         origin = Origin(str(path.resolve()), digest)
-        return self._store.obtain(f"{GGUF_SHELF}/{stem}-{digest[:16]}", origin, needed, build)
+        return self._cache.obtain(f"{GGUF_SHELF}/{stem}-{digest[:16]}", origin, needed, build)
 
     def _packaged_status(self, model: PackagedModel) -> ModelStatus:
         entry = f"{PACKAGED_SHELF}/{model.name}"
-        manifest = self._store.manifest(entry)
+        manifest = self._cache.manifest(entry)
         return ModelStatus(
             name=model.name,
             kind=model.kind,
@@ -119,7 +119,7 @@ class Catalog:
             license=model.license,
             cached=manifest is not None,
             size=manifest.size if manifest is not None else model.download,
-            folder=self._store.folder(entry),
+            folder=self._cache.folder(entry),
         )
 
     def _gguf_status(self, entry: str, manifest: Manifest) -> ModelStatus:
@@ -130,7 +130,7 @@ class Catalog:
             license="",
             cached=True,
             size=manifest.size,
-            folder=self._store.folder(entry),
+            folder=self._cache.folder(entry),
         )
 
     def _unknown(self, name: str) -> str:
@@ -145,7 +145,7 @@ class Catalog:
 
 
 def default_cache() -> Path:
-    """Where models are kept unless told otherwise."""
+    """The folder where models are kept unless another is named."""
     if own := os.environ.get("LENGTHWISE_CACHE"):
         return Path(own).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")

@@ -1,6 +1,6 @@
-"""What a folder must hold to be served: config, tokenizer, and weights as whole safetensors files.
+"""The check that a folder can be served: config, tokenizer, and weights as whole safetensors files.
 
-It owns that check, which reads headers only. It does not know where the folder comes from.
+It reads headers only, and does not know where the folder comes from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cache on disk: folders that are whole or absent, whoever else works there and whatever interrupts.
+"""The cache on disk: folders that are whole or absent, whatever else works there and whatever interrupts.
 
 It owns locking, publishing and the manifest by which a folder is known to be whole. It does not know what is in
 a folder or where that comes from.
@@ -28,7 +28,7 @@ Build = Callable[[Path, Path], None]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a folder is made from."""
+    """The source that a folder is made from."""
 
     source: str  # a requirement, or the path of a file
     sha256: str  # of that source
@@ -48,7 +48,7 @@ class Manifest:
         return sum(self.files.values())
 
 
-class Store:
+class DiskCache:
     """Entries below one root folder.
 
     An entry is built in a hidden folder beside its place and moved there in one step, by one process at a time.
@@ -59,7 +59,7 @@ class Store:
         self._progress = progress
 
     def folder(self, entry: str) -> Path:
-        """Where `entry` is, or would be."""
+        """The folder of `entry`, whether it exists or not."""
         return self.root / entry
 
     def entries(self, shelf: str) -> Iterator[tuple[str, Manifest]]:

@@ -1,6 +1,6 @@
 """The models that can be named without a place: wheels on the package index, pinned by hash.
 
-It owns the table. How a wheel becomes a folder is told here too, since the table decides it.
+It owns the table, and how a wheel becomes a folder, since the table decides that.
 """
 
 from __future__ import annotations

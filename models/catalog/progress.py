@@ -1,4 +1,4 @@
-"""What fetching and converting models tell about themselves, and how that is shown on standard error."""
+"""The progress of fetching and converting models, and its display on standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Advance = Callable[[int], None]
 
 
 class Progress(Protocol):
-    """What fetching and converting tell about themselves."""
+    """Follows fetching and converting."""
 
     def say(self, line: str) -> None:
         """One line: a step begins, or something unusual was met."""

@@ -25,7 +25,7 @@ OPTIONS = ("--no-deps", "--only-binary=:all:")
 
 
 class Fetcher(Protocol):
-    """Where wheels come from."""
+    """A source of wheels."""
 
     def fetch(self, requirement: str, into: Path) -> Path:
         """Download one wheel into an empty folder; raises CatalogError."""
@@ -97,7 +97,7 @@ def _wanted(info: zipfile.ZipInfo, inside: str) -> bool:
 
 
 def _relative(info: zipfile.ZipInfo, inside: str) -> PurePosixPath:
-    """Where a member goes, seen from the folder; refuses every name that could lead out of it."""
+    """The path of a member below the folder; refuses every name that could lead out of it."""
     name = info.filename.rpartition("/")[2] if info.filename == inside else info.filename.removeprefix(inside)
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or stat.S_ISLNK(info.external_attr >> 16):

@@ -34,8 +34,8 @@ class SamplingDefaults:
     max_new_tokens: int | None = None
     """Tokens that no answer exceeds, whatever its request asks for; None where only the context bounds it."""
 
-    def overridden(self, given: Mapping[str, Any]) -> SamplingDefaults:
-        """The same with other values, which are those of a GenerationConfig; None stands for the API's own default."""
+    def override(self, given: Mapping[str, Any]) -> SamplingDefaults:
+        """Replace values by those given, as in a GenerationConfig; None stands for the API's own default."""
         read, plain = msgspec.convert(given, GenerationConfig), SamplingDefaults()
         values = {name: getattr(read, name) for name in given}
         return replace(self, **{name: getattr(plain, name) if one is None else one for name, one in values.items()})
@@ -53,8 +53,8 @@ class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sampling_defaults(text: bytes) -> SamplingDefaults:
-    """What a generation_config.json recommends. Raises msgspec.DecodeError and UnicodeDecodeError."""
-    return SamplingDefaults().overridden(msgspec.structs.asdict(msgspec.json.decode(text, type=GenerationConfig)))
+    """Read what a generation_config.json recommends. Raises msgspec.DecodeError and UnicodeDecodeError."""
+    return SamplingDefaults().override(msgspec.structs.asdict(msgspec.json.decode(text, type=GenerationConfig)))
 
 
 def check_overrides(given: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The only file that knows transformers' Cache API: lets a network read and write K and V that somebody else owns.
+"""The only file that knows transformers' Cache API: lets a network use memory for K and V that is not its own.
 
 It does not know where the memory lies or which rows are in it; a `KvStore` does.
 """
@@ -15,7 +15,7 @@ from transformers import Cache
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What one token costs in K and V."""
+    """The shape of one token's K and V."""
 
     layers: int
     kv_heads: int

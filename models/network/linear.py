@@ -20,7 +20,7 @@ MANY = 32
 
 
 class InferenceLinear(nn.Module):
-    """What all kinds have in common. Copies share the weight, which nobody changes."""
+    """The common part of all kinds. Copies share the weight, which never changes."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class InferenceLinear(nn.Module):
 
     @property
     def weight_bytes(self) -> int:
-        """What a product reads of the weight."""
+        """Bytes of the weight that a product reads."""
         raise NotImplementedError
 
     def _weights(self) -> tuple[str, ...]:

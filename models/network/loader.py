@@ -29,7 +29,7 @@ from models.network.quantization import Quantization
 log = logging.getLogger(__name__)
 
 _Report: TypeAlias = Mapping[str, Collection[object]]
-"""What transformers says of a load: lists of keys by what is wrong with them."""
+"""transformers' report of a load: lists of keys by what is wrong with them."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -56,9 +56,9 @@ class LoadedModel:
     context_length: int
     end_token_ids: frozenset[int]
     sampling_defaults: SamplingDefaults
-    """As its own generation_config.json recommends."""
+    """The sampling that its own generation_config.json recommends."""
     quantization: Quantization = Quantization.NONE
-    """How the weights of its linear layers are kept."""
+    """The way in which the weights of its linear layers are kept."""
     _head: _HeadInput = field(default_factory=_HeadInput)
 
     @property
@@ -96,7 +96,7 @@ class LoadedModel:
         return logits[:, 0] if select is not None else logits
 
     def twin(self) -> LoadedModel:
-        """The same weights, not copied, in a network of their own for another thread."""
+        """A network of its own for another thread, which shares these weights."""
         weights = {id(tensor): tensor for tensor in (*self.network.parameters(), *self.network.buffers())}
         return _gathering(replace(self, network=copy.deepcopy(self.network, weights), _head=_HeadInput()))
 
@@ -180,7 +180,7 @@ def _read_network(
 
 
 def _require_all_weights(folder: Path, report: _Report) -> None:
-    """transformers makes up what a checkpoint lacks; nobody wants answers from random weights."""
+    """Refuse a checkpoint that lacks weights, since transformers makes them up at random."""
     lacking = [*report["missing_keys"], *report["mismatched_keys"]]
     if lacking:
         raise LoadError(

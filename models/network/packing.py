@@ -1,4 +1,4 @@
-"""How weights are kept on this device, which kind of linear layer a network's plain ones become, and the replacing.
+"""The choice of how weights are kept on a device, and the replacement of a network's linear layers to that end.
 
 It knows no network beyond its linear layers, and of the CPU only what decides about them.
 """
@@ -25,7 +25,7 @@ ALIGNMENT = 16
 """Outputs of a layer that the kernels for integer weights go through at a time."""
 
 OPEN_ENDS = 4
-"""How many times as many outputs as inputs make a layer a head, which four bits would harm."""
+"""Outputs per input from which on a layer is a head, which four bits would harm."""
 
 HALVES = ("bfloat16", "float16")
 """Types of 16 bits that a checkpoint may be stored in."""
@@ -74,10 +74,10 @@ def require(quantization: Quantization, dtype: torch.dtype, device: torch.device
     if quantization is Quantization.NONE:
         return
     if device.type != "cpu":
-        raise UnsupportedQuantization(f"--quantization {quantization} is for CPUs: leave it away on {device.type}")
+        raise UnsupportedQuantization(f"--quantization {quantization} is for CPUs: leave it out on {device.type}")
     if quantization is Quantization.FLOAT16 and not halves(dtype, device):
         raise UnsupportedQuantization(
-            "--quantization float16 keeps the weights of float32 layers, on x86: give --dtype float32, or leave it away"
+            "--quantization float16 keeps the weights of float32 layers, on x86: give --dtype float32, or leave it out"
         )
 
 
@@ -90,7 +90,7 @@ def pack(network: nn.Module, quantization: Quantization = Quantization.NONE) -> 
 
 
 def pack_encoder(network: nn.Module) -> None:
-    """The same for a network in float32 that reads one short text at a time, on the CPU.
+    """Replace the linear layers of a network in float32 that reads one short text at a time, on the CPU.
 
     Where it computes in 32 bits only, reading weights is half the time of a text of few tokens: they are kept in 16.
     """

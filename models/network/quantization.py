@@ -1,4 +1,4 @@
-"""How the weights of linear layers can be kept, by name. Knows no tensor, so that flags can name them without one."""
+"""The ways to keep the weights of linear layers, by name; without torch, so that flags can name them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import StrEnum
 
 
 class Quantization(StrEnum):
-    """How the weights of linear layers are kept; values as the flag has them."""
+    """A way to keep the weights of linear layers; values are those of the flag."""
 
     NONE = "none"
-    """As the dtype says."""
+    """Weights stay in the dtype of the model."""
     FLOAT16 = "float16"
     INT8 = "int8"
     INT4 = "int4"
 
 
 QUANTIZATIONS = tuple(one.value for one in Quantization)
-"""As plain strings, which argparse shows as they are."""
+"""The names as plain strings, which argparse shows as they are."""

@@ -1,6 +1,6 @@
 """SSJF's proxy model: an encoder with a two-layer head on its first token, which predicts how long an answer becomes.
 
-It reads texts and says lengths. How it is taught is proxy_training's business, how it is kept proxy_store's.
+Training it is the business of training.py, keeping it on disk of store.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
-from transformers.utils import logging as chatter
+from transformers.utils import logging as library_logging
 
 from models.catalog.checkpoint import require_checkpoint
 from models.catalog.errors import CatalogError
@@ -36,7 +36,7 @@ conversation to its beginning would take longer than predicting."""
 
 
 class ProxyNetwork(nn.Module):
-    """Encoder and head."""
+    """The encoder and its head."""
 
     def __init__(self, encoder: nn.Module, hidden: int, outputs: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Proxy:
 
     @classmethod
     def fresh(cls, folder: Path, task: Task, scale: Scale, *, max_tokens: int = MAX_TOKENS, seed: int = 0) -> Proxy:
-        """An encoder from a folder with a head that has learnt nothing. Raises CatalogError."""
+        """Make a proxy of an encoder from a folder with an untrained head. Raises CatalogError."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder, reader = load_encoder(folder, max_tokens)
@@ -101,8 +101,8 @@ class Proxy:
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    def packed(self) -> Proxy:
-        """Ready to serve on a CPU: its layers are laid out for inference, after which it cannot be taught any more."""
+    def pack(self) -> Proxy:
+        """Lay its layers out for inference on a CPU, after which it cannot be trained any more."""
         if self.device.type == "cpu":
             pack_encoder(self.network)
         return self
@@ -135,16 +135,16 @@ def load_encoder(folder: Path, max_tokens: int) -> tuple[Any, Reader]:
     """The encoder in a folder, and its reader. Raises CatalogError when there is none that can serve as a proxy."""
     require_checkpoint(folder)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    chatter.disable_progress_bar()  # type: ignore[no-untyped-call]
-    before = chatter.get_verbosity()
-    chatter.set_verbosity_error()  # type: ignore[no-untyped-call]
+    library_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    before = library_logging.get_verbosity()
+    library_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
         encoder = AutoModel.from_pretrained(str(folder), use_safetensors=True, dtype=torch.float32, **options)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise CatalogError(f"the encoder in {folder} cannot be loaded: {error}") from error
     finally:
-        chatter.set_verbosity(before)
+        library_logging.set_verbosity(before)
     most = getattr(encoder.config, "max_position_embeddings", None) or max_tokens
     reader = Reader(tokenizer, min(max_tokens, most, tokenizer.model_max_length))
     _require_overview(encoder, reader, folder)

@@ -30,7 +30,7 @@ ENCODER = "encoder"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a proxy is, besides its weights."""
+    """The properties of a proxy besides its weights."""
 
     format: int
     task: Task
@@ -42,7 +42,7 @@ class Manifest:
     encoder: str
     """Name of the encoder that it was made of."""
     rows: int
-    """Rows that it was taught with."""
+    """Rows that it was trained on."""
     torch: str
     transformers: str
 

@@ -1,4 +1,4 @@
-"""What SSJF's proxy can be taught: the tasks of its Table 2, their targets, losses, and what an output means in tokens.
+"""The tasks that SSJF's proxy can be trained for (Table 2): targets, losses, and the lengths that outputs stand for.
 
 It knows neither texts nor encoders.
 """
@@ -20,7 +20,7 @@ CLASSES = 5
 
 
 class Task(StrEnum):
-    """What the head's output stands for, and the loss that teaches it (SSJF, section 3.1)."""
+    """The meaning of the head's output, and the loss that it is trained with (SSJF, section 3.1)."""
 
     REGRESSION_L1 = "regression-l1"
     """The length; absolute error. The paper's choice."""
@@ -31,7 +31,7 @@ class Task(StrEnum):
     ORDINAL_L1 = "ordinal-l1"
     """The number of the class as a real value; absolute error."""
     ORDINAL_MSE = "ordinal-mse"
-    """The same; squared error."""
+    """The number of the class as a real value; squared error."""
     BINARY = "binary"
     """A score for each side of the median; cross-entropy."""
 
@@ -51,7 +51,7 @@ class Task(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What connects lengths and outputs, learnt from the lengths of a training set."""
+    """The relation of lengths and outputs, from the lengths of a training set."""
 
     centre: float
     """Tokens for which a regression's output is 0: the median for L1, the mean for MSE, as these losses have it."""
@@ -60,11 +60,11 @@ class Scale:
     edges: tuple[float, ...]
     """Least lengths of all classes but the first, ascending."""
     typical: tuple[float, ...]
-    """Of each class, the median length."""
+    """The median length of each class."""
 
     @classmethod
     def of(cls, task: Task, lengths: NDArray[np.float32]) -> Scale:
-        """Of lengths in tokens (n,). Raises ValueError where they are too much alike to make the task's classes."""
+        """The scale of lengths in tokens (n,). Raises ValueError where they are too similar for the task's classes."""
         edges = quantile_edges(lengths, task.classes)
         classes = class_of(lengths, edges)
         if task.scores_classes or not task.is_regression:

@@ -25,13 +25,13 @@ NEIGHBOURHOOD = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Teaching:
-    """How a proxy is taught. The paper says two phases; the numbers suit encoders of some 20 million weights."""
+class TrainingOptions:
+    """The options of a training. The paper says two phases; the numbers suit encoders of some 20 million weights."""
 
     epochs: int = 4
-    """Of phase 1 at most; 0 leaves the encoder as it is."""
+    """Epochs of phase 1 at most; 0 leaves the encoder as it is."""
     head_epochs: int = 40
-    """Of phase 2 at most. They cost little: the frozen encoder reads every text once."""
+    """Epochs of phase 2 at most. They cost little: the frozen encoder reads every text once."""
     batch: int = 16
     encoder_rate: float = 5e-5
     head_rate: float = 1e-3
@@ -42,7 +42,7 @@ class Teaching:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lesson:
+class TextRows:
     """Texts, and the tokens of their answers (n,)."""
 
     texts: Sequence[str]
@@ -51,7 +51,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where teaching is: told after each batch of phase 1 and each epoch of phase 2."""
+    """The progress of a training: reported after each batch of phase 1 and each epoch of phase 2."""
 
     phase: int
     done: int
@@ -73,59 +73,63 @@ class History:
     head: tuple[float, ...]
 
 
-def teach(proxy: Proxy, lesson: Lesson, held_out: Lesson, teaching: Teaching, watch: Watch | None = None) -> History:
+def train(
+    proxy: Proxy, rows: TextRows, held_out: TextRows, options: TrainingOptions, watch: Watch | None = None
+) -> History:
     """Fine-tune in place; afterwards the proxy has the weights of the least loss on `held_out`.
 
     Equal arguments and threads give equal weights. Raises ValueError when there is nothing to learn from, or to hold
     against it.
     """
-    if not lesson.texts or not held_out.texts:
+    if not rows.texts or not held_out.texts:
         raise ValueError("there are no rows to learn from, or none are held out")
-    with _seeded(teaching.seed), torch.enable_grad():
-        return _School(proxy, lesson, held_out, teaching, watch or (lambda _: None)).run()
+    with _seeded(options.seed), torch.enable_grad():
+        return _Training(proxy, rows, held_out, options, watch or (lambda _: None)).run()
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Own random numbers, which leave those of others as they were."""
+    """Draw random numbers of a seed, and leave the state of torch's generator as it was."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
 
 
-class _School:
+class _Training:
     """One fine-tuning, used once."""
 
-    def __init__(self, proxy: Proxy, lesson: Lesson, held_out: Lesson, teaching: Teaching, watch: Watch) -> None:
+    def __init__(
+        self, proxy: Proxy, rows: TextRows, held_out: TextRows, options: TrainingOptions, watch: Watch
+    ) -> None:
         self._proxy = proxy
         self._network = proxy.network
-        self._teaching = teaching
+        self._options = options
         self._watch = watch
-        self._rows = proxy.reader.read(lesson.texts)
+        self._rows = proxy.reader.read(rows.texts)
         self._held_rows = proxy.reader.read(held_out.texts)
-        self._targets = targets(proxy.task, proxy.scale, lesson.lengths).to(proxy.device)
+        self._targets = targets(proxy.task, proxy.scale, rows.lengths).to(proxy.device)
         self._held_targets = targets(proxy.task, proxy.scale, held_out.lengths).to(proxy.device)
-        self._rng = np.random.default_rng(teaching.seed)
+        self._rng = np.random.default_rng(options.seed)
 
     def run(self) -> History:
         start = self._held_loss(self._states(self._held_rows))
-        both = self._teach_both(start) if self._teaching.epochs else ()
-        head = self._teach_head() if self._teaching.head_epochs else ()
+        both = self._train_both(start) if self._options.epochs else ()
+        head = self._train_head() if self._options.head_epochs else ()
         self._network.eval()
         return History(start, tuple(both), tuple(head))
 
-    def _teach_both(self, start: float) -> list[float]:
-        teaching, network = self._teaching, self._network
+    def _train_both(self, start: float) -> list[float]:
+        options, network = self._options, self._network
         optimizer = torch.optim.AdamW(
             [
-                {"params": list(network.encoder.parameters()), "lr": teaching.encoder_rate},
-                {"params": list(network.head.parameters()), "lr": teaching.head_rate},
+                {"params": list(network.encoder.parameters()), "lr": options.encoder_rate},
+                {"params": list(network.head.parameters()), "lr": options.head_rate},
             ]
         )
-        total = teaching.epochs * math.ceil(len(self._rows) / teaching.batch)
+        total = options.epochs * math.ceil(len(self._rows) / options.batch)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
         best, losses, done = _Best(network, start), list[float](), 0
-        for _ in range(teaching.epochs):
+        for _ in range(options.epochs):
             network.train()
             for places in self._batches():
                 self._descend(self._outputs(places), places, optimizer)
@@ -133,23 +137,23 @@ class _School:
                 done += 1
                 self._watch(Step(1, done, total, losses[-1] if losses else None))
             losses.append(self._held_loss(self._states(self._held_rows)))
-            if best.waited(losses[-1]) > teaching.patience:
+            if best.waited(losses[-1]) > options.patience:
                 break
         best.restore()
         return losses
 
-    def _teach_head(self) -> list[float]:
-        """With the encoder frozen, what it says of each text stays the same, so it is asked once."""
-        teaching, head = self._teaching, self._network.head
+    def _train_head(self) -> list[float]:
+        """The frozen encoder's state of each text stays the same, so it is computed once."""
+        options, head = self._options, self._network.head
         states, held = self._states(self._rows), self._states(self._held_rows)
-        optimizer = torch.optim.AdamW(head.parameters(), lr=teaching.head_rate)
+        optimizer = torch.optim.AdamW(head.parameters(), lr=options.head_rate)
         best, losses = _Best(head, self._held_loss(held)), list[float]()
-        for epoch in range(teaching.head_epochs):
+        for epoch in range(options.head_epochs):
             for places in self._batches():
                 self._descend(head(states[places]), places, optimizer)
             losses.append(self._held_loss(held))
-            self._watch(Step(2, epoch + 1, teaching.head_epochs, losses[-1]))
-            if best.waited(losses[-1]) > teaching.head_patience:
+            self._watch(Step(2, epoch + 1, options.head_epochs, losses[-1]))
+            if best.waited(losses[-1]) > options.head_patience:
                 break
         best.restore()
         return losses
@@ -169,7 +173,7 @@ class _School:
     def _batches(self) -> Iterator[list[int]]:
         """Every row once: at random, but with rows of similar length together, and those batches at random again."""
         order = self._rng.permutation(len(self._rows)).tolist()
-        size = self._teaching.batch
+        size = self._options.batch
         batches = []
         for start in range(0, len(order), size * NEIGHBOURHOOD):
             near = sorted(order[start : start + size * NEIGHBOURHOOD], key=lambda place: len(self._rows[place]))
@@ -177,7 +181,7 @@ class _School:
         return (batches[place] for place in self._rng.permutation(len(batches)).tolist())
 
     def _states(self, rows: Sequence[list[int]]) -> Tensor:
-        """What the encoder makes of each row: (n, hidden)."""
+        """The encoder's state of each row's first token, (n, hidden)."""
         self._network.eval()
         found: dict[int, Tensor] = {}
         with torch.no_grad():

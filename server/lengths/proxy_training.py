@@ -21,7 +21,7 @@ from models.progress import Bars
 from models.proxy.network import MAX_TOKENS, Proxy
 from models.proxy.store import save
 from models.proxy.task import Scale, Task, quantile_edges
-from models.proxy.training import History, Lesson, Step, Teaching, teach
+from models.proxy.training import History, Step, TextRows, TrainingOptions, train
 from scheduler.length.quality import Quality, quality
 from server.lengths.training import FEWEST, TrainingError, query_of, read_files
 from server.process.cache_paths import proxy_path
@@ -45,9 +45,9 @@ WATCHED = 0.1
 class Split:
     """Rows to learn from, to watch while learning, and to measure with."""
 
-    learn: Lesson
-    watch: Lesson
-    test: Lesson
+    learn: TextRows
+    watch: TextRows
+    test: TextRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +73,7 @@ def train_proxy(args: argparse.Namespace, cores: int) -> str:
     folder = catalog.resolve(args.embedder)
     tasks = [Task(args.task), *(task for task in Task if task != args.task and args.compare_tasks)]
     with Bars(threaded=True) as bars:
-        outcomes = {task: _teach(folder, task, data, args, bars) for task in tasks}
+        outcomes = {task: _train(folder, task, data, args, bars) for task in tasks}
     path = args.output or proxy_path(default_cache(), args.tokenizer)
     try:
         save(path, outcomes[tasks[0]].proxy, encoder=args.embedder, rows=len(data.learn.texts))
@@ -88,10 +88,10 @@ def split(texts: Sequence[str], lengths: NDArray[np.float32], share: float, seed
     tested = max(1, round(share * len(order)))
     watched = tested + max(1, round(WATCHED * (len(order) - tested)))
     parts = (order[watched:], order[tested:watched], order[:tested])
-    return Split(*(Lesson([texts[place] for place in part.tolist()], lengths[part]) for part in parts))
+    return Split(*(TextRows([texts[place] for place in part.tolist()], lengths[part]) for part in parts))
 
 
-def _teach(folder: Path, task: Task, data: Split, args: argparse.Namespace, bars: Bars) -> Outcome:
+def _train(folder: Path, task: Task, data: Split, args: argparse.Namespace, bars: Bars) -> Outcome:
     try:
         scale = Scale.of(task, data.learn.lengths)
     except ValueError as error:
@@ -104,8 +104,8 @@ def _teach(folder: Path, task: Task, data: Split, args: argparse.Namespace, bars
     def watch(step: Step) -> None:
         phases[step.phase].show(step.done, total=step.total)
 
-    teaching = Teaching(epochs=args.epochs, seed=args.seed)
-    history = teach(proxy, data.learn, data.watch, teaching, watch)
+    options = TrainingOptions(epochs=args.epochs, seed=args.seed)
+    history = train(proxy, data.learn, data.watch, options, watch)
     edges = quantile_edges(data.learn.lengths)
     return Outcome(proxy, history, quality(proxy.predict(data.test.texts), data.test.lengths, edges))
 

@@ -57,4 +57,4 @@ def _worker(setup: Setup) -> ProxyWorker:
     from server.process.devices import run_beside_executors
 
     run_beside_executors(setup.device)
-    return ProxyWorker(load(setup.forest).packed(), partial(load_embedder, setup.folder, setup.max_tokens))
+    return ProxyWorker(load(setup.forest).pack(), partial(load_embedder, setup.folder, setup.max_tokens))

@@ -170,7 +170,7 @@ def _service(
         model_root=config.model,
         context_length=min(executor.info.context_length for executor in loaded.executors),
         vocab_size=min(loaded.text.vocab_size, loaded.model.vocab_size),
-        sampling_defaults=loaded.model.sampling_defaults.overridden(config.override_generation_config or {}),
+        sampling_defaults=loaded.model.sampling_defaults.override(config.override_generation_config or {}),
         stop_repetition=config.stop_repetition,
         tokenizer_pool=pool,
         default_max_tokens=config.default_max_tokens or Catalog().default_max_tokens(config.model),

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import orjson
 
-from models.text import overlap
+from models.text_stream import overlap
 from server.api.tools.words import BETWEEN, CALL_TAIL, CLOSE, OPEN
 
 

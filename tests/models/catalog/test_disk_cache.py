@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from models.catalog.disk_cache import MANIFEST, Origin, Store
+from models.catalog.disk_cache import MANIFEST, DiskCache, Origin
 from models.catalog.errors import CatalogError
 from tests.models.fake_package import RecordedProgress
 
@@ -36,8 +36,8 @@ def failing(error: BaseException) -> Callable[[Path, Path], None]:
     return build_and_fail
 
 
-def store(root: Path, progress: RecordedProgress | None = None) -> Store:
-    return Store(root, progress or RecordedProgress())
+def store(root: Path, progress: RecordedProgress | None = None) -> DiskCache:
+    return DiskCache(root, progress or RecordedProgress())
 
 
 def obtain(root: Path, origin: Origin = ORIGIN) -> Path:

@@ -26,7 +26,7 @@ def test_a_file_recommends_what_it_names_and_leaves_the_rest_to_the_api() -> Non
 )
 def test_an_operators_fields_take_the_place_of_the_models(given: dict[str, Any], expected: SamplingDefaults) -> None:
     check_overrides(given)
-    overridden = sampling_defaults(RECOMMENDED).overridden(given)
+    overridden = sampling_defaults(RECOMMENDED).override(given)
     assert overridden == expected
     assert type(overridden.top_k) is int
 

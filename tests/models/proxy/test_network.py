@@ -15,10 +15,10 @@ from models.catalog.errors import CatalogError
 from models.proxy.network import Proxy, groups, load_encoder
 from models.proxy.store import HEAD, MANIFEST, Manifest, load, read_manifest, save
 from models.proxy.task import Scale, Task
-from models.proxy.training import Lesson, Step, Teaching, teach
+from models.proxy.training import Step, TextRows, TrainingOptions, train
 from tests.models import tiny_embedder
 
-TEACHING = Teaching(epochs=6, head_epochs=8, encoder_rate=3e-3, head_rate=3e-3, patience=6)
+TEACHING = TrainingOptions(epochs=6, head_epochs=8, encoder_rate=3e-3, head_rate=3e-3, patience=6)
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,11 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_embedder.build(tmp_path_factory.mktemp("models") / "embedder") / "bert"
 
 
-def lesson(rows: int, seed: int) -> Lesson:
+def lesson(rows: int, seed: int) -> TextRows:
     """What begins with an a has a long answer, what begins with a b a short one."""
     rng = random.Random(seed)
     texts = [" ".join([rng.choice("ab"), *(rng.choice("cdef") for _ in range(rng.randint(2, 6)))]) for _ in range(rows)]
-    return Lesson(texts, np.array([(100 if "a" in text else 10) + rng.randint(0, 4) for text in texts], np.float32))
+    return TextRows(texts, np.array([(100 if "a" in text else 10) + rng.randint(0, 4) for text in texts], np.float32))
 
 
 LEARN, WATCH, TEST = lesson(160, 0), lesson(40, 1), lesson(40, 2)
@@ -45,14 +45,14 @@ def fresh(encoder: Path, task: Task = Task.REGRESSION_L1) -> Proxy:
 @pytest.fixture(scope="module")
 def taught(encoder: Path) -> Proxy:
     proxy = fresh(encoder)
-    teach(proxy, LEARN, WATCH, TEACHING)
+    train(proxy, LEARN, WATCH, TEACHING)
     return proxy
 
 
 @pytest.mark.parametrize("task", [Task.REGRESSION_L1, Task.REGRESSION_MSE, Task.BINARY])
 def test_it_learns_what_can_be_told_from_the_text(encoder: Path, task: Task) -> None:
     proxy, steps = fresh(encoder, task), list[Step]()
-    history = teach(proxy, LEARN, WATCH, TEACHING, steps.append)
+    history = train(proxy, LEARN, WATCH, TEACHING, steps.append)
     assert min(history.both) < history.start / 2 and min(history.head) <= min(history.both)
     assert np.abs(proxy.predict(TEST.texts) - TEST.lengths).max() < 20
     assert [step.done for step in steps if step.phase == 1] == list(range(1, 61)), "6 epochs of 10 batches"
@@ -62,7 +62,7 @@ def test_it_learns_what_can_be_told_from_the_text(encoder: Path, task: Task) -> 
 def test_the_second_phase_leaves_the_encoder_as_it_is(encoder: Path) -> None:
     proxy = fresh(encoder)
     before = {name: value.clone() for name, value in proxy.network.state_dict().items()}
-    teach(proxy, LEARN, WATCH, replace(TEACHING, epochs=0))
+    train(proxy, LEARN, WATCH, replace(TEACHING, epochs=0))
     same = {name: torch.equal(value, before[name]) for name, value in proxy.network.state_dict().items()}
     assert {name for name, equal in same.items() if not equal} == {name for name in same if name.startswith("head.")}
 
@@ -79,7 +79,7 @@ def test_equal_seeds_teach_the_same_and_leave_others_random_numbers_alone(encode
     expected = torch.rand(3)
     torch.manual_seed(5)
     for proxy in proxies:
-        teach(proxy, LEARN, WATCH, replace(TEACHING, epochs=1, head_epochs=2))
+        train(proxy, LEARN, WATCH, replace(TEACHING, epochs=1, head_epochs=2))
     assert torch.equal(torch.rand(3), expected)
     one, other = (proxy.network.state_dict() for proxy in proxies)
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -89,21 +89,21 @@ def test_it_stops_when_what_is_held_out_gets_no_better_and_keeps_the_best(encode
     """Answers that the text says nothing of, so that learning by heart can only harm."""
     rng = random.Random(3)
     learn, watch = (
-        Lesson(one.texts, np.array([rng.choice((5, 50)) for _ in one.texts], np.float32)) for one in (LEARN, WATCH)
+        TextRows(one.texts, np.array([rng.choice((5, 50)) for _ in one.texts], np.float32)) for one in (LEARN, WATCH)
     )
     proxy = Proxy.fresh(encoder, Task.REGRESSION_MSE, Scale.of(Task.REGRESSION_MSE, learn.lengths), max_tokens=32)
-    teaching = replace(TEACHING, epochs=30, patience=1, head_epochs=0)
-    history = teach(proxy, learn, watch, teaching)
+    options = replace(TEACHING, epochs=30, patience=1, head_epochs=0)
+    history = train(proxy, learn, watch, options)
     assert len(history.both) < 30
-    again = teach(proxy, learn, watch, replace(teaching, epochs=0))
+    again = train(proxy, learn, watch, replace(options, epochs=0))
     assert again.start == pytest.approx(min(history.start, *history.both))
 
 
 def test_nothing_to_learn_from_is_an_error(encoder: Path) -> None:
-    nothing = Lesson((), np.empty(0, np.float32))
+    nothing = TextRows((), np.empty(0, np.float32))
     for learn, watch in ((nothing, WATCH), (LEARN, nothing)):
         with pytest.raises(ValueError, match="no rows to learn from, or none are held out"):
-            teach(fresh(encoder), learn, watch, TEACHING)
+            train(fresh(encoder), learn, watch, TEACHING)
 
 
 def test_a_long_conversation_is_read_from_its_end(encoder: Path) -> None:
@@ -140,7 +140,7 @@ def test_it_comes_back_from_disk_the_same(taught: Proxy, tmp_path: Path) -> None
     about = read_manifest(folder)
     assert (about.task, about.encoder, about.rows) == (Task.REGRESSION_L1, "tiny", 160)
     assert load(folder).predict(TEST.texts).tolist() == taught.predict(TEST.texts).tolist()
-    packed = load(folder).packed().predict(TEST.texts)
+    packed = load(folder).pack().predict(TEST.texts)
     assert packed.tolist() == pytest.approx(taught.predict(TEST.texts).tolist(), rel=5e-3)  # weights may have 16 bits
 
 
