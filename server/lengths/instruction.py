@@ -1,4 +1,4 @@
-"""What of a conversation is the application's instruction, and what the user's own input (Magnus, section III-B).
+"""The split of a conversation into the application's instruction and the user's own input (Magnus, section III-B).
 
 It decides nothing else: the model gets the conversation as it is.
 """
@@ -11,10 +11,10 @@ from enum import StrEnum
 
 
 class InstructionSplit(StrEnum):
-    """Where the instruction is when there is no system message; with one, it is always that."""
+    """The place of the instruction when there is no system message; with one, it is always that."""
 
     SYSTEM = "system"
-    """Nowhere: everything is user input."""
+    """No instruction: everything is user input."""
     FIRST_LINE = "first-line"
     """The first user message's first line."""
     BLANK_LINE = "blank-line"
@@ -23,7 +23,7 @@ class InstructionSplit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SplitPrompt:
-    """Both without white space around them; either may be empty."""
+    """Instruction and user input without white space around them; either may be empty."""
 
     instruction: str
     user_input: str
@@ -58,10 +58,10 @@ def split_text(text: str, how: InstructionSplit) -> SplitPrompt:
 
 
 def split_by(instruction: str, contents: Sequence[str]) -> SplitPrompt:
-    """The client says what its instruction is: the user input is all else, wherever in the prompt that stood."""
-    told, whole = instruction.strip(), "\n".join(contents)
-    before, _, after = whole.partition(told) if told else (whole, "", "")
-    return SplitPrompt(told, f"{before}{after}".strip())
+    """Split off the instruction that the client names; all else, before and after it, is user input."""
+    given, whole = instruction.strip(), "\n".join(contents)
+    before, _, after = whole.partition(given) if given else (whole, "", "")
+    return SplitPrompt(given, f"{before}{after}".strip())
 
 
 def _first_blank(lines: Sequence[str]) -> int:

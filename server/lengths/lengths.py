@@ -1,4 +1,4 @@
-"""What the server foresees of answers, and what it makes of how they ended: one object for handlers and dispatcher.
+"""Predicted lengths of answers, and what is learned when they end: one object for handlers and dispatcher.
 
 It knows neither how lengths are predicted nor who learns from them; predictors.py puts that together.
 """
@@ -24,21 +24,21 @@ from server.api.service import Revise
 from server.lengths.records import Records
 
 Predict: TypeAlias = Callable[[LengthQuery, SamplingParams, bool], Awaitable[Prediction | None]]
-"""Of an answer, and whether its request will have to queue."""
+"""Predicts the length of an answer; the last argument is whether its request will have to queue."""
 
 
-async def nobody(query: LengthQuery, sampling: SamplingParams, queues: bool) -> None:
-    """The Predict of strategies that do not ask."""
+async def predict_nothing(query: LengthQuery, sampling: SamplingParams, queues: bool) -> None:
+    """Predict no length, for strategies that do not ask."""
 
 
 async def true_length(query: LengthQuery, sampling: SamplingParams, queues: bool) -> Prediction:
-    """The Predict of oracle strategies. Raises NoReplay."""
+    """Tell the length that a request replays, for oracle strategies. Raises NoReplay."""
     return oracle(sampling)
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """Who predicts and learns, for whoever publishes how well; None for what is not there."""
+class PredictorParts:
+    """The parts that predict and learn, for metrics about them; None for what is not there."""
 
     front: MicroBatcher | None = None
     learning: Learning | None = None
@@ -52,15 +52,15 @@ class Learned:
 
     @property
     def cached(self) -> CacheCounts | None:
-        """None where there is no length cache."""
+        """The counts of the length cache; None where there is none."""
         return None if self.cache is None else self.cache.counts
 
 
 class Lengths:
-    """A Foresight for the handlers; a RequestObserver and a PlanObserver for the dispatcher. Event loop only."""
+    """Predicts for the handlers, and follows requests and batches for the dispatcher. Event loop only."""
 
-    def __init__(self, predict: Predict, records: Records, learned: Learned | None = None) -> None:
-        self.learned = learned or Learned()
+    def __init__(self, predict: Predict, records: Records, learned: PredictorParts | None = None) -> None:
+        self.learned = learned or PredictorParts()
         self._predict = predict
         self._records = records
 
@@ -83,7 +83,7 @@ class Lengths:
         self._records.finished(assignment, now)
 
     def _revised(self, request: Request, query: LengthQuery, revise: Revise, estimate: Estimate) -> bool:
-        """What came after the request had gone on with a guess; False when it says nothing."""
+        """Take over a prediction that came after its request had gone on with a guess; False when it says nothing."""
         prediction = prediction_of(query, estimate)
         if prediction is None:
             return False

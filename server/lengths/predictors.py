@@ -1,6 +1,6 @@
-"""The length predictor's part of the composition root: from flags to somebody who predicts, records and learns.
+"""The length predictor's part of the composition root: from flags to what predicts, records and learns.
 
-What predicts works in a process of its own, which starts while the model is loaded. The loops that feed and teach it
+The predictor works in a process of its own, which starts while the model is loaded. The loops that feed and train it
 are started here, and all is ended here.
 """
 
@@ -30,10 +30,10 @@ from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.prediction import Prediction
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
-from server.lengths.lengths import Learned, Lengths, Predict, nobody, true_length
+from server.lengths.lengths import Lengths, Predict, PredictorParts, predict_nothing, true_length
 from server.lengths.process import PredictorProcess, ProcessFailed, Work
 from server.lengths.proxy_worker import predict_by_proxy
-from server.lengths.records import Ended, Origin, Records
+from server.lengths.records import EndedAnswer, Origin, Records
 from server.lengths.worker import NICENESS, Setup
 from server.process.cache_paths import forest_path, journal_path, model_key, proxy_path
 
@@ -41,32 +41,32 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """One way to predict in a process."""
+class PredictorKind:
+    """A kind of predictor that works in a process."""
 
     path: Callable[[Path, str], Path]
-    """(cache folder, served model) -> where what was trained is."""
+    """(cache folder, served model) -> the file or folder of what was trained."""
     work: Work | None
-    """What the process does; None for what it does by itself."""
+    """The work of the process; None for that of the forest."""
     learns: bool
-    """Whether it is taught while it serves."""
+    """Whether it is trained while it serves."""
     cache_size: int
-    """Prompts in the length cache, where nobody says. A look-up embeds texts, which is what the forest does anyway."""
+    """Prompts in the length cache by default. A look-up embeds texts, which is what the forest does anyway."""
 
 
-KINDS: Mapping[Length, Kind] = MappingProxyType(
+KINDS: Mapping[Length, PredictorKind] = MappingProxyType(
     {
-        Length.FOREST: Kind(forest_path, None, learns=True, cache_size=0),
-        Length.PROXY: Kind(proxy_path, predict_by_proxy, learns=False, cache_size=CAPACITY),
+        Length.FOREST: PredictorKind(forest_path, None, learns=True, cache_size=0),
+        Length.PROXY: PredictorKind(proxy_path, predict_by_proxy, learns=False, cache_size=CAPACITY),
     }
 )
 
-KNOWN: Mapping[Length, Predict] = MappingProxyType({Length.NONE: nobody, Length.ORACLE: true_length})
-"""Where there is nothing to compute."""
+IN_PROCESS: Mapping[Length, Predict] = MappingProxyType({Length.NONE: predict_nothing, Length.ORACLE: true_length})
+"""Predictions that need no process."""
 
 
-def length_of(config: ServeConfig) -> Length:
-    """Who predicts. Raises StrategyError where it cannot work like that."""
+def choose_predictor(config: ServeConfig) -> Length:
+    """The kind of prediction that the settings ask for. Raises StrategyError where it cannot work with them."""
     length = Length(config.length_predictor or STRATEGIES[config.strategy].length)
     if length is Length.ORACLE and not config.allow_replay:
         raise StrategyError("an oracle needs requests that say how long their answers become: add --allow-replay")
@@ -75,7 +75,7 @@ def length_of(config: ServeConfig) -> Length:
 
 def fetch_predictor(config: ServeConfig) -> None:
     """Bring what predicts lengths into the cache, if it is not there. Raises CatalogError and StrategyError."""
-    length = length_of(config)
+    length = choose_predictor(config)
     if length not in KINDS:
         return
     try:
@@ -88,34 +88,34 @@ def fetch_predictor(config: ServeConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PredictorContext:
-    """What else there is in the server."""
+    """The rest of the server, as far as the predictor needs it."""
 
     held: Callable[[float], None]
-    """Is told of seconds for which a request was held back, waiting for its prediction;"""
+    """Called with the seconds that a request waited for its prediction."""
     late: Callable[[float], None]
-    """and of those that one which had gone on went without it."""
+    """Called with the seconds that a request which had gone on was without it."""
     conditions: str | None = None
-    """Recorded with batches."""
+    """Settings of the machine that are recorded with batches."""
     shared_cores: bool = True
     """Whether the model computes where the predictor does."""
 
 
-def cache_size(config: ServeConfig, kind: Kind) -> int:
+def cache_size(config: ServeConfig, kind: PredictorKind) -> int:
     """Prompts that the length cache holds; 0 where there is none."""
     return kind.cache_size if config.length_cache_size is None else config.length_cache_size
 
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """What predicts, on its way to be ready."""
+    """A predictor whose process has been started and may not be ready yet."""
 
-    kind: Kind
+    kind: PredictorKind
     process: PredictorProcess
     started: asyncio.Task[None]
 
 
 @asynccontextmanager
-async def opened_predictor(
+async def open_predictor(
     config: ServeConfig, work: Work | None = None, niceness: int = NICENESS
 ) -> AsyncIterator[Predictor | None]:
     """Start the process that predicts, and do not wait for it; None where none is wanted.
@@ -123,7 +123,7 @@ async def opened_predictor(
     `work` is what it does in place of its own, for tests; `niceness` is that of the one that grows forests. Raises
     CatalogError and StrategyError.
     """
-    kind = KINDS.get(length_of(config))
+    kind = KINDS.get(choose_predictor(config))
     if kind is None:
         yield None
         return
@@ -141,34 +141,34 @@ async def opened_predictor(
 
 
 @asynccontextmanager
-async def opened_lengths(
+async def open_lengths(
     config: ServeConfig,
     predictor: Predictor | None,
     clock: Clock,
-    surroundings: PredictorContext,
+    context: PredictorContext,
 ) -> AsyncIterator[Lengths]:
     """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be."""
     async with AsyncExitStack() as stack:
-        journal = await stack.enter_async_context(_opened_journal(config))
-        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts, surroundings.conditions)
+        journal = await stack.enter_async_context(_open_journal(config))
+        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts, context.conditions)
         if predictor is None:
             records = Records(origin, journal, lambda ended: None)
-            yield Lengths(KNOWN[length_of(config)], records)
+            yield Lengths(IN_PROCESS[choose_predictor(config)], records)
             return
         await _until_ready(predictor)
-        yield await _connected(config, predictor, clock, journal, origin, stack, surroundings)
+        yield await _connect(config, predictor, clock, journal, origin, stack, context)
 
 
-async def _connected(
+async def _connect(
     config: ServeConfig,
     predictor: Predictor,
     clock: Clock,
     journal: Journal | None,
     origin: Origin,
     stack: AsyncExitStack,
-    surroundings: PredictorContext,
+    context: PredictorContext,
 ) -> Lengths:
-    """The parts put together, and their loops started."""
+    """Put the parts together, and start their loops."""
     process, history = predictor.process, LengthHistory()
     size = cache_size(config, predictor.kind)
     cache = LengthCache(size) if size else None
@@ -177,25 +177,25 @@ async def _connected(
         cached or process,
         history,
         time_limit=config.prediction_timeout,
-        idle_share=IDLE_SHARE if surroundings.shared_cores else 1.0,
-        observe=surroundings.held,
+        idle_share=IDLE_SHARE if context.shared_cores else 1.0,
+        observe=context.held,
     )
     await stack.enter_async_context(background(front.run(), "length front"))
-    learning = await _learning(config, predictor, clock, journal, origin)
+    learning = await _open_learning(config, predictor, clock, journal, origin)
     if learning is not None:
         await stack.enter_async_context(background(learning.run(), "length learning"))
 
-    def heard(ended: Ended) -> None:
+    def on_answer(ended: EndedAnswer) -> None:
         history.add(ended.query.instruction, ended.length, cut=not ended.whole)
         if cached is not None and ended.whole:
             cached.ended(ended.query, ended.length)
 
-    records = Records(origin, journal, heard)
+    records = Records(origin, journal, on_answer)
 
     async def predict(query: LengthQuery, sampling: SamplingParams, queues: bool) -> Prediction:
         return await front.predict(query, queues=queues)
 
-    return Lengths(predict, records, Learned(front, learning, cache, LateEstimates(surroundings.late)))
+    return Lengths(predict, records, PredictorParts(front, learning, cache, LateEstimates(context.late)))
 
 
 async def _until_ready(predictor: Predictor) -> None:
@@ -206,7 +206,7 @@ async def _until_ready(predictor: Predictor) -> None:
         log.warning("no lengths can be predicted, requests go on with guesses: %s", error)
 
 
-async def _learning(
+async def _open_learning(
     config: ServeConfig, predictor: Predictor, clock: Clock, journal: Journal | None, origin: Origin
 ) -> Learning | None:
     if not predictor.kind.learns or not config.learning_interval:
@@ -240,7 +240,7 @@ def _skip(reader: Reader, path: Path) -> None:
 
 
 @asynccontextmanager
-async def _opened_journal(config: ServeConfig) -> AsyncIterator[Journal | None]:
+async def _open_journal(config: ServeConfig) -> AsyncIterator[Journal | None]:
     if config.no_journal:
         yield None
         return

@@ -24,7 +24,16 @@ from scheduler.length.forest import Examples, Forest, grow
 from scheduler.length.forest_file import ForestError, manifest, save
 from scheduler.length.learning import ServedRow, is_worse
 from scheduler.length.prediction import Estimate
-from server.lengths.worker import LengthWorker, Recall, Reply, Setup, Swap, Texts, load_embedder, load_forest
+from server.lengths.worker import (
+    EmbedTexts,
+    GetExamples,
+    LengthWorker,
+    ReloadForest,
+    Reply,
+    Setup,
+    load_embedder,
+    load_forest,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +45,8 @@ WARM_UP = (
 )
 """Queries that are asked before any request: one alone, and a batch of short and long ones."""
 
-GOODBYE = 5.0
-"""Seconds that a process has to end once nobody wants it any more."""
+END_TIMEOUT = 5.0
+"""Seconds that a process has to end once it is no longer wanted."""
 
 
 class ProcessFailed(RuntimeError):
@@ -48,7 +57,7 @@ Work: TypeAlias = "Callable[[Connection[Any, Any], Setup], None]"
 
 
 class Worker(Protocol):
-    """What a predictor's process does with a message; never raises, what goes wrong is the reply."""
+    """Answers the messages of a predictor's process; never raises, an error is a reply."""
 
     def answer(self, message: Any) -> Reply: ...
 
@@ -73,7 +82,7 @@ class PredictorProcess:
         for queries in WARM_UP:
             await self._call(queries)
         if embeds:
-            await self._call(Texts((WARM_UP_TEXT,)))
+            await self._call(EmbedTexts((WARM_UP_TEXT,)))
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query. Raises ProcessFailed."""
@@ -81,27 +90,27 @@ class PredictorProcess:
 
     async def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Texts -> (n, dim), for the length cache. Raises ProcessFailed."""
-        embeddings = (await self._call(Texts(tuple(texts)))).embeddings
+        embeddings = (await self._call(EmbedTexts(tuple(texts)))).embeddings
         assert embeddings is not None, "a reply without an error has what was asked for"
         return embeddings
 
     async def training(self) -> Examples | None:
-        """What the present forest was grown from; None where there is no forest. Raises ProcessFailed."""
-        return (await self._call(Recall())).examples
+        """The examples that the present forest was grown from; None where there is none. Raises ProcessFailed."""
+        return (await self._call(GetExamples())).examples
 
     async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
         """Grow a forest in a further process, keep it in the file, and put it in place, unless it is worse than the
         present one. Raises ProcessFailed."""
         loop = asyncio.get_running_loop()
         if await loop.run_in_executor(self._training, self._grow, training, judges):
-            await self._call(Swap())
+            await self._call(ReloadForest())
         else:
             log.info(
                 "a new forest is worse on %d answers held out than the present predictions: they stay", len(judges)
             )
 
     async def aclose(self) -> None:
-        """The same as `close`, without keeping the event loop."""
+        """End the processes as `close` does, off the event loop."""
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
@@ -113,13 +122,13 @@ class PredictorProcess:
         self._training.shutdown(cancel_futures=True)
         hung_up = self._thread.submit(self._disconnect)
         try:
-            hung_up.result(GOODBYE)
+            hung_up.result(END_TIMEOUT)
         except TimeoutError:  # it hangs
             if self._process is not None:
                 self._process.terminate()
         self._thread.shutdown()
         if self._process is not None:
-            self._process.join(GOODBYE)
+            self._process.join(END_TIMEOUT)
 
     async def _call(self, message: object) -> Reply:
         reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)
@@ -156,7 +165,7 @@ class PredictorProcess:
         except (EOFError, OSError) as gone:
             raise ProcessFailed("the process that grew a forest is gone") from gone
         finally:
-            self._trainer.join(GOODBYE)
+            self._trainer.join(END_TIMEOUT)
         if error is not None:
             raise ProcessFailed(f"no forest could be grown: {error}")
         return bool(kept)

@@ -52,7 +52,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What became of one task."""
+    """The result of training for one task."""
 
     proxy: Proxy
     history: History

@@ -1,5 +1,4 @@
-"""What the length predictor's process does where SSJF's proxy predicts: texts to lengths, and to embeddings for the
-length cache.
+"""The work of the length predictor's process with SSJF's proxy: texts to lengths, and to embeddings for the cache.
 
 Started with `PredictorProcess(setup, predict_by_proxy)`, where `setup.forest` is the proxy's folder.
 """
@@ -15,14 +14,14 @@ from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Estimate, Source
 from server.lengths.process import answer_all
-from server.lengths.worker import Encoder, Reply, Setup, Texts, load_embedder
+from server.lengths.worker import EmbedTexts, Encoder, Reply, Setup, load_embedder
 
 if TYPE_CHECKING:
     from models.proxy.network import Proxy
 
 
 class ProxyWorker:
-    """A Worker."""
+    """Answers messages by a proxy; a Worker."""
 
     def __init__(self, proxy: Proxy, embedder: Callable[[], Encoder]) -> None:
         """`embedder` is called when the first texts are to be embedded, since there may be no cache."""
@@ -30,10 +29,10 @@ class ProxyWorker:
         self._load_embedder = embedder
         self._embedder: Encoder | None = None
 
-    def answer(self, message: tuple[LengthQuery, ...] | Texts) -> Reply:
+    def answer(self, message: tuple[LengthQuery, ...] | EmbedTexts) -> Reply:
         """Never raises: what goes wrong is the reply."""
         try:
-            if isinstance(message, Texts):
+            if isinstance(message, EmbedTexts):
                 self._embedder = self._embedder or self._load_embedder()
                 return Reply(embeddings=self._embedder.encode(message.texts))
             return Reply(self._estimates(message))

@@ -1,4 +1,4 @@
-"""What is recorded of requests and batches when they end: entries of the journal, and what the length predictor learns.
+"""The records of requests and batches that have ended: entries of the journal, and what the length predictor learns.
 
 It joins what the handlers knew of a request with what became of it. It decides nothing.
 """
@@ -20,24 +20,24 @@ from scheduler.request import Request
 from scheduler.serving_time.served_batch import closed_batch, served_batch
 
 CANCELLED = "cancelled"
-"""Outcome of a request that nobody waits for any more; those of others are their finish reasons, and REPETITION."""
+"""Outcome of a request whose client has left; those of others are their finish reasons, and REPETITION."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What all entries of one server have in common."""
+    """The fields that all entries of one server have in common."""
 
     model: str
     strategy: str
     prompts: bool = False
     """Whether texts may be kept."""
     conditions: str | None = None
-    """Under which batches run here, as `profile_store.digest` tells them; None where nobody says."""
+    """Digest of the settings that batches run under here; None where it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """An answer that nobody broke off."""
+class EndedAnswer:
+    """An answer that was not cancelled."""
 
     query: LengthQuery
     length: int
@@ -45,25 +45,25 @@ class Ended:
     """Whether it ended by itself, and was not cut off at `max_tokens` or because it repeated itself."""
 
 
-Heard: TypeAlias = Callable[[Ended], None]
+OnAnswer: TypeAlias = Callable[[EndedAnswer], None]
 
 
 class Records:
-    """A RequestObserver and a PlanObserver. Event loop only; neither takes long nor raises."""
+    """Records requests and batches for the dispatcher. Event loop only; neither takes long nor raises."""
 
-    def __init__(self, origin: Origin, journal: Journal | None, heard: Heard) -> None:
-        """`heard` is told of each answer that nobody broke off."""
+    def __init__(self, origin: Origin, journal: Journal | None, on_answer: OnAnswer) -> None:
+        """`on_answer` is called with each answer that was not cancelled."""
         self._origin = origin
         self._journal = journal
-        self._heard = heard
+        self._on_answer = on_answer
         self._open: dict[Request, tuple[LengthQuery, Prediction | None]] = {}
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None) -> None:
-        """A request was submitted, with what was known of it."""
+        """Note a request that was submitted, with what is known of it."""
         self._open[request] = query, prediction
 
     def revise(self, request: Request, prediction: Prediction) -> None:
-        """Better is known of a request that has not ended."""
+        """Replace the prediction of a request that has not ended."""
         query, _ = self._open[request]
         self._open[request] = query, prediction
 
@@ -73,7 +73,7 @@ class Records:
             return
         query, prediction = noted
         if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
-            self._heard(Ended(query, request.generated, _is_whole(request, reason)))
+            self._on_answer(EndedAnswer(query, request.generated, _is_whole(request, reason)))
         if self._journal is not None:
             self._journal.put(request_entry(self._origin, request, query, prediction, reason))
 

@@ -40,7 +40,7 @@ class TrainingError(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Material:
+class TrainingData:
     """Examples, and the task that each belongs to: rows with the same instruction are of one task."""
 
     examples: Examples
@@ -51,15 +51,15 @@ def train(args: argparse.Namespace, cores: int) -> str:
     """Do what the arguments say; returns the report. Raises CatalogError, JournalError, RowsError, TrainingError."""
     growth = Growth(trees=args.trees, seed=args.seed, jobs=cores)
     with Bars(threaded=True) as bars:
-        material, max_tokens = _material(args, bars)
-        if len(material.examples) < FEWEST:
-            raise TrainingError(f"only {len(material.examples)} rows to train from, {FEWEST} is the least: serve more")
+        data, max_tokens = _read_data(args, bars)
+        if len(data.examples) < FEWEST:
+            raise TrainingError(f"only {len(data.examples)} rows to train from, {FEWEST} is the least: serve more")
         path = args.output or forest_path(default_cache(), args.tokenizer)
-        results, contest = _measure(material, args, growth, bars, _present(path, args.embedder, max_tokens))
+        results, contest = _measure(data, args, growth, bars, _present(path, args.embedder, max_tokens))
         if contest.winner is Contestant.NEW:
-            forest = grow(material.examples, growth, bars.begin("growing the forest", growth.trees).advance)
-            _keep(path, forest, manifest(args.embedder, max_tokens, len(material.examples)))
-    return (_json if args.json else _report)(results, contest, material, path)
+            forest = grow(data.examples, growth, bars.begin("growing the forest", growth.trees).advance)
+            _keep(path, forest, manifest(args.embedder, max_tokens, len(data.examples)))
+    return (_json if args.json else _report)(results, contest, data, path)
 
 
 def _present(path: Path, embedder: str, max_tokens: int) -> Forest | None:
@@ -79,8 +79,8 @@ def _keep(path: Path, forest: Forest, about: Manifest) -> None:
         raise TrainingError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
 
 
-def _material(args: argparse.Namespace, bars: Bars) -> tuple[Material, int]:
-    """What there is to learn from, and how many tokens of a text the embedder reads."""
+def _read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
+    """The rows to train on, and the tokens of a text that the embedder reads."""
     max_tokens = args.embedder_max_tokens
     if not args.files:
         return _from_journal(journal_path(default_cache(), args.journal), model_key(args.tokenizer)), max_tokens
@@ -95,7 +95,7 @@ def _material(args: argparse.Namespace, bars: Bars) -> tuple[Material, int]:
         bar.advance(len(chunk))
     features = np.concatenate(chunks) if chunks else np.empty((0, FEATURES), dtype=np.float32)
     lengths = np.array([row.length for row in rows], dtype=np.float32)
-    return Material(Examples(features, lengths), [row.instruction for row in rows]), embedder.max_tokens
+    return TrainingData(Examples(features, lengths), [row.instruction for row in rows]), embedder.max_tokens
 
 
 def read_files(args: argparse.Namespace, catalog: Catalog) -> list[TrainingRow]:
@@ -107,7 +107,7 @@ def read_files(args: argparse.Namespace, catalog: Catalog) -> list[TrainingRow]:
 
 
 def _completed(rows: list[TrainingRow]) -> list[TrainingRow]:
-    """The same rows, answers that were cut as long as they would have come to."""
+    """Replace the lengths of answers that were cut by those that they would have come to."""
     lengths = np.array([row.length for row in rows], dtype=np.float32)
     whole = completed(lengths, np.array([row.cut for row in rows], dtype=bool)).round().astype(int).tolist()
     return [replace(row, length=length) for row, length in zip(rows, whole, strict=True)]
@@ -117,7 +117,7 @@ def query_of(row: TrainingRow) -> LengthQuery:
     return LengthQuery(row.instruction, row.user_input, row.user_input_length, row.length)
 
 
-def _from_journal(path: Path, model: str) -> Material:
+def _from_journal(path: Path, model: str) -> TrainingData:
     """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
     rows = served_rows(entry for entry in read(path, RequestEntry) if entry.model == model)
     if not rows:
@@ -125,25 +125,25 @@ def _from_journal(path: Path, model: str) -> Material:
             f"{path} has no answer of {model} that was predicted and not broken off: serve some with "
             "--length-predictor forest, name another model with --tokenizer, or name files"
         )
-    return Material(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
+    return TrainingData(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
 
 
 def _measure(
-    material: Material, args: argparse.Namespace, growth: Growth, bars: Bars, old: Forest | None
+    data: TrainingData, args: argparse.Namespace, growth: Growth, bars: Bars, old: Forest | None
 ) -> tuple[dict[Ablation, Accuracy], Contest]:
     """Hold rows out, and tell how well each ablation predicts them, and which forest should be kept."""
-    data = split(material.examples, material.tasks, args.holdout, args.seed)
-    if len(data.test) < 2 or len(data.train) == 0:
+    parts = split(data.examples, data.tasks, args.holdout, args.seed)
+    if len(parts.test) < 2 or len(parts.train) == 0:
         raise TrainingError("too few rows of each instruction to hold some out: use more rows, or another --holdout")
     predicted = {}
     for ablation in Ablation:
-        bar = bars.begin(f"measuring {ablation}", grown_trees(ablation, data, growth))
-        predicted[ablation] = predict(ablation, data, growth, bar.advance)
-    results = {ablation: accuracy(lengths, data.test.lengths) for ablation, lengths in predicted.items()}
-    return results, judge(data.test, predicted[Ablation.USIN], old)
+        bar = bars.begin(f"measuring {ablation}", grown_trees(ablation, parts, growth))
+        predicted[ablation] = predict(ablation, parts, growth, bar.advance)
+    results = {ablation: accuracy(lengths, parts.test.lengths) for ablation, lengths in predicted.items()}
+    return results, judge(parts.test, predicted[Ablation.USIN], old)
 
 
-def _report(results: Mapping[Ablation, Accuracy], contest: Contest, material: Material, path: Path) -> str:
+def _report(results: Mapping[Ablation, Accuracy], contest: Contest, data: TrainingData, path: Path) -> str:
     table = Table("error in tokens", *Ablation, title="Length prediction on rows held out")
     table.add_row("MAE", *(f"{one.mae:.1f}" for one in results.values()))
     table.add_row("RMSE", *(f"{one.rmse:.1f}" for one in results.values()))
@@ -153,8 +153,8 @@ def _report(results: Mapping[Ablation, Accuracy], contest: Contest, material: Ma
     console = Console(width=100)
     with console.capture() as captured:
         console.print(table)
-    tasks = len(set(material.tasks))
-    return f"{captured.get()}{len(material.examples)} rows, {tasks} instructions\n{_verdict(contest, path)}\n"
+    tasks = len(set(data.tasks))
+    return f"{captured.get()}{len(data.examples)} rows, {tasks} instructions\n{_verdict(contest, path)}\n"
 
 
 def _verdict(contest: Contest, path: Path) -> str:
@@ -168,10 +168,10 @@ def _verdict(contest: Contest, path: Path) -> str:
     return f"mean absolute error on {contest.rows} rows held out: {errors}\n{kept[contest.winner]}"
 
 
-def _json(results: Mapping[Ablation, Accuracy], contest: Contest, material: Material, path: Path) -> str:
+def _json(results: Mapping[Ablation, Accuracy], contest: Contest, data: TrainingData, path: Path) -> str:
     content = {
-        "rows": len(material.examples),
-        "instructions": len(set(material.tasks)),
+        "rows": len(data.examples),
+        "instructions": len(set(data.tasks)),
         "forest": str(path),
         "best": str(contest.winner),
         "installed": contest.winner is Contestant.NEW,

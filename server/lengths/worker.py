@@ -1,6 +1,6 @@
-"""What the length predictor's process does: texts to features, features to distributions of lengths.
+"""The work of the length predictor's process: texts to features, features to distributions of lengths.
 
-It owns the present forest and its replacement. It knows no process and no connection, see length_process.py.
+It owns the present forest and its replacement. It knows no process and no connection, see process.py.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ class it might not."""
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the process works with."""
+    """The settings of the process."""
 
     embedder: str
     """Name of the sentence embedder."""
     folder: Path
-    """Where the catalog found it."""
+    """The embedder's folder."""
     max_tokens: int
     """Tokens of a text that are read."""
     forest: Path
-    """May be absent: then nothing is predicted yet, but features are made, from which the first forest grows."""
+    """The forest's file. Where it is absent nothing is predicted yet, but features are made for the first forest."""
     growth: Growth = Growth()
     niceness: int = NICENESS
-    """Of the process that grows forests, above the server's own."""
+    """Niceness of the process that grows forests, above the server's own."""
     device: str = "cpu"
-    """That of the executors, as --device says."""
+    """The device of the executors, as --device says."""
 
 
 class Encoder(Protocol):
-    """What is needed of models.embedder.Embedder."""
+    """The part of models.embedder.Embedder that is needed here."""
 
     def encode(self, texts: Sequence[str]) -> FloatMatrix: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Swap:
-    """Put the forest that is in the file now in place of the present one."""
+class ReloadForest:
+    """A message: take the forest that is in the file now in place of the present one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
-    """Tell what the present forest was grown from."""
+class GetExamples:
+    """A message: send the examples that the present forest was grown from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
-    """Embed these, for the length cache."""
+class EmbedTexts:
+    """A message: embed these texts, for the length cache."""
 
     texts: tuple[str, ...]
 
@@ -73,17 +73,17 @@ class Texts:
 class Reply:
     estimates: tuple[Estimate, ...] = ()
     embeddings: FloatMatrix | None = None
-    """Of texts, where these were the message."""
+    """Embeddings, where texts were the message."""
     examples: Examples | None = None
-    """What the forest was grown from, where that was asked for and there is one."""
+    """The forest's examples, where they were asked for and there is a forest."""
     error: str | None = None
     """Why there are no estimates."""
     warning: str | None = None
-    """What else went wrong since the last reply."""
+    """Another thing that went wrong since the last reply."""
 
 
 class LengthWorker:
-    """What the predictor's process does with a message."""
+    """Answers messages by an embedder and a forest; a Worker."""
 
     def __init__(self, embedder: Encoder, setup: Setup) -> None:
         self._embedder = embedder
@@ -95,19 +95,19 @@ class LengthWorker:
         if setup.forest.exists():
             self._adopt(self._loader.submit(load_forest, setup))
 
-    def answer(self, message: tuple[LengthQuery, ...] | Texts | Swap | Recall) -> Reply:
+    def answer(self, message: tuple[LengthQuery, ...] | EmbedTexts | ReloadForest | GetExamples) -> Reply:
         """Never raises: what goes wrong is the reply."""
-        if isinstance(message, Swap):
+        if isinstance(message, ReloadForest):
             # In a thread, since reading a large forest takes most of a second.
             self._loading = self._loader.submit(load_forest, self._setup)
             return self._reply()
         if self._loading is not None and self._loading.done():
             self._adopt(self._loading)
             self._loading = None
-        if isinstance(message, Recall):
+        if isinstance(message, GetExamples):
             return Reply(examples=self._forest.examples if self._forest else None)
         try:
-            if isinstance(message, Texts):
+            if isinstance(message, EmbedTexts):
                 return Reply(embeddings=self._embedder.encode(message.texts))
             return self._reply(self._estimates(message))
         except Exception as error:

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from scheduler.request import Request
 from scheduler.serving_time.learning import Lesson
 from scheduler.worker import Worker
-from server.lengths.lengths import Learned
+from server.lengths.lengths import PredictorParts
 from server.observe.metrics import Metrics
 from server.version import VERSION
 
@@ -69,7 +69,7 @@ class Sources:
 
     book: Book
     store: Store
-    learned: Learned
+    learned: PredictorParts
     strategy: str
     audience: Audience
     serving_times: Taught | None = None

@@ -33,7 +33,7 @@ from server.dashboard.feed import Feed
 from server.dashboard.scene import Introduction, Scene
 from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Lengths
-from server.lengths.predictors import PredictorContext, fetch_predictor, opened_lengths, opened_predictor
+from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor
 from server.observe.gauges import Gauges, Sources
 from server.observe.lag import measured_lag
 from server.observe.metrics import Metrics
@@ -73,10 +73,10 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     # Whatever computes must do so in a thread that is gone when the executors start: OpenMP counts the helpers of
     # each thread that ever computed, and when they outnumber the cores it puts waiting ones to sleep at once. That
     # made a decode step half as long again.
-    async with opened_predictor(config) as predictor:
+    async with open_predictor(config) as predictor:
         with ThreadPoolExecutor(1, "loader") as loader:
             loaded = await loop.run_in_executor(loader, _load, config, deliver)
-        async with opened_lengths(config, predictor, clock, _surroundings(loaded, metrics)) as lengths:
+        async with open_lengths(config, predictor, clock, _surroundings(loaded, metrics)) as lengths:
             with ThreadPoolExecutor(1, "tokenizer") as pool, ThreadPoolExecutor(1, "learner") as learner:
                 parts = _observed(_parts(config, loaded, learner.submit), lengths, metrics)
                 dispatcher = Dispatcher(parts, loaded.executors, clock, RequestObservers((metrics, lengths, feed)))

@@ -16,7 +16,7 @@ from scheduler.length.microbatch import MicroBatcher
 from scheduler.serving_time.learning import Lesson
 from scheduler.strategy import STRATEGIES
 from server.dashboard.feed import Feed
-from server.lengths.lengths import Learned
+from server.lengths.lengths import PredictorParts
 from server.observe.gauges import Gauges, Sources
 from server.observe.metrics import Metrics
 from tests.scheduler.fakes import FakePort, VirtualClock, port
@@ -70,7 +70,7 @@ async def counted() -> Counted:
     return Counted(metrics, dispatcher, ports, clock)
 
 
-async def _learned(clock: VirtualClock) -> Learned:
+async def _learned(clock: VirtualClock) -> PredictorParts:
     async def rows() -> list[ServedRow]:
         return [ServedRow((1.0,), predicted=13.0, generated=10)]
 
@@ -79,4 +79,4 @@ async def _learned(clock: VirtualClock) -> Learned:
     await front.predict(query(), queues=False)
     learning = Learning(rows, Trainer(), clock)
     await learning.learn()
-    return Learned(front, learning, LengthCache(4))
+    return PredictorParts(front, learning, LengthCache(4))

@@ -28,7 +28,7 @@ from scheduler.strategy import Length
 from server.cli.config import ServeConfig
 from server.lengths import predictors
 from server.lengths.lengths import Lengths
-from server.lengths.predictors import PredictorContext, fetch_predictor, opened_lengths, opened_predictor
+from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor
 from server.lengths.process import Work
 from server.process.cache_paths import forest_path
 from tests.scheduler.length.examples import linear
@@ -61,8 +61,8 @@ async def lengths_of(
     late: Callable[[float], None] = lambda seconds: None,
 ) -> AsyncIterator[Lengths]:
     async with (
-        opened_predictor(config, work, niceness=0) as predictor,  # other tests may keep all cores busy
-        opened_lengths(config, predictor, MonotonicClock(), PredictorContext(held, late)) as lengths,
+        open_predictor(config, work, niceness=0) as predictor,  # other tests may keep all cores busy
+        open_lengths(config, predictor, MonotonicClock(), PredictorContext(held, late)) as lengths,
     ):
         yield lengths
 

@@ -23,7 +23,7 @@ from scheduler.length.forest_file import load, manifest, save
 from scheduler.length.learning import ServedRow
 from server.lengths import process as length_process
 from server.lengths.process import PredictorProcess, ProcessFailed
-from server.lengths.worker import LengthWorker, Setup, Swap, embed
+from server.lengths.worker import LengthWorker, ReloadForest, Setup, embed
 from server.process.devices import PREDICTOR_NICENESS
 from tests.models import tiny_embedder
 from tests.scheduler.length.examples import linear
@@ -86,7 +86,7 @@ def test_a_new_forest_takes_the_old_ones_place(setup: Setup) -> None:
     one = worker(setup)
     ten = Examples(linear().features, np.full(200, 10, dtype=np.float32))
     keep_forest(setup, ten)
-    assert one.answer(Swap()).error is None
+    assert one.answer(ReloadForest()).error is None
     assert one._loading is not None
     one._loading.result()
     distributions = [estimate.distribution for estimate in one.answer(QUERIES).estimates]

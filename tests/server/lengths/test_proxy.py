@@ -16,7 +16,7 @@ from server.cli import train as train_command
 from server.lengths.process import PredictorProcess, ProcessFailed
 from server.lengths.proxy_training import PAPER
 from server.lengths.proxy_worker import ProxyWorker, predict_by_proxy
-from server.lengths.worker import Setup, Texts, load_embedder
+from server.lengths.worker import EmbedTexts, Setup, load_embedder
 from server.process.cache_paths import proxy_path
 from tests.server.cli.commands import run_command
 
@@ -107,10 +107,10 @@ def test_a_worker_says_what_the_proxy_says_and_embeds_for_the_cache(trained: Set
     expected = proxy.predict([query.conversation for query in QUERIES]).tolist()
     assert [one.distribution.mean for one in reply.estimates if one.distribution is not None] == pytest.approx(expected)
     assert {one.source for one in reply.estimates} == {Source.PROXY}
-    embeddings = worker.answer(Texts(("a b", "c"))).embeddings
+    embeddings = worker.answer(EmbedTexts(("a b", "c"))).embeddings
     assert embeddings is not None and embeddings.shape == (2, 16)
     broken = ProxyWorker(proxy, lambda: (_ for _ in ()).throw(OSError("gone")))
-    assert broken.answer(Texts(("a",))).error == "OSError: gone"
+    assert broken.answer(EmbedTexts(("a",))).error == "OSError: gone"
 
 
 async def test_a_process_predicts_by_proxy(trained: Setup) -> None:

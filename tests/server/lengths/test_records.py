@@ -16,7 +16,7 @@ from scheduler.length.prediction import Prediction, Source
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
 from scheduler.strategy import CLOSED
-from server.lengths.records import Ended, Origin, Records, batch_entry
+from server.lengths.records import EndedAnswer, Origin, Records, batch_entry
 
 ORIGIN = Origin("tiny", "magnus")
 QUERY = LengthQuery("Translate.", "Hello", 3, 8)
@@ -33,10 +33,10 @@ class Stage:
     """Records over a journal in a file."""
 
     def __init__(self, path: Path, origin: Origin = ORIGIN) -> None:
-        self.heard: list[Ended] = []
+        self.on_answer: list[EndedAnswer] = []
         self.journal = Journal(path)
         self.journal.start()
-        self.records = Records(origin, self.journal, self.heard.append)
+        self.records = Records(origin, self.journal, self.on_answer.append)
 
     def end(self, request: Request, reason: FinishReason | None, prediction: Prediction | None = FORESEEN) -> None:
         self.records.note(request, QUERY, prediction)
@@ -92,36 +92,41 @@ def test_an_answer_that_repeated_itself_is_not_whole(
     stage, request = Stage(path), ended_request()
     request.sampling, request.stop_reason = replace(request.sampling, stop=stop), REPETITION
     stage.end(request, FinishReason.STOP)
-    assert stage.heard == [Ended(QUERY, 5, whole)]
+    assert stage.on_answer == [EndedAnswer(QUERY, 5, whole)]
     assert [entry.outcome for entry in stage.requests()] == [outcome]
 
 
 @pytest.mark.parametrize(
-    ("reason", "generated", "replay", "outcome", "heard"),
+    ("reason", "generated", "replay", "outcome", "on_answer"),
     [
-        (FinishReason.STOP, 5, None, "stop", Ended(QUERY, 5, whole=True)),
-        (FinishReason.LENGTH, 8, None, "length", Ended(QUERY, 8, whole=False)),
-        (FinishReason.LENGTH, 5, 5, "length", Ended(QUERY, 5, whole=True)),
+        (FinishReason.STOP, 5, None, "stop", EndedAnswer(QUERY, 5, whole=True)),
+        (FinishReason.LENGTH, 8, None, "length", EndedAnswer(QUERY, 8, whole=False)),
+        (FinishReason.LENGTH, 5, 5, "length", EndedAnswer(QUERY, 5, whole=True)),
         (FinishReason.ERROR, 5, None, "error", None),
         (None, 5, None, "cancelled", None),
     ],
 )
 def test_only_answers_that_nobody_broke_off_are_heard_of(
-    path: Path, reason: FinishReason | None, generated: int, replay: int | None, outcome: str, heard: Ended | None
+    path: Path,
+    reason: FinishReason | None,
+    generated: int,
+    replay: int | None,
+    outcome: str,
+    on_answer: EndedAnswer | None,
 ) -> None:
     stage = Stage(path)
     stage.end(ended_request(generated, replay=replay), reason)
-    assert stage.heard == ([] if heard is None else [heard])
+    assert stage.on_answer == ([] if on_answer is None else [on_answer])
     assert [entry.outcome for entry in stage.requests()] == [outcome]
 
 
 def test_a_request_is_recorded_once_and_not_kept() -> None:
-    heard: list[Ended] = []
-    records, request = Records(ORIGIN, None, heard.append), ended_request()
+    on_answer: list[EndedAnswer] = []
+    records, request = Records(ORIGIN, None, on_answer.append), ended_request()
     records.note(request, QUERY, None)
     for _ in range(2):
         records.ended(request, FinishReason.STOP, 104.0)
-    assert len(heard) == 1
+    assert len(on_answer) == 1
 
 
 def test_a_batch_is_recorded_as_it_was_planned_and_as_it_went(path: Path) -> None:
