@@ -42,7 +42,7 @@ class Book(Protocol):
 
 
 class Store(Protocol):
-    """What is read of engine.offload.HostStore."""
+    """What is read of engine.kv.host_store.HostStore."""
 
     def __len__(self) -> int: ...
     @property
