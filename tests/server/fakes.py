@@ -232,7 +232,7 @@ class FakeDispatcher:
 
     def _absorb(self, request: Request, update: RowUpdate) -> None:
         request.generated += len(update.token_ids)
-        request.tell(update, time.monotonic())
+        request.send(update, time.monotonic())
         if update.finish_reason is FinishReason.ERROR:
             self._end(request, State.FAILED)
         elif update.finish_reason is not None:

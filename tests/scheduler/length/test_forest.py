@@ -37,7 +37,7 @@ def test_what_remains_before_the_first_token_is_the_whole_prediction_and_shrinks
     one = linear(1, seed=1).features
     steps = np.arange(0, 40, 4, dtype=np.float32)
     [distribution] = forest.distributions(one)
-    remaining = np.array([distribution.remaining(step) for step in steps])
+    remaining = np.array([distribution.remaining(float(step)) for step in steps])
     assert remaining[0] == pytest.approx(forest.predict(one)[0], rel=1e-4)
     ends = remaining + steps
     assert (np.diff(ends) >= -1e-3).all()  # the longer a row runs, the longer its answer must be
