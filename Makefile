@@ -21,7 +21,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  ARGS="..." is passed on to the command; PYTHON=... chooses the interpreter for .venv'
 
-install: $(RUNTIME) ## make .venv with everything that serving needs
+install: $(RUNTIME) ## make .venv with everything that serving and reports need
 
 serve: $(RUNTIME) ## fetch the default models if need be and serve on 127.0.0.1:8000
 	@$(BIN)/lengthwise models --path all-minilm-l6-v2 > /dev/null # the length predictor's sentence embedder
@@ -67,7 +67,7 @@ $(RUNTIME): pyproject.toml constraints.txt
 	  echo 'error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }
 	$(PYTHON) -m venv $(FRESH) $(VENV)
 	$(PIP) '$(TORCH)'
-	$(PIP) -e .
+	$(PIP) -e '.[report]'
 	@touch $@
 
 $(TESTING): $(RUNTIME)

@@ -124,6 +124,8 @@ def specify_lines(
     encoding: Spec = {"x": x, "y": _height(y_label), "color": _colours(series)}
     if not marked:
         encoding["strokeDash"] = _scale(series, [DASHES[one.look % len(DASHES)] for one in series])
+        long_enough = {"symbolType": "stroke", "symbolSize": 700, "symbolStrokeWidth": 2}  # for the dashes
+        encoding["color"] = {**_colours(series), "legend": {**_legend(series), **long_enough}}
     return {**_frame(HEIGHT), "encoding": encoding, "layer": layers}
 
 
@@ -210,7 +212,12 @@ def _shapes(series: Sequence[Series]) -> Spec:
 
 
 def _scale(named: Sequence[Series | Bar], looks: Sequence[object]) -> Spec:
-    """A look for each name, and a legend with as many columns as fit."""
-    columns = max(1, WIDTH // (42 + 7 * max((len(one.name) for one in named), default=0)))
+    """A look for each name."""
     scale = {"domain": [one.name for one in named], "range": looks}
-    return {"field": "name", "type": "nominal", "scale": scale, "legend": {"columns": columns, "title": None}}
+    return {"field": "name", "type": "nominal", "scale": scale, "legend": _legend(named)}
+
+
+def _legend(named: Sequence[Series | Bar]) -> Spec:
+    """A legend with as many columns as fit."""
+    columns = max(1, WIDTH // (42 + 7 * max((len(one.name) for one in named), default=0)))
+    return {"columns": columns, "title": None}

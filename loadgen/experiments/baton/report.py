@@ -45,7 +45,7 @@ def show(tables: Sequence[Table], console: Console) -> None:
 def make_page(tables: Sequence[Table], setting: Mapping[str, object]) -> str:
     """All tables and plots as one HTML document that needs nothing else."""
     about = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in setting.items())
-    sections = [(_tabulate(table), make_plots(table)) for table in tables]
+    sections = [(table.title, _tabulate(table), make_plots(table)) for table in tables]
     return render_page(TEMPLATE, title="Baton's tables", about=about, sections=sections)
 
 
@@ -73,7 +73,7 @@ def _plot(title: str, unit: str, curves: Mapping[str, Sequence[Point]], *, steps
 
 def _tabulate(table: Table) -> html_table.Table:
     rows = tuple(_write_cells(size, line) for size, lines in table.lines.items() for line in lines)
-    return html_table.Table(table.title, COLUMNS, rows)
+    return html_table.Table("Completion times and throughput", COLUMNS, rows)
 
 
 def _write_cells(size: int, line: Line) -> tuple[str, ...]:
