@@ -18,11 +18,8 @@ from jinja2 import Environment, TemplateError, meta
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from models.errors import TextError
 from models.token_bytes import byte_table
-
-
-class TextError(ValueError):
-    """Text or messages that the model's tokenizer or chat template refuses; the message is for the client."""
 
 
 class Text:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from models.text import Text
 from models.token_bytes import count_cut_off
 
 REPLACEMENT = "\ufffd"
@@ -15,12 +15,19 @@ LONGEST_WAIT = 64
 and decoding an endless run of stray bytes again at each token would cost quadratic time."""
 
 
+class Decoder(Protocol):
+    """The part of models.text.Text that turns token ids into text."""
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+    def said_bytes(self, token_id: int) -> bytes: ...
+
+
 class TextStream:
     """Decodes one answer token by token. The pieces joined equal the decoding of the whole, but for a character that is
     cut off at its end.
     """
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Decoder) -> None:
         self._text = text
         self._ids: list[int] = []
         self._shown = 0  # ids [0, shown) are out

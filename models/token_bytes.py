@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import codecs
 import re
+from typing import TYPE_CHECKING
 
-from tokenizers import Tokenizer
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 """A token for one byte, in vocabularies of characters that fall back on bytes."""

@@ -1,16 +1,23 @@
-"""The house rules that a program can check: which way imports run, and that every test file tests something."""
+"""The house rules that a program can check: which way imports run and what they cost, and that every test file tests
+something."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = frozenset({"server", "engine", "scheduler", "models", "loadgen"})
-HEAVY = frozenset({"torch", "transformers", "sentence_transformers", "aiohttp"})
+TENSORS = frozenset({"torch", "transformers", "sentence_transformers"})
+HEAVY = TENSORS | {"aiohttp"}
+SLOW = TENSORS | {"sklearn", "scipy", "tokenizers"}
+"""Libraries whose import takes a good part of a second, or more."""
 
 ALLOWED = {
     "models": {"models"},
@@ -40,6 +47,9 @@ LIGHT = (
     "models/progress.py",
 )
 """Files that must run without a tensor library or a server."""
+
+FAST_TO_IMPORT = ("scheduler", "loadgen", "server/http", "server/api", "server/observe", "server/dashboard")
+"""Folders whose modules may not bring in any of SLOW, nor may what they import; loadgen's experiments aside."""
 
 NOT_DATA = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle"})
 """Modules that run code when they read."""
@@ -96,6 +106,40 @@ def test_nothing_but_the_command_line_imports_experiments() -> None:
 def test_decisions_and_messages_need_no_tensors_and_no_server(where: str) -> None:
     found = [(path, name.partition(".")[0]) for path in sources(where) for name in imports(path)]
     assert [f"{path.relative_to(ROOT)} imports {name}" for path, name in found if name in HEAVY] == []
+
+
+def run_python(program: str) -> set[str]:
+    """The top-level modules that are imported when a program in a process of its own ends."""
+    told = f"{program}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    result = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(result.stdout.splitlines()[-1].split())
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@pytest.mark.parametrize("folder", FAST_TO_IMPORT)
+def test_no_module_of_these_brings_in_a_tensor_library(folder: str) -> None:
+    names = [module_name(path) for path in sources(folder) if "experiments" not in path.parts]
+    assert len(names) > 3
+    assert run_python("\n".join(f"import {name}" for name in names)) & SLOW == set()
+
+
+def test_help_brings_in_neither_a_tensor_library_nor_a_server() -> None:
+    program = "from contextlib import suppress\nfrom server.cli.main import main\n"
+    imported = run_python(f"{program}with suppress(SystemExit):\n    main(['--help'])")
+    assert imported & {*SLOW, "aiohttp", "numpy"} == set()
+
+
+def test_no_module_leads_back_to_itself() -> None:
+    paths = {module_name(path): path for package in PACKAGES for path in sources(package)}
+
+    def leads_to(name: str) -> set[str]:
+        found = {part for one in imports(paths[name]) for part in (one, one.rpartition(".")[0])}
+        return found & paths.keys() - {name}
+
+    TopologicalSorter({name: leads_to(name) for name in paths}).prepare()  # raises CycleError, which names the modules
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))

@@ -12,8 +12,6 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from engine.sampling.grammar_error import GrammarError
 
@@ -99,6 +97,9 @@ class Places:
 
     def _circles(self) -> list[int]:
         """For each definition the number of the circle of references that it is in, which for most is it alone."""
+        from scipy.sparse import coo_array  # whose import takes longer than that of the HTTP layer
+        from scipy.sparse.csgraph import connected_components
+
         edges = [(number, other) for number, one in enumerate(self.definitions) for other in self._leads_to(one)] or [
             (0, 0)
         ]

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-
 from models.catalog.errors import CatalogError
 from models.catalog.progress import Progress
 
@@ -124,6 +122,8 @@ def _read_tokenizer(path: Path, metadata: Mapping[str, Any], context: int) -> Pr
 
 
 def _mend_split(tokenizer: PreTrainedTokenizerFast, pre: str) -> None:
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
     backend = tokenizer.backend_tokenizer
     if pre in DIGIT_BY_DIGIT:
         backend.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])

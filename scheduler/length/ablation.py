@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import kendalltau
 
 from scheduler.length.features import Ablation, select
 from scheduler.length.forest import Examples, Forest, Growth, grow
@@ -64,6 +63,8 @@ def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Acc
     """Accuracy of predictions (n,) against true lengths (n,)."""
     errors = predicted.astype(np.float64) - actual
     constant = np.ptp(predicted) == 0 or np.ptp(actual) == 0
+    from scipy.stats import kendalltau  # slow to import, and only wanted where predictors are measured
+
     tau = float("nan") if constant else float(kendalltau(predicted, actual).statistic)
     return Accuracy(float(np.abs(errors).mean()), float(np.sqrt((errors**2).mean())), tau)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import f1_score
 
 from scheduler.length.ablation import accuracy as errors
 
@@ -44,6 +43,8 @@ class Quality:
 
 def quality(predicted: NDArray[np.float32], actual: NDArray[np.float32], edges: Sequence[float]) -> Quality:
     """Predictions (n,) against true lengths (n,); `edges` are the least lengths of all classes but the first."""
+    from sklearn.metrics import f1_score  # slow to import, and only wanted where predictors are measured
+
     true, guessed = _classes(actual, edges), _classes(predicted, edges)
     one = errors(predicted, actual)
     f1 = float(f1_score(true, guessed, labels=range(len(edges) + 1), average="macro", zero_division=0))

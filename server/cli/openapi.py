@@ -19,7 +19,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the document."""
-    from server.api.openapi import encoded  # what it describes needs torch
+    from server.api.openapi import encoded
 
     sys.stdout.write(encoded().decode())
     return 0

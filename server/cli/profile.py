@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     # These import torch, which other commands and --help can do without.
     from engine.measure.profiler import ProfileFailed
     from models.catalog.catalog import CatalogError, default_cache
+    from models.errors import TextError
     from models.network.loader import LoadError
-    from models.text import TextError
     from scheduler.serving_time.profile_file import ProfileError, write_profile
     from server.cli.profile_report import print_report
     from server.process.profiling import FULL, QUICK, make_profile

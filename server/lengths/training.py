@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from models.catalog.catalog import Catalog, default_cache
+from models.errors import TextError
 from models.progress import Bars
-from models.text import Text, TextError
+from models.text import Text
 from scheduler.journal.file import RequestEntry, read
 from scheduler.length.ablation import PAPER, Accuracy, accuracy, grown_trees, predict, split
 from scheduler.length.censored import completed

@@ -23,8 +23,8 @@ import uvloop
 from aiohttp import web
 
 from models.catalog.catalog import CatalogError
+from models.errors import TextError
 from models.network.loader import LoadError
-from models.text import TextError
 from scheduler.assembly import StrategyError
 from scheduler.serving_time.profile_file import ProfileError
 from server.api.health import LIFE

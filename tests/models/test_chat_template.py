@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from models.text import Text, TextError
+from models.errors import TextError
+from models.text import Text
 from tests import tiny
 
 CONTROL = (tiny.PAD, tiny.START, tiny.END)

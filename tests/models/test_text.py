@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from models.text import Text, TextError
+from models.errors import TextError
+from models.text import Text
 from models.text_stream import LONGEST_WAIT, StopMatcher, TextStream
 from tests import tiny
 

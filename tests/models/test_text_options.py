@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from models.text import Text, TextError
+from models.errors import TextError
+from models.text import Text
 from tests import tiny
 
 TURNS = [{"role": "user", "content": "Hi"}]

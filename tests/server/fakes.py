@@ -15,8 +15,8 @@ from typing import Any
 from engine.messages import FinishReason, RowUpdate, SamplingParams, TokenLogprob
 from engine.sampling.grammar import Grammars
 from models.catalog.catalog import CatalogError
+from models.errors import TextError
 from models.network.generation_config import SamplingDefaults
-from models.text import TextError
 from scheduler.length.distribution import LengthDistribution
 from scheduler.request import Failure, Refused, Request, State, Times
 from server.api.service import Limits, Service

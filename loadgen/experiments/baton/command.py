@@ -79,8 +79,8 @@ def run(args: argparse.Namespace) -> int:
     from loadgen.experiments.engine.output import require_writable, write
     from loadgen.html.plot import INSTALL, can_draw
     from models.catalog.catalog import CatalogError
+    from models.errors import TextError
     from models.network.loader import LoadError
-    from models.text import TextError
 
     try:
         require_writable(args.save_result)

@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
     from loadgen.console import table_console
     from loadgen.workload.errors import WorkloadError
     from models.catalog.catalog import CatalogError
+    from models.errors import TextError
     from models.network.loader import LoadError
     from models.progress import Bars
-    from models.text import TextError
 
     try:
         with Bars() as bars:

@@ -24,10 +24,10 @@ from loadgen.experiments.recorder import Prompts, Recorder, Relay
 from loadgen.simulate.simulation import Simulation, Watch
 from loadgen.workload.lengths import Lengths
 from models.catalog.catalog import CatalogError
+from models.errors import TextError
 from models.network.loader import LoadError
 from models.network.quantization import Quantization
 from models.own_thread import run_in_own_thread
-from models.text import TextError
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import ProfileError
 from scheduler.strategy import Strategy

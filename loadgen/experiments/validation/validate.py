@@ -27,10 +27,10 @@ from loadgen.simulate.simulation import Machine, Simulation, SimulationError, Wa
 from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Lengths
 from models.catalog.catalog import CatalogError
+from models.errors import TextError
 from models.network.loader import LoadError
 from models.own_thread import run_in_own_thread
 from models.progress import Bars
-from models.text import TextError
 from scheduler.assembly import Parts, StrategyError
 from scheduler.length.oracle import true_length
 from scheduler.serving_time.learning import inline

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import orjson
 
 from engine.sampling.grammar import Compiled
-from models.text import TextError
+from models.errors import TextError
 from server.api.errors import ApiError, bad_request
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
 from server.api.input.structured import constraint
