@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from engine.messages import ExecutorDied
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring

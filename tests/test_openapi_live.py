@@ -21,11 +21,12 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from server.api.openapi import document
-from server.api.operations import OPERATIONS, Operation
+from server.api.operation import Operation
+from server.api.operations import OPERATIONS
 from tests import tiny
 from tests.live_server import serve
 
-API = schemathesis.openapi.from_dict(document())
+API = schemathesis.openapi.from_dict(document(OPERATIONS))
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -80,9 +81,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+@pytest.mark.parametrize("operation", [one for one in OPERATIONS if one.name], ids=lambda operation: operation.name)
 def test_answers_are_as_the_document_says(url: str, operation: Operation) -> None:
-    described = API[operation.path][operation.method.upper()]
+    described = API[operation.template][operation.method.upper()]
     modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE] if operation.body else [GenerationMode.POSITIVE]
     cases = st.one_of(*(described.as_strategy(generation_mode=mode) for mode in modes))
     statuses: set[int] = set()

@@ -15,7 +15,6 @@ from engine.executor import Executor
 from engine.kv.host_store import HostStore
 from engine.messages import Stop
 from engine.row import Row
-from loadgen.experiments.recorder import Relay
 from models.catalog.catalog import default_cache
 from models.network.loader import LoadedModel
 from models.own_thread import run_in_own_thread
@@ -27,6 +26,7 @@ from server.process.conditions import conditions_of
 from server.process.devices import swap_bytes
 from server.process.executors import build_executor
 from server.process.loading import load_models
+from server.process.relay import Relay
 
 STOP_TIMEOUT = 10.0
 

@@ -5,9 +5,8 @@ Starts no executor and loads nothing; it sees executors as the scheduler does.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from engine.messages import Report, StepReport
 from loadgen.experiments.executor_record import Record
@@ -20,39 +19,13 @@ from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.worker import Port
+from server.process.relay import Listener, Relay
 
 WARM_UP = 4
 """Requests that are played before a run and not recorded."""
 WARM_UP_TOKENS = 8
 
 Prompts = Sequence[tuple[int, ...]]
-Listener = Callable[[Report], None]
-
-
-class Relay:
-    """Carries reports from the executors' threads to one listener at a time on the event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._listener: Listener | None = None
-
-    def deliver(self, report: Report) -> None:
-        """May be called from any thread, and after the loop was closed."""
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._receive, report)
-
-    @contextmanager
-    def listening(self, listener: Listener) -> Iterator[None]:
-        """Until the context is left, `listener` gets the reports."""
-        self._listener = listener
-        try:
-            yield
-        finally:
-            self._listener = None
-
-    def _receive(self, report: Report) -> None:
-        if self._listener is not None:
-            self._listener(report)
 
 
 class Recorder:
@@ -118,6 +91,6 @@ class Recorder:
             note(report)
             dispatcher.receive(report)
 
-        with self._relay.listening(listen):
+        with self._relay.send_to(listen):
             async with background(dispatcher.run(), "dispatcher"):
                 yield dispatcher

@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
+from server.api.generator import DISPATCHER
 from server.api.input.body import read_body
 from server.api.input.prompts import chat_prompt
 from server.api.input.refusals import refuse_unsupported
@@ -32,20 +33,20 @@ from server.api.output.reply import (
     Metrics,
     Usage,
 )
-from server.api.service import SERVICE, Codec
+from server.api.served_model import MODEL, Codec
 from server.api.tools.reading import Piece, Reader, Said
 from server.api.tools.replies import calls, deltas, reader_of, said
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Handle one chat completion."""
-    service = request.app[SERVICE]
+    model = request.app[MODEL]
     body = await read_body(request, ChatBody)
-    arrival = service.dispatcher.now()
-    head = Head(f"chatcmpl-{secrets.token_hex(16)}", model_name(body.model, service))
+    arrival = request.app[DISPATCHER].now()
+    head = Head(f"chatcmpl-{secrets.token_hex(16)}", model_name(body.model, model))
     refuse_unsupported(body)
-    prompt = await chat_prompt(body, service)
-    return await respond(request, body, [prompt], ChatForm(head, service.text, body), arrival)
+    prompt = await chat_prompt(body, model)
+    return await respond(request, body, [prompt], ChatForm(head, model.text, body), arrival)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from engine.messages import RowUpdate, TokenLogprob
+from server.api.generator import DISPATCHER
 from server.api.input.body import read_body
 from server.api.input.prompts import completion_prompts
 from server.api.input.refusals import refuse_unsupported
@@ -26,18 +27,18 @@ from server.api.output.reply import (
     Metrics,
     Usage,
 )
-from server.api.service import SERVICE, Codec
+from server.api.served_model import MODEL, Codec
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """Handle one completion."""
-    service = request.app[SERVICE]
+    model = request.app[MODEL]
     body = await read_body(request, CompletionBody)
-    arrival = service.dispatcher.now()
-    head = Head(f"cmpl-{secrets.token_hex(16)}", model_name(body.model, service))
+    arrival = request.app[DISPATCHER].now()
+    head = Head(f"cmpl-{secrets.token_hex(16)}", model_name(body.model, model))
     refuse_unsupported(body)
-    prompts = await completion_prompts(body, service)
-    return await respond(request, body, prompts, CompletionForm(head, service.text, body), arrival)
+    prompts = await completion_prompts(body, model)
+    return await respond(request, body, prompts, CompletionForm(head, model.text, body), arrival)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from server.api.output.wire import encode
+from server.api.output.reply import encode
 from server.http.request_id import request_id
 
 log = logging.getLogger(__name__)

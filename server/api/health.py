@@ -5,6 +5,7 @@ Probes never wait in the request queue, so a busy server is not taken for a dead
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -12,15 +13,18 @@ from aiohttp import web
 
 from server.api.calls.failures import shutting_down
 from server.api.errors import ApiError
-from server.api.output.wire import json_response
-from server.api.service import SERVICE
+from server.api.generator import DISPATCHER
+from server.api.output.reply import json_response
 
 
 @dataclass(slots=True)
 class Life:
-    """Where the process is in its life; process.py changes it."""
+    """Where the process is in its life."""
 
+    responsive: Callable[[], bool]
+    """Whether executors that have work go on with it."""
     draining: bool = False
+    """Whether it is about to end; server/process/life.py sets it."""
 
 
 LIFE = web.AppKey("life", Life)
@@ -47,12 +51,11 @@ async def live(request: web.Request) -> web.Response:
 
 async def ready(request: web.Request) -> web.Response:
     """200 when a request would be taken; raises ApiError 503 when the server is going, or no executor works."""
-    service = request.app[SERVICE]
-    dispatcher = service.dispatcher
-    if request.app[LIFE].draining:
+    life, dispatcher = request.app[LIFE], request.app[DISPATCHER]
+    if life.draining:
         raise shutting_down()
     if not dispatcher.alive:
         raise ApiError(503, "no executor is alive", code="no_executor")
-    if not service.responsive():
+    if not life.responsive():
         raise ApiError(503, "no executor goes on with its work", code="executor_stalled")
     return json_response(Readiness("ok", dispatcher.requests_waiting, dispatcher.requests_running))

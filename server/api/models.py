@@ -8,8 +8,8 @@ import msgspec
 from aiohttp import web
 
 from server.api.errors import ApiError
-from server.api.output.wire import json_response
-from server.api.service import SERVICE, Service
+from server.api.output.reply import json_response
+from server.api.served_model import MODEL, ServedModel
 
 CREATED = web.AppKey("created", int)
 """When the model came up, in seconds since 1970."""
@@ -36,28 +36,28 @@ class ModelList(msgspec.Struct, frozen=True):
 
 async def list_models(request: web.Request) -> web.Response:
     """Name every model."""
-    return json_response(ModelList([_card(name, request.app) for name in request.app[SERVICE].model_names]))
+    return json_response(ModelList([_card(name, request.app) for name in request.app[MODEL].names]))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Describe one model; raises ApiError 404 when it is another's name."""
-    return json_response(_card(model_name(request.match_info["model"], request.app[SERVICE]), request.app))
+    return json_response(_card(model_name(request.match_info["model"], request.app[MODEL]), request.app))
 
 
-def model_name(asked: str | None, service: Service) -> str:
+def model_name(asked: str | None, model: ServedModel) -> str:
     """The model's name as the client knows it, its id when none was given; raises ApiError 404 for another's."""
     if asked is None:
-        return service.model_id
-    if asked not in service.model_names:
-        known = ", ".join(service.model_names)
+        return model.id
+    if asked not in model.names:
+        known = ", ".join(model.names)
         message = f"model: {asked[:200]!r} is not served here; use {known}"
         raise ApiError(404, message, param="model", code="model_not_found")
     return asked
 
 
 def _card(name: str, app: web.Application) -> ModelCard:
-    service = app[SERVICE]
-    return ModelCard(id=name, created=app[CREATED], root=service.model_root, max_model_len=service.context_length)
+    model = app[MODEL]
+    return ModelCard(id=name, created=app[CREATED], root=model.root, max_model_len=model.context_length)
 
 
 async def remember_start(app: web.Application) -> None:

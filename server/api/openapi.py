@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -12,9 +12,27 @@ from aiohttp import web
 
 from server.api.errors import ErrorBody
 from server.api.input.foreign import Foreign
-from server.api.operations import ASKED, OPERATIONS, READ, Operation, Parameter
+from server.api.operation import Operation, Parameter
+from server.api.output.progress import HEADER as PROGRESS_HEADER
 from server.http.request_id import HEADER
 from server.version import VERSION
+
+READ = (400, 401, 403, 408, 413, 417, 421, 429, 500, 503)
+"""Errors of operations that have a body."""
+
+ASKED = (400, 401, 403, 421, 500, 503)
+"""Errors of operations that have none."""
+
+GENERATING = (404, 499, 504)
+"""Errors of operations that end in the queue, besides."""
+
+PROGRESS = Parameter(
+    PROGRESS_HEADER,
+    "header",
+    {"enum": ["0", "1"], "default": "0"},
+    "1: while a stream waits, comments tell its place in line, as with stream_options.include_progress",
+)
+"""Parameter of operations that end in the queue."""
 
 REF = "#/components/schemas/{name}"
 
@@ -46,8 +64,9 @@ _REQUEST_ID = {
 }
 
 
-def document() -> dict[str, Any]:
+def document(operations: Iterable[Operation]) -> dict[str, Any]:
     """The whole document, as JSON has it."""
+    described = [operation for operation in operations if operation.name]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -59,9 +78,9 @@ def document() -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "security": [{}, {"key": []}],
-        "paths": _paths(),
+        "paths": _paths(described),
         "components": {
-            "schemas": _schemas(),
+            "schemas": _schemas(described),
             "parameters": {"RequestId": _REQUEST_ID},
             "headers": {"RequestId": _ANSWERED_ID},
             "securitySchemes": {
@@ -71,22 +90,22 @@ def document() -> dict[str, Any]:
     }
 
 
-def encoded() -> bytes:
+def encode_document(operations: Iterable[Operation]) -> bytes:
     """The document as it is served and kept in docs/."""
-    return orjson.dumps(document(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(document(operations), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 DOCUMENT = web.AppKey("openapi", bytes)
 
 
 async def openapi(request: web.Request) -> web.Response:
-    """The document."""
+    """Answer with the document."""
     return web.Response(body=request.app[DOCUMENT], content_type="application/json")
 
 
-def _schemas() -> dict[str, Any]:
-    """Of every body, reply and event; what is only there to be refused is left out."""
-    types = {one for operation in OPERATIONS for one in (operation.body, operation.reply, *operation.events) if one}
+def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
+    """Schemas of every body, reply and event; fields that are only there to be refused are left out."""
+    types = {one for operation in operations for one in (operation.body, operation.reply, *operation.events) if one}
     _, schemas = msgspec.json.schema_components([*types, ErrorBody], ref_template=REF)
     for schema in schemas.values():
         for name in Foreign.__struct_fields__:
@@ -94,15 +113,15 @@ def _schemas() -> dict[str, Any]:
     return dict(sorted(schemas.items()))
 
 
-def _paths() -> dict[str, Any]:
+def _paths(operations: Iterable[Operation]) -> dict[str, Any]:
     paths: dict[str, Any] = {}
-    for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    for operation in operations:
+        paths.setdefault(operation.template, {})[operation.method] = _operation(operation)
     return paths
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    parameters = [_parameter(one) for one in operation.parameters]
+    parameters = [_parameter(one) for one in (*operation.parameters, *((PROGRESS,) if operation.generates else ()))]
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.what,
@@ -152,7 +171,7 @@ def _success(operation: Operation) -> dict[str, Any]:
 
 def _errors(operation: Operation) -> Iterator[tuple[str, Any]]:
     usual = () if operation.open else READ if operation.body is not None else ASKED
-    for status in sorted({*usual, *operation.errors}):
+    for status in sorted({*usual, *operation.errors, *(GENERATING if operation.generates else ())}):
         yield str(status), _error(status)
 
 

@@ -7,8 +7,8 @@ from aiohttp import web
 from server.api.calls.register import HISTORY, REGISTER
 from server.api.calls.request_status import RequestList, RequestStatus
 from server.api.errors import ApiError, bad_request
-from server.api.output.wire import json_response
-from server.http.holder import holder_of
+from server.api.output.reply import json_response
+from server.http.access import holder_of
 
 LISTED = 100
 """Calls in a list, when nobody says how many."""

@@ -17,8 +17,8 @@ from server.api.input.body import read_body
 from server.api.input.prompts import check_characters, check_ids, encodable, rendered
 from server.api.input.schema import Message, ModelName, TemplateVariables, TokenId
 from server.api.models import model_name
-from server.api.output.wire import json_response
-from server.api.service import SERVICE, Service
+from server.api.output.reply import json_response
+from server.api.served_model import MODEL, ServedModel
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
@@ -58,47 +58,47 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 async def tokenize(request: web.Request) -> web.Response:
     """Split a text; raises ApiError 400."""
-    service = request.app[SERVICE]
+    model = request.app[MODEL]
     body = await read_body(request, TokenizeBody)
-    model_name(body.model, service)
+    model_name(body.model, model)
     loop = asyncio.get_running_loop()
-    return json_response(await loop.run_in_executor(service.tokenizer_pool, _tokenize, body, service))
+    return json_response(await loop.run_in_executor(model.tokenizer_pool, _tokenize, body, model))
 
 
 async def detokenize(request: web.Request) -> web.Response:
     """Join tokens; raises ApiError 400."""
-    service = request.app[SERVICE]
+    model = request.app[MODEL]
     body = await read_body(request, DetokenizeBody)
-    model_name(body.model, service)
-    check_ids(body.tokens, "tokens", service)
+    model_name(body.model, model)
+    check_ids(body.tokens, "tokens", model)
     loop = asyncio.get_running_loop()
-    return json_response(await loop.run_in_executor(service.tokenizer_pool, _detokenize, body, service))
+    return json_response(await loop.run_in_executor(model.tokenizer_pool, _detokenize, body, model))
 
 
-def _tokenize(body: TokenizeBody, service: Service) -> Tokens:
-    ids = _conversation_ids(body, service) if body.messages is not None else _prompt_ids(body, service)
-    names = [service.text.token_string(token_id) for token_id in ids] if body.return_token_strs else None
-    return Tokens(len(ids), service.context_length, ids, names)
+def _tokenize(body: TokenizeBody, model: ServedModel) -> Tokens:
+    ids = _conversation_ids(body, model) if body.messages is not None else _prompt_ids(body, model)
+    names = [model.text.token_string(token_id) for token_id in ids] if body.return_token_strs else None
+    return Tokens(len(ids), model.context_length, ids, names)
 
 
-def _conversation_ids(body: TokenizeBody, service: Service) -> list[int]:
+def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is not None:
         raise bad_request("prompt: give either prompt or messages, not both", "prompt")
     if body.add_special_tokens:
         message = "add_special_tokens: with messages the chat template decides which there are; leave it out"
         raise bad_request(message, "add_special_tokens", "unsupported")
     speaks = body.add_generation_prompt is not False
-    _, ids = rendered(body.messages or [], body.chat_template_kwargs, service, add_generation_prompt=speaks)
+    _, ids = rendered(body.messages or [], body.chat_template_kwargs, model, add_generation_prompt=speaks)
     return ids
 
 
-def _prompt_ids(body: TokenizeBody, service: Service) -> list[int]:
+def _prompt_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is None:
         raise bad_request("prompt: is missing; give either prompt or messages", "prompt")
-    check_characters(len(body.prompt), "prompt", service)
+    check_characters(len(body.prompt), "prompt", model)
     with encodable("prompt"):
-        return service.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+        return model.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
 
 
-def _detokenize(body: DetokenizeBody, service: Service) -> Detokenized:
-    return Detokenized(service.text.decode(body.tokens, skip_special_tokens=False))
+def _detokenize(body: DetokenizeBody, model: ServedModel) -> Detokenized:
+    return Detokenized(model.text.decode(body.tokens, skip_special_tokens=False))

@@ -19,7 +19,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the document."""
-    from server.api.openapi import encoded
+    from server.api.openapi import encode_document
+    from server.api.operations import OPERATIONS
 
-    sys.stdout.write(encoded().decode())
+    sys.stdout.write(encode_document(OPERATIONS).decode())
     return 0

@@ -17,9 +17,9 @@ from aiohttp import web
 from engine.messages import FinishReason, Report
 from scheduler.request import Request
 from server.api.errors import ApiError
+from server.api.limits import LIMITS
+from server.api.output.reply import encode
 from server.api.output.sse import EventStream
-from server.api.output.wire import encode
-from server.api.service import SERVICE
 from server.dashboard.scene import Scene
 
 log = logging.getLogger(__name__)
@@ -141,12 +141,15 @@ def _event(name: str, body: msgspec.Struct) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), encode(body))
 
 
-async def events(request: web.Request) -> web.StreamResponse:
-    """The feed as server-sent events; 404 where there is none, 503 where too many look already."""
-    service = request.app[SERVICE]
-    if service.feed is None:
+FEED = web.AppKey("feed", Feed)
+
+
+async def send_feed(request: web.Request) -> web.StreamResponse:
+    """Send the feed as server-sent events; 404 where there is none, 503 where too many look already."""
+    feed = request.app.get(FEED)
+    if feed is None:
         raise web.HTTPNotFound
-    async with aclosing(service.feed.frames()) as frames:
+    async with aclosing(feed.frames()) as frames:
         try:
             first = await anext(frames)
         except TooManyViewers:
@@ -154,7 +157,7 @@ async def events(request: web.Request) -> web.StreamResponse:
             raise ApiError(503, message, code="too_many_viewers") from None
         except StopAsyncIteration:
             raise ApiError(503, "there is nothing to see", code="no_feed") from None
-        async with EventStream(request, service.limits) as stream:
+        async with EventStream(request, request.app[LIMITS]) as stream:
             with suppress(ConnectionError):
                 await stream.forward(first)
                 async for frame in frames:
@@ -164,6 +167,6 @@ async def events(request: web.Request) -> web.StreamResponse:
 
 async def close_feed(app: web.Application) -> None:
     """Let dashboards go when the server does, so that it need not wait for them."""
-    feed = app[SERVICE].feed
+    feed = app.get(FEED)
     if feed is not None:
         feed.close()

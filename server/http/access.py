@@ -1,6 +1,6 @@
-"""Who may call: a key on every route but liveness, where keys are set, and what each key may ask for.
+"""Access to the API: a key on every operation that is not open, where keys are set, and the quota of each key.
 
-A route is recognised by what the router matched, never by a URL put together from what the client says.
+The holder of a key is noted on the request, for all who keep clients apart.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.api.errors import ApiError, busy
-from server.api.health import live
-from server.api.input.admission import generates
-from server.api.service import SERVICE
-from server.http.holder import HOLDER
+from server.api.generator import DISPATCHER
+from server.api.operation import generates, operation_of
 from server.http.keys import Keyring
 from server.http.quota import Quota, QuotaExceeded
+
+HOLDER = web.RequestKey("holder", str)
 
 EVERYBODY = "everybody"
 """Holder of all requests where no keys are set."""
@@ -26,7 +26,7 @@ EVERYBODY = "everybody"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The keys, and what is left to each."""
+    """The keys, and the quota of each."""
 
     keys: Keyring = field(default_factory=Keyring)
     quota: Quota = field(default_factory=Quota)
@@ -35,13 +35,18 @@ class Access:
 ACCESS = web.AppKey("access", Access)
 
 
+def holder_of(request: web.Request) -> str | None:
+    """The name of the API key that a request came with; None where no keys were checked."""
+    return request.get(HOLDER)
+
+
 @web.middleware
 async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer 401 to whoever brings no key of ours."""
+    """Answer 401 to a call that brings no key of ours."""
     keys = request.app[ACCESS].keys
     if not len(keys):
         request[HOLDER] = EVERYBODY
-    elif request.match_info.handler is not live:
+    elif not _is_open(request):
         holder = keys.holder(_presented(request))
         if holder is None:
             raise _unauthorized(request)
@@ -51,18 +56,23 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
 
 @web.middleware
 async def ration(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Keep each holder of a key to what it may ask for."""
+    """Keep each holder of a key to its quota."""
     if not generates(request):
         return await handler(request)
     quota, holder = request.app[ACCESS].quota, request[HOLDER]
     try:
-        quota.enter(holder, request.app[SERVICE].dispatcher.now())
+        quota.enter(holder, request.app[DISPATCHER].now())
     except QuotaExceeded as error:
         raise busy(f"{error}; try again later", "rate_limit_exceeded", error.retry_after) from None
     try:
         return await handler(request)
     finally:
         quota.leave(holder)
+
+
+def _is_open(request: web.Request) -> bool:
+    operation = operation_of(request)
+    return operation is not None and operation.open
 
 
 def _presented(request: web.Request) -> str:

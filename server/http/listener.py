@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from ssl import SSLContext
 from typing import cast
 
-from aiohttp import web
+from aiohttp import http_parser, web
 
 from server.api.errors import ApiError, error_body, error_response
-from server.api.output.wire import encode
+from server.api.output.reply import encode
 from server.http.request_id import HEADER, request_id
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,19 @@ BACKLOG = 1024
 """Connections that the system keeps until they are accepted."""
 
 
+class ParserError(Exception):
+    """aiohttp came without its C parser; the message says what to do."""
+
+
+def require_c_parser() -> None:
+    """Raise ParserError for aiohttp's Python parser, which took malformed requests apart unlike proxies do."""
+    if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
+        raise ParserError(
+            "aiohttp runs without its C parser, which is not safe: unset AIOHTTP_NO_EXTENSIONS, "
+            "and install a binary wheel of aiohttp"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """What connections may cost."""
@@ -42,7 +55,7 @@ class ConnectionLimits:
 
 
 class OpenConnections:
-    """How many connections are open."""
+    """A count of connections."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -51,9 +64,9 @@ class OpenConnections:
 class Connection(web.RequestHandler):
     """One connection."""
 
-    __slots__ = ("_crew", "_send_timeout", "_stalled")
+    __slots__ = ("_connections", "_send_timeout", "_stalled")
 
-    def __init__(self, server: web.Server, crew: OpenConnections, send_timeout: float) -> None:
+    def __init__(self, server: web.Server, connections: OpenConnections, send_timeout: float) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -61,17 +74,17 @@ class Connection(web.RequestHandler):
             lingering_time=LINGER,
             access_log=None,  # type: ignore[arg-type]  # which is how to have none
         )
-        self._crew = crew
+        self._connections = connections
         self._send_timeout = send_timeout
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._crew.open += 1
+        self._connections.open += 1
         _bound_silence(transport, self._send_timeout)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._crew.open -= 1
+        self._connections.open -= 1
         self._let_go()
         super().connection_lost(exc)
 
@@ -142,7 +155,7 @@ class Listener(web.BaseSite):
         super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
         self._socket = sock
         self._limits = limits
-        self._crew = OpenConnections()
+        self._connections = OpenConnections()
 
     @property
     def name(self) -> str:
@@ -166,6 +179,6 @@ class Listener(web.BaseSite):
     def _connect(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None, "it listens only while its runner is set up"
-        if self._crew.open >= self._limits.most:
+        if self._connections.open >= self._limits.most:
             return Overflow()
-        return Connection(server, self._crew, self._limits.send_timeout)
+        return Connection(server, self._connections, self._limits.send_timeout)

@@ -1,4 +1,4 @@
-"""The page at /: the dashboard for browsers, the list of endpoints for everybody else; and the page's parts.
+"""The page at /: the dashboard for browsers, the list of endpoints for all others; and the page's parts.
 
 The files are read once, at the start. They load nothing from elsewhere, and their policy forbids it.
 """
@@ -10,7 +10,13 @@ from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
 from aiohttp import web
+from aiohttp.hdrs import METH_HEAD
+
+from server.api.output.reply import json_response
+from server.api.served_model import MODEL
+from server.version import VERSION
 
 FOLDER = Path(__file__).parents[1] / "dashboard" / "static"
 TYPES: Mapping[str, str] = MappingProxyType(
@@ -45,7 +51,7 @@ class Page:
         self._files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in TYPES}
 
     def front(self, request: web.Request) -> web.Response:
-        """What browsers get where others get JSON."""
+        """The dashboard, which browsers get where others get JSON."""
         response = self.response(request, "index.html")
         response.headers["Vary"] = "Accept"
         return response
@@ -73,6 +79,26 @@ def wants_page(request: web.Request) -> bool:
     return "text/html" in request.headers.get("Accept", "")
 
 
-async def part(request: web.Request) -> web.Response:
-    """A file that the page asks for."""
+class Index(msgspec.Struct, frozen=True):
+    """The body of GET / for programs."""
+
+    name: str
+    version: str
+    model: str
+    endpoints: list[str]
+
+
+async def index(request: web.Request) -> web.Response:
+    """Answer a browser with the dashboard, all others with the names of the endpoints."""
+    if wants_page(request):
+        return request.app[PAGE].front(request)
+    routes = [(route.method, route.resource) for route in request.app.router.routes() if route.method != METH_HEAD]
+    endpoints = [f"{method} {resource.canonical}" for method, resource in routes if resource is not None]
+    response = json_response(Index("Lengthwise", VERSION, request.app[MODEL].id, endpoints))
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+async def send_file(request: web.Request) -> web.Response:
+    """Answer with a file that the page asks for."""
     return request.app[PAGE].response(request, request.match_info["name"])

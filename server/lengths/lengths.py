@@ -20,7 +20,7 @@ from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Estimate, Prediction, prediction_of
 from scheduler.plan import Assignment
 from scheduler.request import Request
-from server.api.service import Revise
+from server.api.generator import Revise
 from server.lengths.records import Records
 
 Predict: TypeAlias = Callable[[LengthQuery, SamplingParams, bool], Awaitable[Prediction | None]]

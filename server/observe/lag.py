@@ -1,4 +1,4 @@
-"""How late the event loop wakes up: what everything that runs on it has to wait besides. Knows no metric."""
+"""Delays of the event loop, which add to all that runs on it. Knows no metric."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ INTERVAL = 0.25
 
 
 @asynccontextmanager
-async def measured_lag(observe: Callable[[float], object]) -> AsyncIterator[None]:
-    """Tell how many seconds too late each look came, as long as the context is open."""
+async def measure_lag(observe: Callable[[float], object]) -> AsyncIterator[None]:
+    """Observe by how many seconds each look came too late, until the context is left."""
     async with background(_measure(observe), "loop lag"):
         yield
 

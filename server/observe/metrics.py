@@ -18,7 +18,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport
 from scheduler.plan import Assignment
 from scheduler.request import Failure, Request
-from server.api.service import SERVICE
 from server.observe.histogram import WeightedHistogram
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
@@ -264,9 +263,12 @@ class Metrics:
         return histogram
 
 
+METRICS = web.AppKey("metrics", Metrics)
+
+
 async def metrics(request: web.Request) -> web.Response:
-    """Everything counted so far; 404 where nothing is."""
-    counted = request.app[SERVICE].metrics
+    """Answer with everything counted so far; 404 where nothing is counted."""
+    counted = request.app.get(METRICS)
     if counted is None:
         raise web.HTTPNotFound
     return web.Response(body=generate_latest(counted.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -18,9 +18,9 @@ from aiohttp.typedefs import Handler
 from server.api.calls.register import CALL, REGISTER
 from server.api.calls.request_status import RequestStatus
 from server.api.errors import error_code
-from server.api.input.admission import generates
+from server.api.operation import generates
 from server.cli.settings import ConfigError
-from server.http.holder import holder_of
+from server.http.access import holder_of
 from server.http.request_id import request_id
 from server.version import VERSION
 

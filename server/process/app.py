@@ -1,6 +1,6 @@
 """The composition root: from a configuration to a service whose model is loaded and whose threads run.
 
-The only place that knows all the parts. What they do is theirs.
+The only place that knows all the parts; their work is their own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,24 +26,24 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.observers import PlanObserver, PlanObservers, RequestObservers
 from scheduler.serving_time.learning import Submit
 from scheduler.serving_time.profile_file import Profile, digest, load_profile
-from scheduler.serving_time.refit import RefitData
-from server.api.service import Limits, Service, seed_source
+from server.api.limits import Limits
+from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.cli.config import ServeConfig
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Introduction, Scene
+from server.http.service import Service
 from server.lengths.instruction import InstructionSplit
-from server.lengths.lengths import Lengths
 from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor
 from server.observe.gauges import Gauges, Sources
-from server.observe.lag import measured_lag
+from server.observe.lag import measure_lag
 from server.observe.metrics import Metrics
 from server.process.conditions import conditions_of
 from server.process.devices import swap_bytes
 from server.process.executors import build_executor
 from server.process.loading import load_models
-from server.process.refit_source import grounds_of
-from server.process.scheduling import parts_for
-from server.process.watchdog import Watchdog, kept
+from server.process.relay import Relay
+from server.process.scheduling import parts_for, refit_data_of
+from server.process.watchdog import Watchdog
 
 STOP_TIMEOUT = 10.0
 """Seconds an executor has to end its last step."""
@@ -55,40 +55,39 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
 
     Raises CatalogError, LoadError, TextError, ProfileError and StrategyError with the remedy.
     """
-    loop, clock = asyncio.get_running_loop(), MonotonicClock()
-
-    def deliver(report: Report) -> None:
-        # An executor that outlasts STOP_TIMEOUT has nobody left to report to.
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(receive, report)
-
-    def receive(report: Report) -> None:
-        metrics.reported(report)
-        feed.reported(report)
-        vigil.reported(report)
-        dispatcher.receive(report)
-
+    relay, clock = Relay(asyncio.get_running_loop()), MonotonicClock()
     metrics, feed = Metrics(_model_names(config)[0]), Feed()
+    async with AsyncExitStack() as stack:
+        predictor = await stack.enter_async_context(open_predictor(config))
 
-    # Whatever computes must do so in a thread that is gone when the executors start: OpenMP counts the helpers of
-    # each thread that ever computed, and when they outnumber the cores it puts waiting ones to sleep at once. That
-    # made a decode step half as long again.
-    async with open_predictor(config) as predictor:
-        with ThreadPoolExecutor(1, "loader") as loader:
-            loaded = await loop.run_in_executor(loader, _load, config, deliver)
-        async with open_lengths(config, predictor, clock, _surroundings(loaded, metrics)) as lengths:
-            with ThreadPoolExecutor(1, "tokenizer") as pool, ThreadPoolExecutor(1, "learner") as learner:
-                parts = _observed(_parts(config, loaded, learner.submit), lengths, metrics)
-                dispatcher = Dispatcher(parts, loaded.executors, clock, RequestObservers((metrics, lengths, feed)))
-                vigil = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
-                with _running(loaded.executors):
-                    lag = measured_lag(metrics.lag.labels(**metrics.labels).observe)
-                    async with background(dispatcher.run(), "dispatcher"), lag, kept(vigil):
-                        service = _service(config, loaded, dispatcher, pool, lengths)
-                        feed.show(_scene(config, service, dispatcher))
-                        learned, taught = lengths.learned, parts.learning
-                        Gauges(metrics, Sources(dispatcher, loaded.store, learned, config.strategy, feed, taught))
-                        yield replace(service, metrics=metrics, feed=feed, responsive=vigil.responsive)
+        loaded = await _load_apart(config, relay.deliver)
+        on_cpu = loaded.model.device.type == "cpu"
+        context = PredictorContext(metrics.prediction.observe, metrics.late.observe, loaded.conditions, on_cpu)
+        lengths = await stack.enter_async_context(open_lengths(config, predictor, clock, context))
+
+        learner = stack.enter_context(ThreadPoolExecutor(1, "learner"))
+        parts = _build_parts(config, loaded, learner.submit, lengths, metrics)
+        dispatcher = Dispatcher(parts, loaded.executors, clock, RequestObservers((metrics, lengths, feed)))
+        watchdog = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
+
+        def receive(report: Report) -> None:
+            metrics.reported(report)
+            feed.reported(report)
+            watchdog.reported(report)
+            dispatcher.receive(report)
+
+        stack.enter_context(relay.send_to(receive))
+        stack.enter_context(_run_executors(loaded.executors))
+        await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
+        await stack.enter_async_context(measure_lag(metrics.lag.labels(**metrics.labels).observe))
+        await stack.enter_async_context(background(watchdog.run(), "watchdog of executors"))
+
+        model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
+        introduction = Introduction(model.id, config.strategy, model.context_length)
+        feed.show(Scene(dispatcher, introduction, dispatcher.expected_wait))
+        Gauges(metrics, Sources(dispatcher, loaded.store, lengths.learned, config.strategy, feed, parts.learning))
+        executors, limits = len(loaded.executors), _limits(config)
+        yield Service(dispatcher, model, executors, limits, lengths, watchdog.responsive, metrics, feed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +98,9 @@ class _Loaded:
     store: HostStore[Row]
     grammars: Grammars
     conditions: str
-    """Under which the executors run."""
+    """Digest of the conditions under which the executors run."""
     profile: Profile | None
     """This machine's, if one was taken under these conditions."""
-    grounds: RefitData | None
-    """What serving times are fitted again from; None where nobody does."""
 
 
 def fetch(config: ServeConfig) -> None:
@@ -112,25 +109,25 @@ def fetch(config: ServeConfig) -> None:
     fetch_predictor(config)
 
 
-def _parts(config: ServeConfig, loaded: _Loaded, submit: Submit) -> Parts:
+def _build_parts(
+    config: ServeConfig, loaded: _Loaded, submit: Submit, lengths: PlanObserver, metrics: Metrics
+) -> Parts:
+    """The strategy's parts, whose batches are recorded and counted besides being learned from."""
     infos = [executor.info for executor in loaded.executors]
     serving_time = None if loaded.profile is None else loaded.profile.model
-    return parts_for(config, infos, serving_time, submit, loaded.grounds)
+    parts = parts_for(config, infos, serving_time, submit, refit_data_of(config, loaded.profile))
+    learning = () if parts.observer is None else (parts.observer,)
+    return replace(parts, observer=PlanObservers((*learning, lengths, metrics)))
 
 
-def _surroundings(loaded: _Loaded, metrics: Metrics) -> PredictorContext:
-    on_cpu = loaded.model.device.type == "cpu"
-    return PredictorContext(metrics.prediction.observe, metrics.late.observe, loaded.conditions, on_cpu)
+async def _load_apart(config: ServeConfig, deliver: Deliver) -> _Loaded:
+    """Load the model in a thread that is gone before the executors start.
 
-
-def _observed(parts: Parts, *observers: PlanObserver) -> Parts:
-    """Besides who learns from batches, somebody records and counts them."""
-    return replace(parts, observer=PlanObservers(observers if parts.observer is None else (parts.observer, *observers)))
-
-
-def _scene(config: ServeConfig, service: Service, dispatcher: Dispatcher) -> Scene:
-    introduction = Introduction(service.model_id, config.strategy, service.context_length)
-    return Scene(dispatcher, introduction, dispatcher.expected_wait)
+    OpenMP counts the helpers of each thread that ever computed, and when they outnumber the cores it puts waiting ones
+    to sleep at once. That made a decode step half as long again.
+    """
+    with ThreadPoolExecutor(1, "loader") as loader:
+        return await asyncio.get_running_loop().run_in_executor(loader, _load, config, deliver)
 
 
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
@@ -143,12 +140,11 @@ def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
     ]
     conditions = conditions_of(config, models[0])
     profile = load_profile(default_cache(), conditions)
-    grounds = grounds_of(config, profile)
-    return _Loaded(text, models[0], tuple(executors), store, grammars, digest(conditions), profile, grounds)
+    return _Loaded(text, models[0], tuple(executors), store, grammars, digest(conditions), profile)
 
 
 @contextmanager
-def _running(executors: Sequence[Executor]) -> Iterator[None]:
+def _run_executors(executors: Sequence[Executor]) -> Iterator[None]:
     for executor in executors:
         executor.start()
     try:
@@ -160,27 +156,23 @@ def _running(executors: Sequence[Executor]) -> Iterator[None]:
             executor.stop(STOP_TIMEOUT)
 
 
-def _service(
-    config: ServeConfig, loaded: _Loaded, dispatcher: Dispatcher, pool: ThreadPoolExecutor, lengths: Lengths
-) -> Service:
-    return Service(
-        dispatcher=dispatcher,
-        text=loaded.text,
-        model_names=_model_names(config),
-        model_root=config.model,
+def _describe_model(config: ServeConfig, loaded: _Loaded, pool: ThreadPoolExecutor) -> ServedModel:
+    return ServedModel(
+        names=_model_names(config),
+        root=config.model,
         context_length=min(executor.info.context_length for executor in loaded.executors),
         vocab_size=min(loaded.text.vocab_size, loaded.model.vocab_size),
-        sampling_defaults=loaded.model.sampling_defaults.override(config.override_generation_config or {}),
-        stop_repetition=config.stop_repetition,
+        text=loaded.text,
         tokenizer_pool=pool,
-        default_max_tokens=config.default_max_tokens or Catalog().default_max_tokens(config.model),
         grammars=loaded.grammars,
-        executors=len(loaded.executors),
-        next_seed=seed_source(config.seed),
-        limits=_limits(config),
-        allow_replay=config.allow_replay,
-        foresight=lengths,
-        instruction_split=InstructionSplit(config.instruction_split),
+        defaults=AnswerDefaults(
+            sampling=loaded.model.sampling_defaults.override(config.override_generation_config or {}),
+            max_tokens=config.default_max_tokens or Catalog().default_max_tokens(config.model),
+            stop_repetition=config.stop_repetition,
+            next_seed=seed_source(config.seed),
+            allow_replay=config.allow_replay,
+            instruction_split=InstructionSplit(config.instruction_split),
+        ),
     )
 
 
@@ -188,7 +180,7 @@ def _limits(config: ServeConfig) -> Limits:
     return Limits(
         max_body_bytes=config.max_body_bytes,
         body_timeout=config.body_timeout,
-        stall_timeout=config.send_timeout,
+        send_timeout=config.send_timeout,
         sse_keep_alive_interval=config.sse_keep_alive_interval,
         max_num_queued_reqs=config.max_num_queued_reqs,
         max_num_queued_tokens=config.max_num_queued_tokens,
@@ -196,7 +188,7 @@ def _limits(config: ServeConfig) -> Limits:
 
 
 def _model_names(config: ServeConfig) -> tuple[str, ...]:
-    """The names the API knows the model by: as given, or a path's last part."""
+    """Names that the API knows the model by: those given, or a path's last part."""
     path = Path(config.model).expanduser()
     own = path.resolve().name.removesuffix(".gguf") if path.exists() else config.model
     return config.served_model_name or (own,)

@@ -28,12 +28,12 @@ from models.network.loader import LoadError
 from scheduler.assembly import StrategyError
 from scheduler.serving_time.profile_file import ProfileError
 from server.api.health import LIFE
-from server.api.service import Service
+from server.api.served_model import ServedModel
 from server.cli.config import ServeConfig
 from server.http.front import OPEN, Front, front_of
-from server.http.listener import Listener
-from server.http.parser import ParserError, require_c_parser
+from server.http.listener import Listener, ParserError, require_c_parser
 from server.http.routes import build_app
+from server.http.service import Service
 from server.observe import logs
 from server.process.notify import Notifier, watched
 from server.process.port import PortError, address_of, explain, is_public, publish, taken, withdraw
@@ -112,9 +112,9 @@ async def _serve(
             gc.freeze()
             async with listening(service, port, front, config.uds) as app:
                 address = _address(config, port, front)
-                tell_limits(service)
+                tell_limits(service.model)
                 _announce(service, address, time.monotonic() - start)
-                notifier.ready(f"serving {service.model_id} on {address}")
+                notifier.ready(f"serving {service.model.id} on {address}")
                 async with watched(notifier, lambda: service.dispatcher.alive):
                     return await _until_end(app, service, config.shutdown_timeout, signals, notifier)
 
@@ -188,25 +188,25 @@ async def _listen(listener: Listener, port: socket.socket) -> None:
         raise PortError(explain(error, *port.getsockname()[:2])) from None
 
 
-def tell_limits(service: Service) -> None:
+def tell_limits(model: ServedModel) -> None:
     """Log what ends an answer though its request did not ask for it."""
-    if service.default_max_tokens is not None:
+    if model.defaults.max_tokens is not None:
         log.info(
             "chats and responses without max_tokens end after %d tokens: --default-max-tokens changes that",
-            service.default_max_tokens,
+            model.defaults.max_tokens,
         )
-    if service.sampling_defaults.max_new_tokens is not None:
+    if model.defaults.sampling.max_new_tokens is not None:
         log.info(
             "all answers end after %d tokens: max_new_tokens of the model's generation_config.json, or of "
             "--override-generation-config",
-            service.sampling_defaults.max_new_tokens,
+            model.defaults.sampling.max_new_tokens,
         )
 
 
 def _announce(service: Service, address: str, seconds: float) -> None:
     """Tell the user where to go; scripts wait for this line."""
     executors = "1 executor" if service.executors == 1 else f"{service.executors} executors"
-    print(f"Lengthwise ready on {address} ({service.model_id}, {executors}, {seconds:.1f} s)", flush=True)
+    print(f"Lengthwise ready on {address} ({service.model.id}, {executors}, {seconds:.1f} s)", flush=True)
 
 
 async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:

@@ -1,37 +1,37 @@
-"""Whether executors that have work go on with it. It asks nothing of them, so one that is merely busy is left in peace.
+"""A watchdog that gives up executors which have work and do not go on with it.
 
-An executor's beat counts what its loop has done: it changes before and after every turn. One that holds requests and
-whose beat stays the same is silent; one that is silent for too long stands still, and is given up.
+It asks nothing of them, so one that is merely busy is left in peace. An executor's beat counts what its loop has done:
+it changes before and after every turn. An executor that holds requests while its beat stays the same is silent; one
+that is silent for too long stands still, and is given up.
 
-Turns take as long as they take, so "too long" is the longer of `--stall-timeout` and PATIENCE times the slowest turn of
-late. Silence is counted in looks, not read off the clock: while the whole process was stopped nobody stood still.
+Turns differ in length, so "too long" is the longer of `--stall-timeout` and ALLOWED_TURNS times the slowest turn of
+late. Silence is counted in looks, not read off the clock, which goes on while the whole process is stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.messages import ExecutorInfo, Report, StepReport
-from scheduler.clock import background
 
 log = logging.getLogger(__name__)
 
 INTERVAL = 1.0
 """Seconds between two looks."""
 
-PATIENCE = 5.0
+ALLOWED_TURNS = 5.0
+"""Turns as long as the slowest of late for which an executor may be silent."""
 
 FADE = 0.99
-"""What is left, at each further turn, of how long the slowest took."""
+"""Part of the slowest turn's duration that is left at each further turn."""
 
 
 class Beating(Protocol):
-    """What is watched of engine.executor.Executor."""
+    """The part of engine.executor.Executor that is watched."""
 
     @property
     def info(self) -> ExecutorInfo: ...
@@ -41,8 +41,8 @@ class Beating(Protocol):
     def beat(self) -> int: ...
 
 
-class Books(Protocol):
-    """What is needed of scheduler.dispatcher.Dispatcher."""
+class Holders(Protocol):
+    """The part of scheduler.dispatcher.Dispatcher that knows which executor holds requests."""
 
     def held_by(self, executor: int) -> int: ...
     def give_up(self, executor: int, error: str) -> None: ...
@@ -60,18 +60,18 @@ class _Watched:
 
 
 class Watchdog:
-    """Event loop only. `timeout` in seconds, 0 never gives an executor up; `interval` in seconds between two looks."""
+    """Event loop only. `timeout` is seconds, 0 never gives an executor up; `interval` is seconds between two looks."""
 
     def __init__(
-        self, executors: Sequence[Beating], books: Books, timeout: float, *, interval: float = INTERVAL
+        self, executors: Sequence[Beating], holders: Holders, timeout: float, *, interval: float = INTERVAL
     ) -> None:
         self._watched = {executor.info.index: _Watched(executor) for executor in executors}
-        self._books = books
+        self._holders = holders
         self._timeout = timeout
         self._interval = interval
 
     def reported(self, report: Report) -> None:
-        """An executor has told how long a turn took."""
+        """Note how long an executor's turn took."""
         if isinstance(report, StepReport):
             one = self._watched[report.executor]
             one.slowest = max(report.seconds, one.slowest * FADE)
@@ -90,25 +90,18 @@ class Watchdog:
         for index, one in self._watched.items():
             if one.given_up:
                 continue
-            still = self._books.held_by(index) > 0 and one.beat == one.executor.beat
+            still = self._holders.held_by(index) > 0 and one.beat == one.executor.beat
             one.silence = one.silence + passed if still else 0.0
             one.beat = one.executor.beat
             if self._timeout and one.silence >= self._allowed(one):
                 one.given_up = True
-                self._books.give_up(index, f"it stands still: no sign of life for {one.silence:.0f} s")
+                self._holders.give_up(index, f"it stands still: no sign of life for {one.silence:.0f} s")
 
     def _allowed(self, one: _Watched) -> float:
-        return max(self._timeout, PATIENCE * one.slowest)
+        return max(self._timeout, ALLOWED_TURNS * one.slowest)
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Look at regular times, until cancelled."""
         while True:
             await asyncio.sleep(self._interval)
             self.look(self._interval)
-
-
-@asynccontextmanager
-async def kept(vigil: Watchdog) -> AsyncIterator[Watchdog]:
-    """Keep a vigil meanwhile."""
-    async with background(vigil.keep(), "vigil"):
-        yield vigil

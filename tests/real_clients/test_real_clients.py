@@ -23,7 +23,7 @@ import pytest
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.request import Request
-from server.api.service import Limits
+from server.api.limits import Limits
 from tests.server.fakes import ANSWER, END, answer
 from tests.server.live import Live, live_server
 

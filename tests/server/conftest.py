@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.api.service import Limits
+from server.api.limits import Limits
 from tests.server.live import Live, live_server
 
 

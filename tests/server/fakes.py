@@ -19,8 +19,10 @@ from models.errors import TextError
 from models.network.generation_config import SamplingDefaults
 from scheduler.length.distribution import LengthDistribution
 from scheduler.request import Failure, Refused, Request, State, Times
-from server.api.service import Limits, Service
+from server.api.limits import Limits
+from server.api.served_model import AnswerDefaults, ServedModel
 from server.cli.config import ServeConfig
+from server.http.service import Service
 
 ANSWER = "Grüße, 世界 😀!"
 REFUSED = "{{refused}}"
@@ -251,18 +253,17 @@ class FakeDispatcher:
 def fake_service(pool: ThreadPoolExecutor, dispatcher: FakeDispatcher, limits: Limits) -> Service:
     """A service with nothing behind it."""
     text = FakeText()
-    return Service(
-        dispatcher=dispatcher,
-        text=text,
-        model_names=("fake", "org/alias"),
-        model_root="somewhere/fake",
+    model = ServedModel(
+        names=("fake", "org/alias"),
+        root="somewhere/fake",
         context_length=256,
         vocab_size=FakeText.VOCAB,
-        sampling_defaults=SamplingDefaults(temperature=0.7, top_k=40),
+        text=text,
         tokenizer_pool=pool,
         grammars=Grammars(text, FakeText.VOCAB, {END}),
-        limits=limits,
+        defaults=AnswerDefaults(SamplingDefaults(temperature=0.7, top_k=40)),
     )
+    return Service(dispatcher, model, limits=limits)
 
 
 @asynccontextmanager

@@ -7,14 +7,16 @@ import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import aiohttp
 import orjson
+from aiohttp import web
 
-from server.api.service import Limits, Service
+from server.api.limits import Limits
 from server.http.front import OPEN, Front
+from server.http.service import Service
 from server.process.life import listening
 from tests.server.fakes import FakeDispatcher, fake_service
 
@@ -27,6 +29,7 @@ class Live:
     service: Service
     dispatcher: FakeDispatcher
     session: aiohttp.ClientSession
+    app: web.Application
 
     @property
     def url(self) -> str:
@@ -79,10 +82,25 @@ async def live_server(
 ) -> AsyncIterator[Live]:
     """A server on a free port, with the process's own settings for connections."""
     dispatcher = FakeDispatcher()
-    service = replace(fake_service(pool, dispatcher, limits), **service_fields)
+    service = changed(fake_service(pool, dispatcher, limits), service_fields)
     port = socket.create_server(("127.0.0.1", 0))
-    async with listening(service, port, front), aiohttp.ClientSession() as session:
-        yield Live(port.getsockname()[1], service, dispatcher, session)
+    async with listening(service, port, front) as app, aiohttp.ClientSession() as session:
+        yield Live(port.getsockname()[1], service, dispatcher, session, app)
+
+
+def changed(service: Service, values: dict[str, Any]) -> Service:
+    """A service with other fields, which may be its own, its model's or those of answers' defaults."""
+
+    values = dict(values)
+
+    def replaced(part: Any, **more: Any) -> Any:
+        own = {one.name: values.pop(one.name) for one in fields(part) if one.name in values}
+        return replace(part, **more, **own)
+
+    model = replaced(service.model, defaults=replaced(service.model.defaults))
+    service = replaced(service, model=model)
+    assert not values, f"no part of a service has {', '.join(values)}"
+    return service
 
 
 def chat_body(**fields: object) -> dict[str, object]:

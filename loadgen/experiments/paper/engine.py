@@ -20,7 +20,7 @@ from loadgen.experiments.paper.run import PAPERS, run_paper
 from loadgen.experiments.paper.trial import Course, Player, Trial, assemble_course, prediction_for, trial
 from loadgen.experiments.playing import PlayError, random_prompts
 from loadgen.experiments.real_engine import Engine, load_engine, new_executors
-from loadgen.experiments.recorder import Prompts, Recorder, Relay
+from loadgen.experiments.recorder import Prompts, Recorder
 from loadgen.simulate.simulation import Simulation, Watch
 from loadgen.workload.lengths import Lengths
 from models.catalog.catalog import CatalogError
@@ -36,6 +36,7 @@ from server.cli.config import ServeConfig, load_config
 from server.process.conditions import device_name
 from server.process.devices import cores, cuda_devices, threads
 from server.process.loading import load_models
+from server.process.relay import Relay
 
 EXECUTORS: Mapping[str, int] = MappingProxyType({"magnus": 1, "scls": 2, "ssjf": 1})
 """Executors on a CPU by default: SCLS balances load, which takes two at least."""

@@ -17,9 +17,8 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.request import Request
-from server.api.calls.request_status import CallState, Line, RequestStatus, call_state, choices_of, standing
+from server.api.calls.request_status import CallState, Line, RequestStatus, call_state, choices_of, measure, standing
 from server.api.errors import ApiError
-from server.api.output.measures import measured
 from server.api.output.reply import Metrics
 
 HISTORY = 1000
@@ -167,7 +166,7 @@ class Register:
             prompt_tokens=sum(len(prompt) for prompt in {id(each.prompt): each.prompt for each in requests}.values()),
             max_tokens=sum(request.sampling.max_tokens for request in requests),
             generated_tokens=sum(request.generated for request in requests),
-            metrics=measured(requests) if requests else Metrics(None, None, None),
+            metrics=measure(requests) if requests else Metrics(None, None, None),
             choices=choices_of(requests, self._scheduler),
         )
 

@@ -131,3 +131,26 @@ def call_state(requests: Sequence[Request]) -> CallState:
         return CallState(next(state for state in worst if state in states))
     begun = any(request.times.started is not None for request in requests)
     return CallState.RUNNING if begun else CallState.WAITING
+
+
+def measure(requests: Sequence[Request]) -> Metrics:
+    """Milliseconds from the arrival of a call, at least one request, to its first start, and to its first token; and
+    from there to its end."""
+    times = [request.times for request in requests]
+    arrival = min(each.arrival for each in times)
+    started = min((each.started for each in times if each.started is not None), default=None)
+    first = min((each.first_token for each in times if each.first_token is not None), default=None)
+    ends = [each.end for each in times if each.end is not None]
+    end = max(ends) if len(ends) == len(times) else None
+    times_ms = _milliseconds(arrival, started), _milliseconds(arrival, first), _milliseconds(first, end)
+    return Metrics(*times_ms, predicted_tokens(requests))
+
+
+def predicted_tokens(requests: Sequence[Request]) -> float | None:
+    """Predicted tokens of all answers of a call together; None where one has no prediction."""
+    known = [request.predicted_length for request in requests if request.predicted_length is not None]
+    return round(sum(known), 1) if len(known) == len(requests) else None
+
+
+def _milliseconds(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else round((end - start) * 1000, 3)

@@ -1,7 +1,7 @@
-"""Who may join the queue: decided by its length when a call comes, before anything is read, parsed or tokenized.
+"""Admission of calls to the queue: decided when a call comes, before anything is read, parsed or tokenized.
 
 A call's prompt is counted when it is known. Nothing here waits, so a refusal costs microseconds however much is
-under way; who is refused is told when to come again.
+under way; a refusal says when to come again.
 """
 
 from __future__ import annotations
@@ -11,74 +11,69 @@ from aiohttp.typedefs import Handler
 
 from server.api.calls.failures import shutting_down
 from server.api.errors import ApiError, busy
+from server.api.generator import DISPATCHER, Generator
 from server.api.health import LIFE
-from server.api.service import SERVICE, Service
-
-GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
-"""Paths of calls that end in the queue."""
+from server.api.limits import LIMITS, PENDING, Limits
+from server.api.operation import generates
 
 
 class Admission:
     """A call between its arrival and the queue."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, app: web.Application) -> None:
+        self._limits = app[LIMITS]
+        self._dispatcher = app[DISPATCHER]
+        self._pending = app[PENDING]
         self._counted = False
 
     def check(self) -> None:
         """Raise ApiError 429 when the queue is full."""
-        limits, dispatcher = self._service.limits, self._service.dispatcher
+        limits, dispatcher = self._limits, self._dispatcher
         most, tokens = limits.max_num_queued_reqs, limits.max_num_queued_tokens
-        ahead = dispatcher.requests_queued + self._service.crowd.pending - dispatcher.free_slots
+        ahead = dispatcher.requests_queued + self._pending.arrived - dispatcher.free_slots
         if most is not None and ahead >= most:
-            raise _full(f"{most} requests wait already (--max-num-queued-reqs)", self._service)
+            raise _full(f"{most} requests wait already (--max-num-queued-reqs)", dispatcher)
         if tokens is not None and dispatcher.tokens_waiting >= tokens:
-            raise _full(f"{tokens} tokens wait already (--max-num-queued-tokens)", self._service)
+            raise _full(f"{tokens} tokens wait already (--max-num-queued-tokens)", dispatcher)
 
-    def arrived(self) -> None:
-        """The body has come whole: from now on the call counts as one that waits. Raises ApiError 429."""
+    def count_arrived(self) -> None:
+        """From now on, as its body has come whole, count the call as one that waits. Raises ApiError 429."""
         self.check()
         self._counted = True
-        self._service.crowd.pending += 1
+        self._pending.arrived += 1
 
     def settle(self) -> None:
-        """The call is in the queue, or over."""
+        """Count the call no longer: it is in the queue, or over."""
         if self._counted:
             self._counted = False
-            self._service.crowd.pending -= 1
+            self._pending.arrived -= 1
 
 
-_TICKET = web.RequestKey("ticket", Admission)
+_ADMISSION = web.RequestKey("admission", Admission)
 
 
-def check_tokens(tokens: int, service: Service) -> None:
+def check_tokens(tokens: int, limits: Limits, dispatcher: Generator) -> None:
     """Raise ApiError 429 when a call of so many tokens, prompt and answer, does not fit behind what waits."""
-    most, waiting = service.limits.max_num_queued_tokens, service.dispatcher.tokens_waiting
+    most, waiting = limits.max_num_queued_tokens, dispatcher.tokens_waiting
     if most is not None and waiting and waiting + tokens > most:
         message = f"{waiting} tokens wait already, with these {tokens} it would be more than {most}"
-        raise _full(f"{message} (--max-num-queued-tokens)", service)
+        raise _full(f"{message} (--max-num-queued-tokens)", dispatcher)
 
 
-def _full(reason: str, service: Service) -> ApiError:
-    return busy(f"the queue is full: {reason}; try again later", "queue_full", service.dispatcher.retry_after())
+def _full(reason: str, dispatcher: Generator) -> ApiError:
+    return busy(f"the queue is full: {reason}; try again later", "queue_full", dispatcher.retry_after())
 
 
-def generates(request: web.Request) -> bool:
-    """Whether a call will ask for a place in the queue."""
-    resource = request.match_info.route.resource
-    return request.method == "POST" and resource is not None and resource.canonical in GENERATING
+def count_arrived(request: web.Request) -> None:
+    """Count a call whose body has come whole as one that waits. Raises ApiError 429."""
+    if _ADMISSION in request:
+        request[_ADMISSION].count_arrived()
 
 
-def arrived(request: web.Request) -> None:
-    """The body of a request has come whole. Raises ApiError 429."""
-    if _TICKET in request:
-        request[_TICKET].arrived()
-
-
-def queued(request: web.Request) -> None:
-    """The call of a request is in the queue."""
-    if _TICKET in request:
-        request[_TICKET].settle()
+def count_queued(request: web.Request) -> None:
+    """Count a call no longer that is in the queue, which counts it itself."""
+    if _ADMISSION in request:
+        request[_ADMISSION].settle()
 
 
 @web.middleware
@@ -88,11 +83,10 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     if request.app[LIFE].draining:
         raise shutting_down()
-    service = request.app[SERVICE]
-    request[_TICKET] = ticket = Admission(service)
-    if (request.content_length or 0) <= service.limits.max_body_bytes:  # else it is never welcome, and told so
-        ticket.check()
+    request[_ADMISSION] = admission = Admission(request.app)
+    if (request.content_length or 0) <= request.app[LIMITS].max_body_bytes:  # else it is never welcome, and told so
+        admission.check()
     try:
         return await handler(request)
     finally:
-        ticket.settle()
+        admission.settle()

@@ -16,40 +16,40 @@ import orjson
 from aiohttp import web
 
 from server.api.errors import ApiError, bad_request, busy
-from server.api.input.admission import arrived
-from server.api.service import SERVICE, Limits, PendingCalls
+from server.api.input.admission import count_arrived
+from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
+from server.api.served_model import MODEL
 
 LARGE = 64 * 1024
 """Bytes from which a body is parsed off the event loop, since that takes longer than a token may wait."""
 
 LARGE_BODIES = 64
-"""How many such may be under way at a time, since each takes its memory from its first byte on."""
+"""Large bodies that may be under way at a time, since each takes its memory from its first byte on."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:
     """The body as `schema`; raises ApiError 400, 408, 413 or 429."""
-    service = request.app[SERVICE]
-    with _room(request, service.crowd):
-        raw = await _read(request, service.limits)
-    arrived(request)
+    with _hold_room(request, request.app[PENDING]):
+        raw = await _read(request, request.app[LIMITS])
+    count_arrived(request)
     if len(raw) < LARGE:
         return parse(raw, schema)
-    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, parse, raw, schema)
+    return await asyncio.get_running_loop().run_in_executor(request.app[MODEL].tokenizer_pool, parse, raw, schema)
 
 
 @contextmanager
-def _room(request: web.Request, crowd: PendingCalls) -> Iterator[None]:
-    """Room for a body that is large, or does not say."""
+def _hold_room(request: web.Request, pending: PendingCalls) -> Iterator[None]:
+    """Hold room for a body that is large, or does not say; raises ApiError 429."""
     large = request.content_length is None or request.content_length >= LARGE
-    if large and crowd.large_bodies >= LARGE_BODIES:
+    if large and pending.large_bodies >= LARGE_BODIES:
         raise busy("too many large requests are being read; try again later", "too_many_large_bodies", 1.0)
-    crowd.large_bodies += large
+    pending.large_bodies += large
     try:
         yield
     finally:
-        crowd.large_bodies -= large
+        pending.large_bodies -= large
 
 
 async def _read(request: web.Request, limits: Limits) -> bytes:

@@ -20,7 +20,7 @@ from models.errors import TextError
 from server.api.errors import ApiError, bad_request
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
 from server.api.input.structured import constraint
-from server.api.service import Codec, Service
+from server.api.served_model import Codec, ServedModel
 from server.api.tools.tools import NO_TOOLS, Toolbox, toolbox
 from server.api.tools.turns import Turn, plain_turns, tool_fields
 from server.lengths.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
@@ -44,25 +44,25 @@ class Prompt:
     """What the answer may call."""
 
 
-async def chat_prompt(body: ChatBody, service: Service) -> Prompt:
+async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     """The conversation through the model's chat template; raises ApiError 400."""
-    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, _converse, body, service)
+    return await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, _converse, body, model)
 
 
-def _converse(body: ChatBody, service: Service) -> Prompt:
+def _converse(body: ChatBody, model: ServedModel) -> Prompt:
     tools = toolbox(body)
-    grammar = constraint(body, service, tools)
-    turns, ids = rendered(body.messages, body.chat_template_kwargs, service, tools=tools)
-    split = _split_turns(turns, body, service)
+    grammar = constraint(body, model, tools)
+    turns, ids = rendered(body.messages, body.chat_template_kwargs, model, tools=tools)
+    split = _split_turns(turns, body, model)
     with encodable("messages"):
-        user_input_length = len(service.text.encode(split.user_input))
-    return _fitting(Prompt(tuple(ids), "", split, user_input_length, grammar, tools), "messages", service)
+        user_input_length = len(model.text.encode(split.user_input))
+    return _fitting(Prompt(tuple(ids), "", split, user_input_length, grammar, tools), "messages", model)
 
 
 def rendered(
     messages: Sequence[Message],
     variables: Mapping[str, object] | None,
-    service: Service,
+    model: ServedModel,
     *,
     add_generation_prompt: bool = True,
     tools: Toolbox = NO_TOOLS,
@@ -70,12 +70,12 @@ def rendered(
     """The turns as chat templates know them, and their token ids; raises ApiError 400. Heavy."""
     turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
     offered = [tool.definition for tool in tools.offered]
-    check_characters(len(orjson.dumps(offered)), "tools", service)
-    if not service.text.takes_tools:
+    check_characters(len(orjson.dumps(offered)), "tools", model)
+    if not model.text.takes_tools:
         turns, offered = plain_turns(turns, tools), []
-    check_characters(sum(len(turn["content"]) for turn in turns), "messages", service)
+    check_characters(sum(len(turn["content"]) for turn in turns), "messages", model)
     with encodable("messages"):
-        ids = service.text.encode_chat(
+        ids = model.text.encode_chat(
             turns, tools=offered, add_generation_prompt=add_generation_prompt, variables=variables or {}
         )
     return turns, ids
@@ -90,14 +90,14 @@ def encodable(param: str) -> Iterator[None]:
         raise bad_request(f"{param}: {error}", param) from None
 
 
-def _split_turns(turns: Sequence[Turn], body: GenerationBody, service: Service) -> SplitPrompt:
+def _split_turns(turns: Sequence[Turn], body: GenerationBody, model: ServedModel) -> SplitPrompt:
     if body.instruction is not None:
         return split_by(body.instruction, [turn["content"] for turn in turns])
-    return split_messages(turns, _how(body, service))
+    return split_messages(turns, _how(body, model))
 
 
-def _how(body: GenerationBody, service: Service) -> InstructionSplit:
-    return InstructionSplit(body.instruction_split or service.instruction_split)
+def _how(body: GenerationBody, model: ServedModel) -> InstructionSplit:
+    return InstructionSplit(body.instruction_split or model.defaults.instruction_split)
 
 
 def _turn(message: Message, path: str) -> Turn:
@@ -124,28 +124,28 @@ def _part(part: ContentPart, path: str) -> str:
     return part.text
 
 
-async def completion_prompts(body: CompletionBody, service: Service) -> list[Prompt]:
+async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     """The prompts of a completion, each by itself; raises ApiError 400."""
-    return await asyncio.get_running_loop().run_in_executor(service.tokenizer_pool, _complete, body, service)
+    return await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, _complete, body, model)
 
 
-def _complete(body: CompletionBody, service: Service) -> list[Prompt]:
+def _complete(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     written = _separate(body.prompt)
     # All are checked before the first is encoded: the last may be the one that is refused.
     for place, one in enumerate(written):
-        _check_written(one, "prompt" if len(written) == 1 else f"prompt[{place}]", service)
-    grammar = constraint(body, service)
+        _check_written(one, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
+    grammar = constraint(body, model)
     with encodable("prompt"):
-        prompts = [_fitting(_split(_encode(one, service.text), body, service), "prompt", service) for one in written]
+        prompts = [_fitting(_split(_encode(one, model.text), body, model), "prompt", model) for one in written]
     return [replace(prompt, grammar=grammar) for prompt in prompts]
 
 
-def _split(prompt: Prompt, body: CompletionBody, service: Service) -> Prompt:
+def _split(prompt: Prompt, body: CompletionBody, model: ServedModel) -> Prompt:
     if body.instruction is not None:
         split = split_by(body.instruction, [prompt.text])
     else:
-        split = split_text(prompt.text, _how(body, service))
-    length = len(service.text.encode(split.user_input)) if split.instruction else len(prompt.ids)
+        split = split_text(prompt.text, _how(body, model))
+    length = len(model.text.encode(split.user_input)) if split.instruction else len(prompt.ids)
     return replace(prompt, split=split, user_input_length=length)
 
 
@@ -165,25 +165,25 @@ def _separate(prompt: str | list[str | int | list[int]]) -> Sequence[WrittenProm
     return prompts
 
 
-def _check_written(prompt: WrittenPrompt, path: str, service: Service) -> None:
+def _check_written(prompt: WrittenPrompt, path: str, model: ServedModel) -> None:
     if not prompt:
         raise bad_request(f"{path}: must not be empty", "prompt")
     if isinstance(prompt, str):
-        check_characters(len(prompt), path, service)
+        check_characters(len(prompt), path, model)
     else:
-        _check_fits(prompt, path, service)
+        _check_fits(prompt, path, model)
 
 
-def _check_fits(ids: list[int], path: str, service: Service) -> None:
-    if len(ids) >= service.context_length:
-        raise too_long(path, f"{len(ids)} tokens", service)
-    check_ids(ids, path, service)
+def _check_fits(ids: list[int], path: str, model: ServedModel) -> None:
+    if len(ids) >= model.context_length:
+        raise too_long(path, f"{len(ids)} tokens", model)
+    check_ids(ids, path, model)
 
 
-def check_ids(ids: Sequence[int], path: str, service: Service) -> None:
+def check_ids(ids: Sequence[int], path: str, model: ServedModel) -> None:
     """Refuse what is no token, in a list that may be empty."""
-    if ids and not 0 <= min(ids) <= max(ids) < service.vocab_size:
-        raise bad_request(f"{path}: token ids go from 0 to {service.vocab_size - 1}", path.split("[")[0])
+    if ids and not 0 <= min(ids) <= max(ids) < model.vocab_size:
+        raise bad_request(f"{path}: token ids go from 0 to {model.vocab_size - 1}", path.split("[")[0])
 
 
 def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:
@@ -192,24 +192,24 @@ def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:
     return Prompt(tuple(prompt), text.decode(prompt))
 
 
-def check_characters(count: int, path: str, service: Service) -> None:
+def check_characters(count: int, path: str, model: ServedModel) -> None:
     """Refuse what cannot fit however it is split into tokens: splitting it would cost time for nothing."""
-    if count > service.context_length * service.text.longest_token:
-        raise too_long(path, f"{count} characters", service)
+    if count > model.context_length * model.text.longest_token:
+        raise too_long(path, f"{count} characters", model)
 
 
-def _fitting(prompt: Prompt, path: str, service: Service) -> Prompt:
+def _fitting(prompt: Prompt, path: str, model: ServedModel) -> Prompt:
     if not prompt.ids:
         raise bad_request(f"{path}: must not be empty", path)
-    if len(prompt.ids) >= service.context_length:
-        raise too_long(path, f"{len(prompt.ids)} tokens", service)
+    if len(prompt.ids) >= model.context_length:
+        raise too_long(path, f"{len(prompt.ids)} tokens", model)
     return prompt
 
 
-def too_long(path: str, length: str, service: Service) -> ApiError:
+def too_long(path: str, length: str, model: ServedModel) -> ApiError:
     """The prompt leaves no room for an answer."""
     message = (
-        f"{path}: has {length}, but the context holds {service.context_length} tokens, "
+        f"{path}: has {length}, but the context holds {model.context_length} tokens, "
         "one of them for the answer at least; shorten it"
     )
     return bad_request(message, path.split("[")[0], "context_length_exceeded")

@@ -12,7 +12,7 @@ from typing import TypeVar
 from engine.messages import SamplingParams
 from server.api.errors import bad_request
 from server.api.input.schema import ChatBody, CompletionBody
-from server.api.service import Service
+from server.api.served_model import ServedModel
 
 COMPLETION_TOKENS = 16
 """Answer length of /v1/completions when none is given, as in OpenAI's API."""
@@ -20,10 +20,10 @@ COMPLETION_TOKENS = 16
 T = TypeVar("T", int, float)
 
 
-def sampling_params(body: ChatBody | CompletionBody, service: Service, prompt_length: int) -> SamplingParams:
+def sampling_params(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> SamplingParams:
     """How each answer to a prompt of `prompt_length` tokens is made, its seed aside; raises ApiError 400."""
-    defaults = service.sampling_defaults
-    max_tokens = _max_tokens(body, service, prompt_length)
+    defaults = model.defaults.sampling
+    max_tokens = _max_tokens(body, model, prompt_length)
     if defaults.max_new_tokens is not None:
         max_tokens = min(max_tokens, defaults.max_new_tokens)
     if (body.min_tokens or 0) > max_tokens:
@@ -37,16 +37,16 @@ def sampling_params(body: ChatBody | CompletionBody, service: Service, prompt_le
         repetition_penalty=_given(body.repetition_penalty, defaults.repetition_penalty),
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        logit_bias=_logit_bias(body.logit_bias or {}, service.vocab_size),
+        logit_bias=_logit_bias(body.logit_bias or {}, model.vocab_size),
         min_tokens=body.min_tokens or 0,
         ignore_eos=bool(body.ignore_eos),
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
-        stop_token_ids=_stop_token_ids(body.stop_token_ids or [], service.vocab_size),
+        stop_token_ids=_stop_token_ids(body.stop_token_ids or [], model.vocab_size),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         logprobs=_logprobs(body),
         prompt_logprobs=_prompt_logprobs(body),
-        replay_tokens=_replay_tokens(body, service, prompt_length),
-        stop_repetition=service.stop_repetition,
+        replay_tokens=_replay_tokens(body, model, prompt_length),
+        stop_repetition=model.defaults.stop_repetition,
     )
 
 
@@ -64,15 +64,15 @@ def _given(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
-def _max_tokens(body: ChatBody | CompletionBody, service: Service, prompt_length: int) -> int:
+def _max_tokens(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> int:
     """Tokens an answer may have: what was asked for, which must fit, else the endpoint's default, clipped."""
     if is_scoring(body):
         return 1  # the engine makes at least one token; the answer leaves it out
-    context_length = service.context_length
+    context_length = model.context_length
     room = context_length - prompt_length
     name, asked = _asked_tokens(body)
     if asked is None:
-        return min(room, _default_tokens(body, service))
+        return min(room, _default_tokens(body, model))
     if asked == 0:
         raise bad_request(f"{name}: must be at least 1 (0 is allowed only together with echo)", name)
     if asked > room:
@@ -84,13 +84,13 @@ def _max_tokens(body: ChatBody | CompletionBody, service: Service, prompt_length
     return asked
 
 
-def _default_tokens(body: ChatBody | CompletionBody, service: Service) -> int:
+def _default_tokens(body: ChatBody | CompletionBody, model: ServedModel) -> int:
     """The endpoint's default; a chat's gives way to a longer answer that its request asks for in another field."""
     if isinstance(body, CompletionBody):
         return COMPLETION_TOKENS
-    if service.default_max_tokens is None:
-        return service.context_length
-    return max(service.default_max_tokens, body.min_tokens or 0, body.replay_tokens or 0)
+    if model.defaults.max_tokens is None:
+        return model.context_length
+    return max(model.defaults.max_tokens, body.min_tokens or 0, body.replay_tokens or 0)
 
 
 def _asked_tokens(body: ChatBody | CompletionBody) -> tuple[str, int | None]:
@@ -99,18 +99,18 @@ def _asked_tokens(body: ChatBody | CompletionBody) -> tuple[str, int | None]:
     return "max_tokens", body.max_tokens
 
 
-def _replay_tokens(body: ChatBody | CompletionBody, service: Service, prompt_length: int) -> int | None:
+def _replay_tokens(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> int | None:
     """The length that an answer shall have; one that max_tokens cuts short ends there."""
-    asked, room = body.replay_tokens, service.context_length - prompt_length
+    asked, room = body.replay_tokens, model.context_length - prompt_length
     if asked is None:
         return None
-    if not service.allow_replay:
+    if not model.defaults.allow_replay:
         message = "replay_tokens: this server does not replay lengths; leave it out, or start with --allow-replay"
         raise bad_request(message, "replay_tokens", "unsupported")
     if asked > room:
         message = (
             f"replay_tokens: the prompt has {prompt_length} tokens and replay_tokens asks for {asked} more, but the "
-            f"context holds {service.context_length}; lower replay_tokens to {room} or shorten the prompt"
+            f"context holds {model.context_length}; lower replay_tokens to {room} or shorten the prompt"
         )
         raise bad_request(message, "replay_tokens", "context_length_exceeded")
     if (body.min_tokens or 0) > asked:

@@ -18,7 +18,7 @@ from engine.sampling.grammar_bounds import require_bounds
 from server.api.errors import ApiError, bad_request
 from server.api.input.given_json import given_json
 from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs
-from server.api.service import Service
+from server.api.served_model import ServedModel
 from server.api.tools.grammar import arguments_schema, calls_grammar
 from server.api.tools.tools import NO_TOOLS, Toolbox
 
@@ -28,10 +28,10 @@ NOTHING = frozenset({b"", b"null"})
 ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
 
-def constraint(body: ChatBody | CompletionBody, service: Service, tools: Toolbox = NO_TOOLS) -> Compiled | None:
+def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
     """What the answer must match; None where it may be anything. Raises ApiError 400."""
     answer, param = _answer(body)
-    _check_schemas(tools, service, enforced=tools.must_call or answer is not None)
+    _check_schemas(tools, model, enforced=tools.must_call or answer is not None)
     if tools.must_call:
         answer, param = calls_grammar(tools), "tools"
     elif tools and answer is not None:
@@ -42,7 +42,7 @@ def constraint(body: ChatBody | CompletionBody, service: Service, tools: Toolbox
         message = "replay_tokens: an answer of a given length cannot also be structured; leave one out"
         raise bad_request(message, "replay_tokens")
     try:
-        return service.grammars.compile(answer)
+        return model.grammars.compile(answer)
     except GrammarError as error:
         raise _wrong(_path(param), error) from None
 
@@ -105,7 +105,7 @@ def _json(schema: Any, path: str, param: str, *, lenient: bool) -> Grammar:
     return Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode(), lenient)
 
 
-def _check_schemas(tools: Toolbox, service: Service, *, enforced: bool) -> None:
+def _check_schemas(tools: Toolbox, model: ServedModel, *, enforced: bool) -> None:
     """Each tool's schema by itself, so that an error names it; leniently where nothing is enforced.
 
     Bounds are for all of them together, as that is how they are compiled.
@@ -117,7 +117,7 @@ def _check_schemas(tools: Toolbox, service: Service, *, enforced: bool) -> None:
     for place, tool in enumerate(tools.offered):
         schema = orjson.dumps(arguments_schema(tool)).decode()
         try:
-            service.grammars.check(Grammar(GrammarKind.JSON_SCHEMA, schema, tool.lenient or not enforced))
+            model.grammars.check(Grammar(GrammarKind.JSON_SCHEMA, schema, tool.lenient or not enforced))
         except GrammarError as error:
             raise _wrong(f"tools[{place}].function.parameters", error) from None
 

@@ -18,18 +18,18 @@ from aiohttp import web
 from engine.messages import RowUpdate
 from server.api.calls.register import CALL, REGISTER, Caller, Record
 from server.api.errors import ApiError, bad_request, error_body, internal_error
-from server.api.input.admission import queued
+from server.api.generator import DISPATCHER
+from server.api.input.admission import count_queued
 from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
-from server.api.output.call import Answer, Call, opened
+from server.api.limits import LIMITS
+from server.api.output.call import Answer, Call, open_call
 from server.api.output.place_notes import places_told
 from server.api.output.progress import HEADER
-from server.api.output.reply import Head, Metrics, Usage
+from server.api.output.reply import Head, Metrics, Usage, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Arrivals, Updates
-from server.api.output.wire import json_response
-from server.api.service import SERVICE
-from server.http.holder import holder_of
+from server.http.access import holder_of
 from server.http.request_id import request_id
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ async def under_way(
     record = Record(head.id, caller, request.path, head.model, head.created, bool(body.stream), arrival)
     request[CALL] = record.id
     with request.app[REGISTER].entered(record):
-        async with opened(body, prompts, request.app[SERVICE], arrival, record) as call:
-            queued(request)
+        async with open_call(body, prompts, request.app, arrival, record) as call:
+            count_queued(request)
             yield call
 
 
@@ -113,11 +113,11 @@ class ReplyWriter(Protocol):
 
 async def streamed(request: web.Request, call: Call, teller: ReplyWriter, options: StreamOptions) -> web.StreamResponse:
     """Tell a call's answers as they come, and its place in line before if the client asks for that; raises ApiError."""
-    service, progress = request.app[SERVICE], _wants_progress(request, options)
-    async with EventStream(request, service.limits) as stream:
+    limits, progress = request.app[LIMITS], _wants_progress(request, options)
+    async with EventStream(request, limits) as stream:
         # When the client is gone nobody is left to tell; leaving cancels what runs.
         with suppress(ConnectionError):
-            places = places_told(stream, call.requests, service.dispatcher, service.limits.place_interval)
+            places = places_told(stream, call.requests, request.app[DISPATCHER], limits.place_interval)
             async with places if progress else nullcontext():
                 await _tell(stream, request, teller)
         return stream.response

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from aiohttp import web
+
 from engine.messages import FinishReason, RowUpdate, SamplingParams
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
@@ -19,21 +21,23 @@ from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
 from server.api.calls.failures import failed
 from server.api.calls.register import Record
+from server.api.calls.request_status import measure
 from server.api.errors import bad_request, busy
+from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, Generator
 from server.api.input.admission import check_tokens
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import is_scoring, sampling_params, seeded
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
-from server.api.output.measures import measured
+from server.api.limits import LIMITS
 from server.api.output.reply import Metrics, Usage
-from server.api.service import Service
+from server.api.served_model import MODEL, ServedModel
 
 Predictions: TypeAlias = Mapping[int, Prediction | None]
 """One for each distinct prompt of a call, by the prompt's id."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class WantedAnswer:
     """One answer that is wanted."""
 
     prompt: Prompt
@@ -90,7 +94,7 @@ class Call:
 
     def metrics(self) -> Metrics:
         """Where the time of the call went."""
-        return measured(self.requests)
+        return measure(self.requests)
 
 
 def _scored(update: RowUpdate) -> FinishReason | None:
@@ -98,82 +102,86 @@ def _scored(update: RowUpdate) -> FinishReason | None:
     return None if update.finish_reason is None else FinishReason.LENGTH
 
 
-def orders(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: Service) -> list[Order]:
+def list_wanted(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], model: ServedModel) -> list[WantedAnswer]:
     """What a body asks for: n answers to each prompt; raises ApiError 400."""
     choices = body.n or 1
     if choices * len(prompts) > MAX_CHOICES:
         message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
         raise bad_request(message, "n")
-    wanted = [(prompt, _sampling(body, prompt, service)) for prompt in prompts]
+    wanted = [(prompt, _sampling(body, prompt, model)) for prompt in prompts]
     return [
-        Order(prompt, seeded(sampling, service.next_seed() if body.seed is None else body.seed, choice))
+        WantedAnswer(prompt, seeded(sampling, model.defaults.next_seed() if body.seed is None else body.seed, choice))
         for prompt, sampling in wanted
         for choice in range(choices)
     ]
 
 
-def _sampling(body: ChatBody | CompletionBody, prompt: Prompt, service: Service) -> SamplingParams:
+def _sampling(body: ChatBody | CompletionBody, prompt: Prompt, model: ServedModel) -> SamplingParams:
     """The prompt holds on to its compiled grammar for as long as the call lasts."""
     grammar = None if prompt.grammar is None else prompt.grammar.grammar
-    return replace(sampling_params(body, service, len(prompt.ids)), grammar=grammar)
+    return replace(sampling_params(body, model, len(prompt.ids)), grammar=grammar)
 
 
 @asynccontextmanager
-async def opened(
-    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], service: Service, arrival: float, record: Record
+async def open_call(
+    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], app: web.Application, arrival: float, record: Record
 ) -> AsyncIterator[Call]:
     """Submit every answer of a call, and note them in its record; on leaving, cancel what has not ended.
 
     Raises ApiError 400, 429, 499 or 503.
     """
-    wanted = orders(body, prompts, service)
-    async with _predicted(wanted, service) as predictions:  # a client that leaves meanwhile has cost nothing
+    wanted, dispatcher, lengths = list_wanted(body, prompts, app[MODEL]), app[DISPATCHER], app[LENGTHS]
+    async with _predict(wanted, dispatcher, lengths) as predictions:  # a client that leaves meanwhile has cost nothing
         record.check()
-        check_tokens(sum(_tokens(order, predictions[id(order.prompt)]) for order in wanted), service)
-        async with _submitted(wanted, predictions, body, service, arrival) as answers:
+        check_tokens(sum(_tokens(order, predictions[id(order.prompt)]) for order in wanted), app[LIMITS], dispatcher)
+        async with _submit_all(wanted, predictions, body, app, arrival) as answers:
             call = Call(answers, record, is_scoring(body))
             record.requests = call.requests
             yield call
 
 
 @asynccontextmanager
-async def _submitted(
-    wanted: Sequence[Order],
+async def _submit_all(
+    wanted: Sequence[WantedAnswer],
     predictions: Predictions,
     body: ChatBody | CompletionBody,
-    service: Service,
+    app: web.Application,
     arrival: float,
 ) -> AsyncIterator[tuple[Answer, ...]]:
-    """On leaving, what has not ended is cancelled."""
+    """Submit a request for each answer; on leaving, cancel what has not ended."""
+    dispatcher, lengths = app[DISPATCHER], app[LENGTHS]
     answers: list[Answer] = []
     try:
         for order in wanted:
-            request = _submit(order, predictions[id(order.prompt)], body, arrival, service)
+            request = _submit(order, predictions[id(order.prompt)], body, arrival, dispatcher)
+            lengths.note(request, order.query, predictions[id(order.prompt)], dispatcher.revise)
             answers.append(Answer(len(answers), order.prompt, request))
         yield tuple(answers)
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"
-        raise busy(message, "deadline_unreachable", service.dispatcher.retry_after()) from None
+        raise busy(message, "deadline_unreachable", dispatcher.retry_after()) from None
     except Refused as error:
         raise failed(error.failure, str(error)) from None
     finally:
         for answer in answers:
-            service.dispatcher.cancel(answer.request)
+            dispatcher.cancel(answer.request)
 
 
-def _tokens(order: Order, prediction: Prediction | None) -> int:
+def _tokens(order: WantedAnswer, prediction: Prediction | None) -> int:
     """What an answer and its prompt come to, as far as anybody can say."""
     most = order.sampling.max_tokens
     return len(order.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
 
 
 @asynccontextmanager
-async def _predicted(wanted: Sequence[Order], service: Service) -> AsyncIterator[Predictions]:
-    """On leaving, those that have not come in time are forgotten."""
+async def _predict(
+    wanted: Sequence[WantedAnswer], dispatcher: Generator, lengths: AnswerLengths
+) -> AsyncIterator[Predictions]:
+    """Predict the length of each distinct prompt's answer; on leaving, forget what has not come in time."""
     distinct = {id(order.prompt): order for order in wanted}
-    queues = service.dispatcher.free_slots < service.dispatcher.requests_queued + len(wanted)
+    queues = dispatcher.free_slots < dispatcher.requests_queued + len(wanted)
     asked = [
-        asyncio.ensure_future(service.foresight.predict(order.query, order.sampling, queues=queues))
+        asyncio.ensure_future(lengths.predict(order.query, order.sampling, queues=queues))
         for order in distinct.values()
     ]
     try:
@@ -199,9 +207,13 @@ def _forget(asked: asyncio.Future[Prediction | None]) -> None:
 
 
 def _submit(
-    order: Order, prediction: Prediction | None, body: ChatBody | CompletionBody, arrival: float, service: Service
+    order: WantedAnswer,
+    prediction: Prediction | None,
+    body: ChatBody | CompletionBody,
+    arrival: float,
+    dispatcher: Generator,
 ) -> Request:
-    request = service.dispatcher.submit(
+    return dispatcher.submit(
         order.prompt.ids,
         order.sampling,
         priority=body.priority or 0,
@@ -210,5 +222,3 @@ def _submit(
         predicted_length=None if prediction is None else prediction.length,
         distribution=None if prediction is None else prediction.distribution,
     )
-    service.foresight.note(request, order.query, prediction, service.dispatcher.revise)
-    return request

@@ -13,7 +13,7 @@ from server.api.output.reply import (
     PromptLogprob,
     PromptLogprobs,
 )
-from server.api.service import Codec
+from server.api.served_model import Codec
 
 LEAST = -9999.0
 """Stands for minus infinity, which JSON cannot say."""

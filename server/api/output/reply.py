@@ -8,11 +8,23 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 import msgspec
+import orjson
+from aiohttp import web
 
 from engine.messages import FinishReason
 from server.version import VERSION
 
 FINGERPRINT = f"lengthwise-{VERSION}"
+
+
+def encode(body: msgspec.Struct) -> bytes:
+    """JSON of a response or an event."""
+    return orjson.dumps(msgspec.to_builtins(body))
+
+
+def json_response(body: msgspec.Struct, status: int = 200) -> web.Response:
+    """A structure as a whole response."""
+    return web.Response(body=encode(body), status=status, content_type="application/json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from types import TracebackType
 import msgspec
 from aiohttp import web
 
-from server.api.output.wire import encode
-from server.api.service import Limits
+from server.api.limits import Limits
+from server.api.output.reply import encode
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -104,7 +104,7 @@ class EventStream:
 
     async def _attend(self, unchanged: float) -> None:
         """One look at a stream that has not changed for so many seconds; raises TimeoutError when it is stalled."""
-        interval, stall = self._limits.sse_keep_alive_interval, self._limits.stall_timeout
+        interval, stall = self._limits.sse_keep_alive_interval, self._limits.send_timeout
         due = stall if self._writing or not interval else interval
         if unchanged < due:
             await asyncio.sleep(due - unchanged)

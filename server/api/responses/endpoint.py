@@ -13,6 +13,7 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from server.api.errors import ApiError, error_body
+from server.api.generator import DISPATCHER
 from server.api.input.body import read_body
 from server.api.input.prompts import chat_prompt
 from server.api.input.refusals import refuse_unsupported
@@ -21,10 +22,9 @@ from server.api.models import model_name
 from server.api.output.answer import gathered, joined, streamed, under_way
 from server.api.output.call import Call
 from server.api.output.logprobs import chat_logprobs
-from server.api.output.reply import ChatLogprob, Head
+from server.api.output.reply import ChatLogprob, Head, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Updates
-from server.api.output.wire import json_response
 from server.api.responses.body import ResponsesBody, as_chat, own_words, wants_logprobs
 from server.api.responses.reply import (
     FormatReply,
@@ -42,21 +42,21 @@ from server.api.responses.reply import (
     TextDone,
     TextReply,
 )
-from server.api.service import SERVICE, Codec
+from server.api.served_model import MODEL, Codec
 
 
 async def responses(request: web.Request) -> web.StreamResponse:
     """Handle one response."""
-    service = request.app[SERVICE]
+    model = request.app[MODEL]
     body = await read_body(request, ResponsesBody)
-    arrival = service.dispatcher.now()
-    head = Head(f"resp_{secrets.token_hex(16)}", model_name(body.model, service))
+    arrival = request.app[DISPATCHER].now()
+    head = Head(f"resp_{secrets.token_hex(16)}", model_name(body.model, model))
     chat = as_chat(body)
     with own_words():
         refuse_unsupported(chat)
-        prompt = await chat_prompt(chat, service)
+        prompt = await chat_prompt(chat, model)
         async with under_way(request, chat, [prompt], head, arrival) as call:
-            form = ResponseForm(head, service.text, body, call)
+            form = ResponseForm(head, model.text, body, call)
             if body.stream:
                 return await streamed(request, call, ResponseWriter(call, form), StreamOptions())
             ((_, update),) = await gathered(call)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.api.input.schema import ChatBody, CompletionBody
-from server.api.service import Limits
+from server.api.limits import Limits
 from tests.server.live import Live, live_server
 
 SCALARS = st.one_of(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from server.api.limits import Limits
 from server.api.output.reply import FINGERPRINT
-from server.api.service import Limits
 from tests.server.fakes import ANSWER, FakeText
 from tests.server.live import Live, live_server, text_of
 
@@ -144,12 +144,12 @@ async def test_an_answer_may_take_the_rest_of_the_context_unless_told_otherwise(
     await live.chat()
     await live.chat(max_tokens=9)
     await live.chat(max_tokens=9, max_completion_tokens=5)
-    room = live.service.context_length - len(live.dispatcher.submitted[0].prompt)
+    room = live.service.model.context_length - len(live.dispatcher.submitted[0].prompt)
     assert [request.sampling.max_tokens for request in live.dispatcher.submitted] == [room, 9, 5]
 
 
 async def test_the_servers_default_bounds_answers_whose_request_names_no_limit(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), default_max_tokens=2) as live:
+    async with live_server(pool, Limits(), max_tokens=2) as live:
         reply = await live.chat()
         assert (reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]) == ("length", 2)
         assert (await live.stream_chat())[-1]["choices"][0]["finish_reason"] == "length"

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import http_parser
 
 from server.api.health import LIFE
-from server.api.service import Limits
-from server.http.parser import ParserError, require_c_parser
+from server.api.limits import Limits
+from server.http.listener import ParserError, require_c_parser
 from server.http.routes import build_app
 from server.observe.logs import quiet_broken_requests
 from server.version import VERSION

@@ -10,7 +10,7 @@ import pytest
 
 from server.api.input.sampling import sampling_params
 from server.api.input.schema import ChatBody, CompletionBody, Message
-from server.api.service import Limits
+from server.api.limits import Limits
 from tests.server.live import Live, chat_body, live_server
 
 ROOT = Path(__file__).parents[3]
@@ -71,11 +71,14 @@ async def test_a_length_that_cannot_be_is_refused(
 
 
 async def test_the_longest_length_that_fits_the_context_is_taken(replaying: Live) -> None:
-    assert sampling_params(ChatBody(messages=MESSAGES, replay_tokens=246), replaying.service, 10).replay_tokens == 246
+    assert (
+        sampling_params(ChatBody(messages=MESSAGES, replay_tokens=246), replaying.service.model, 10).replay_tokens
+        == 246
+    )
 
 
 async def test_a_length_beyond_max_tokens_is_taken_and_cut_there(replaying: Live) -> None:
-    sampling = sampling_params(CompletionBody(prompt="Hi", replay_tokens=50, max_tokens=9), replaying.service, 2)
+    sampling = sampling_params(CompletionBody(prompt="Hi", replay_tokens=50, max_tokens=9), replaying.service.model, 2)
     assert (sampling.replay_tokens, sampling.max_tokens) == (50, 9)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from engine.messages import RowUpdate
 from scheduler.request import Request
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
@@ -149,7 +149,7 @@ async def test_a_request_can_be_cancelled_before_it_is_in_line(live: Live, pool:
             pass
 
     slow = Slow()
-    async with live_server(pool, Limits(), foresight=slow) as server:
+    async with live_server(pool, Limits(), lengths=slow) as server:
         task = begin(server, CHAT, chat_body(), **{"X-Request-Id": "early"})
         await slow.asked.wait()
         assert (await get(server, "/v1/requests/early"))[1]["state"] == "arrived"

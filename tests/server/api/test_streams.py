@@ -13,8 +13,8 @@ import pytest
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.request import Request
+from server.api.limits import Limits
 from server.api.output.sse import KEEP_ALIVE
-from server.api.service import Limits
 from tests.server.api.trimming_reader import TrimmingReader
 from tests.server.fakes import ANSWER, answer, say
 from tests.server.live import Live, chat_body, parse_events, raw_post, text_of
@@ -25,7 +25,7 @@ KEEP_ALIVE_CHUNK = b"%x\r\n%b\r\n" % (len(KEEP_ALIVE), KEEP_ALIVE)
 
 @pytest.fixture
 def limits() -> Limits:
-    return Limits(sse_keep_alive_interval=0.02, stall_timeout=0.3, place_interval=0.01)
+    return Limits(sse_keep_alive_interval=0.02, send_timeout=0.3, place_interval=0.01)
 
 
 def dechunk(raw: bytes) -> list[bytes]:

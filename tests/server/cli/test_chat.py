@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.program import PROGRAM
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.cli.conversation import ChatError, Conversation
 from server.http.access import Access
 from server.http.front import Front

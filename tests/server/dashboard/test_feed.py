@@ -17,7 +17,7 @@ from scheduler.batching.batcher import Limits as BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.dashboard.feed import MOST_VIEWERS, Feed, TooManyViewers
 from server.dashboard.lanes import Stage
 from server.dashboard.scene import Introduction, Scene

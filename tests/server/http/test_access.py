@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.cli.config import ServeConfig, load_config
 from server.cli.settings import ConfigError
 from server.http.access import Access

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from multidict import CIMultiDictProxy
 
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.cli.settings import ConfigError
 from server.http.access import Access
 from server.http.cors import Origins

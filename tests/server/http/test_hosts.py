@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.cli.config import ServeConfig
 from server.http.front import front_of
 from server.http.hosts import local_hosts

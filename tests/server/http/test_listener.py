@@ -17,7 +17,7 @@ import pytest
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.request import Request
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.cli.settings import ConfigError
 from server.http import listener
 from server.http.front import Front
@@ -157,12 +157,13 @@ async def test_a_unix_socket_serves_from_when_it_listens_and_is_gone_afterwards(
     dispatcher = FakeDispatcher()
     with take_path(path) as taken:
         assert not path.exists()
-        async with listening(fake_service(pool, dispatcher, Limits()), taken, uds=path):
+        service = fake_service(pool, dispatcher, Limits())
+        async with listening(service, taken, uds=path) as app:
             with pytest.raises(PortError, match="already in use"), take_path(path):
                 pass
             connector = aiohttp.UnixConnector(str(path))
             async with aiohttp.ClientSession(connector=connector) as session:
-                live = Live(0, fake_service(pool, dispatcher, Limits()), dispatcher, session)
+                live = Live(0, service, dispatcher, session, app)
                 assert text_of(await live.stream_chat()) == ANSWER
     assert list(tmp_path.iterdir()) == []
 

@@ -15,7 +15,8 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Answer, Prediction, Source
 from scheduler.request import Request
-from server.api.service import Limits, Revise
+from server.api.generator import Revise
+from server.api.limits import Limits
 from server.lengths.instruction import InstructionSplit
 from tests.server.live import Live, chat_body, live_server
 
@@ -75,7 +76,7 @@ async def foresight() -> FakeForesight:
 
 @pytest.fixture
 async def seeing(pool: ThreadPoolExecutor, foresight: FakeForesight) -> AsyncIterator[Live]:
-    async with live_server(pool, Limits(), foresight=foresight) as live:
+    async with live_server(pool, Limits(), lengths=foresight) as live:
         yield live
 
 
@@ -137,7 +138,7 @@ async def test_a_client_that_leaves_while_it_is_predicted_costs_nothing(seeing: 
 
 async def test_what_is_foreseen_too_late_for_a_call_is_forgotten_with_it(pool: ThreadPoolExecutor) -> None:
     foresight = Late()
-    async with live_server(pool, Limits(max_num_queued_tokens=100), foresight=foresight) as live:
+    async with live_server(pool, Limits(max_num_queued_tokens=100), lengths=foresight) as live:
         await live.complete(prompt=["one", "two"], n=2, max_tokens=3)
         assert [one.cancelled() for one in foresight.late] == [True, True]
         live.dispatcher.tokens_waiting = 1
@@ -150,7 +151,7 @@ async def test_who_leaves_while_one_of_several_prompts_is_predicted_leaves_nothi
 ) -> None:
     foresight = Late()
     foresight.may.clear()
-    async with live_server(pool, Limits(), foresight=foresight) as live:
+    async with live_server(pool, Limits(), lengths=foresight) as live:
         call = asyncio.create_task(live.complete(prompt=["one", "slow"], max_tokens=3))
         await foresight.asked.wait()
         call.cancel()
@@ -193,13 +194,13 @@ async def test_the_servers_own_split_holds_where_a_request_says_nothing(
     pool: ThreadPoolExecutor, foresight: FakeForesight
 ) -> None:
     split = InstructionSplit.FIRST_LINE
-    async with live_server(pool, Limits(), foresight=foresight, instruction_split=split) as live:
+    async with live_server(pool, Limits(), lengths=foresight, instruction_split=split) as live:
         await live.chat(messages=[{"role": "user", "content": "Do.\nHi"}])
     assert [(one.instruction, one.user_input) for one in foresight.queries] == [("Do.", "Hi")]
 
 
 async def test_an_oracle_wants_to_be_told(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), allow_replay=True, foresight=Oracle()) as live:
+    async with live_server(pool, Limits(), allow_replay=True, lengths=Oracle()) as live:
         status, reply = await live.post("/v1/completions", {"prompt": "Hi"})
         assert (status, reply["error"]["param"]) == (400, "replay_tokens")
         assert "replay_tokens" in reply["error"]["message"] and live.dispatcher.submitted == []

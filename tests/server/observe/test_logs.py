@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.observe.logs import JsonLines, Prioritised, configure, in_journal, with_fields
 from server.observe.metrics import Metrics
 from tests.server.live import Live, live_server

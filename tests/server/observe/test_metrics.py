@@ -21,7 +21,7 @@ from engine.messages import (
 )
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.observe.metrics import FORGOTTEN, REASONS, Metrics
 from tests.scheduler.fakes import VirtualClock, request, token
 from tests.server.counted import counted

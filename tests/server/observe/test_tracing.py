@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from server.api.service import Limits
+from server.api.limits import Limits
 from server.cli.settings import ConfigError
 from server.http.front import OPEN
 from server.observe.tracing import Tracing, tracing_to

@@ -19,6 +19,7 @@ import orjson
 import pytest
 
 from models.network.generation_config import SamplingDefaults
+from server.api.served_model import AnswerDefaults
 from server.process.life import drain, tell_limits
 from server.process.port import PortError, take_port
 from tests.server.fakes import ANSWER
@@ -149,11 +150,12 @@ async def test_what_keeps_the_server_from_starting_is_said_in_one_line_with_exit
 
 async def test_a_default_limit_of_answers_is_logged_at_start(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "server.process.life")
-    tell_limits(live.service)
+    model = live.service.model
+    tell_limits(model)
     assert not caplog.records, "there is none"
-    tell_limits(replace(live.service, default_max_tokens=77))
+    tell_limits(replace(model, defaults=replace(model.defaults, max_tokens=77)))
     assert "end after 77 tokens: --default-max-tokens changes that" in caplog.text
-    tell_limits(replace(live.service, sampling_defaults=SamplingDefaults(max_new_tokens=66)))
+    tell_limits(replace(model, defaults=AnswerDefaults(SamplingDefaults(max_new_tokens=66))))
     assert "all answers end after 66 tokens" in caplog.text
 
 

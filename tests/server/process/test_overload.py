@@ -15,7 +15,7 @@ from engine.messages import FinishReason, RowUpdate
 from scheduler.request import Failure, Request, TooLate
 from server.api.errors import busy
 from server.api.input import body as body_module
-from server.api.service import Limits
+from server.api.limits import PENDING, Limits
 from tests.server.fakes import ANSWER, FakeText
 from tests.server.live import Live, chat_body, live_server, text_of
 
@@ -89,13 +89,13 @@ async def test_a_refusal_does_not_wait_for_the_tokenizer_whose_line_counts_as_th
     with ThreadPoolExecutor(1) as pool:
         async with live_server(pool, limits, text=text) as live:
             calls = [asyncio.create_task(refusal(live)) for _ in range(2)]
-            while live.service.crowd.pending < 2:
+            while live.app[PENDING].arrived < 2:
                 await asyncio.sleep(0)
             status, error, _ = await refusal(live)
             assert (status, error["code"]) == (429, "queue_full")
             text.go.set()
             assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
-            assert live.service.crowd.pending == 0
+            assert live.app[PENDING].arrived == 0
             assert (await refusal(live))[0] == 200
 
 
@@ -103,7 +103,7 @@ async def test_calls_that_fail_before_the_queue_no_longer_count(live: Live) -> N
     for _ in range(3):
         status, _, _ = await refusal(live, temperature=-1)
         assert status == 400
-    assert live.service.crowd.pending == 0
+    assert live.app[PENDING].arrived == 0
 
 
 async def test_when_enough_tokens_wait_one_more_call_is_refused_unread(live: Live) -> None:
@@ -155,11 +155,11 @@ async def test_only_so_many_large_bodies_are_read_at_a_time(live: Live, monkeypa
     head = b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 90000\r\n\r\n{" % CHAT.encode()
     async with live.connect() as (_, writer):
         writer.write(head)
-        while not live.service.crowd.large_bodies:
+        while not live.app[PENDING].large_bodies:
             await asyncio.sleep(0)
         async with live.connect() as (reader, second):
             second.write(head)
             assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
         assert text_of(await live.stream_chat()) == ANSWER
-    while live.service.crowd.large_bodies:
+    while live.app[PENDING].large_bodies:
         await asyncio.sleep(0)

@@ -27,11 +27,11 @@ from engine.messages import (
 from engine.pipeline import Pipeline
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits as BatchLimits
-from scheduler.clock import MonotonicClock
+from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.strategy import STRATEGIES
-from server.api.service import Limits
-from server.process.watchdog import Watchdog, kept
+from server.api.limits import Limits
+from server.process.watchdog import Watchdog
 from tests.server.live import Live, chat_body, live_server, text_of
 
 TOKENS = 3
@@ -109,18 +109,18 @@ async def machine(executors: int) -> AsyncIterator[Machine]:
 
     def receive(report: Report) -> None:
         made.reports.append(report)
-        vigil.reported(report)
+        watchdog.reported(report)
         dispatcher.receive(report)
 
     infos = [ExecutorInfo(index, "cpu", 10_000, 1, 256) for index in range(executors)]
     threads = [Executor(*pair, deliver) for pair in zip(infos, cast(list[Pipeline], pipelines), strict=True)]
     parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=1000, prefill_ahead=0))
     dispatcher = Dispatcher(parts, threads, MonotonicClock())
-    vigil = Watchdog(threads, dispatcher, 0.4, interval=0.05)
+    watchdog = Watchdog(threads, dispatcher, 0.4, interval=0.05)
     made = Machine(dispatcher, pipelines)
     with _running(threads):
         dispatching = asyncio.create_task(dispatcher.run())
-        async with kept(vigil):
+        async with background(watchdog.run(), "watchdog"):
             yield made
         dispatching.cancel()
 

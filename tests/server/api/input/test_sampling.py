@@ -10,24 +10,24 @@ import pytest
 from models.network.generation_config import SamplingDefaults
 from server.api.input.sampling import sampling_params, seeded
 from server.api.input.schema import ChatBody, CompletionBody, Message
-from server.api.service import seed_source
-from tests.server.live import Live
+from server.api.served_model import seed_source
+from tests.server.live import Live, changed
 
 MESSAGES = [Message("user", "Hi")]
 
 
 async def test_the_models_own_recommendations_fill_what_a_request_leaves_out(live: Live) -> None:
-    sampling = sampling_params(ChatBody(messages=MESSAGES), live.service, 10)
+    sampling = sampling_params(ChatBody(messages=MESSAGES), live.service.model, 10)
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.7, 40, 1.0, 0.0)
 
 
 async def test_what_a_request_says_wins_even_when_it_is_zero(live: Live) -> None:
-    sampling = sampling_params(ChatBody(messages=MESSAGES, temperature=0, top_k=0), live.service, 10)
+    sampling = sampling_params(ChatBody(messages=MESSAGES, temperature=0, top_k=0), live.service.model, 10)
     assert (sampling.temperature, sampling.top_k) == (0, 0)
 
 
 async def test_a_top_k_of_minus_one_is_off(live: Live) -> None:
-    assert sampling_params(ChatBody(messages=MESSAGES, top_k=-1), live.service, 10).top_k == 0
+    assert sampling_params(ChatBody(messages=MESSAGES, top_k=-1), live.service.model, 10).top_k == 0
 
 
 async def test_every_field_reaches_the_engine(live: Live) -> None:
@@ -49,7 +49,7 @@ async def test_every_field_reaches_the_engine(live: Live) -> None:
         echo=True,
         prompt_logprobs=1,
     )
-    sampling = sampling_params(body, live.service, 10)
+    sampling = sampling_params(body, live.service.model, 10)
     assert (sampling.max_tokens, sampling.top_p, sampling.min_p) == (9, 0.5, 0.1)
     assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (1, -1, 1.5)
     assert sampling.logit_bias == ((3, -2.0), (4, 2.5))
@@ -72,12 +72,12 @@ async def test_nul_is_a_character_like_others(live: Live) -> None:
 
 
 async def test_one_stop_string_may_come_without_a_list(live: Live) -> None:
-    assert sampling_params(ChatBody(messages=MESSAGES, stop="end"), live.service, 10).stop == ("end",)
+    assert sampling_params(ChatBody(messages=MESSAGES, stop="end"), live.service.model, 10).stop == ("end",)
 
 
 async def test_chat_logprobs_without_alternatives_report_the_tokens_alone(live: Live) -> None:
-    assert sampling_params(ChatBody(messages=MESSAGES, logprobs=True), live.service, 10).logprobs == 0
-    assert sampling_params(ChatBody(messages=MESSAGES, logprobs=False), live.service, 10).logprobs is None
+    assert sampling_params(ChatBody(messages=MESSAGES, logprobs=True), live.service.model, 10).logprobs == 0
+    assert sampling_params(ChatBody(messages=MESSAGES, logprobs=False), live.service.model, 10).logprobs is None
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ async def test_chat_logprobs_without_alternatives_report_the_tokens_alone(live: 
 async def test_the_servers_default_gives_way_to_what_a_request_says(
     live: Live, fields: dict[str, Any], expected: int
 ) -> None:
-    service = replace(live.service, default_max_tokens=20, allow_replay=True)
-    assert sampling_params(ChatBody(messages=MESSAGES, **fields), service, 10).max_tokens == expected
+    model = changed(live.service, {"max_tokens": 20, "allow_replay": True}).model
+    assert sampling_params(ChatBody(messages=MESSAGES, **fields), model, 10).max_tokens == expected
 
 
 async def test_the_servers_default_is_bounded_by_the_context(live: Live) -> None:
-    service = replace(live.service, default_max_tokens=1000)
-    assert sampling_params(ChatBody(messages=MESSAGES), service, 10).max_tokens == service.context_length - 10
+    model = changed(live.service, {"max_tokens": 1000}).model
+    assert sampling_params(ChatBody(messages=MESSAGES), model, 10).max_tokens == model.context_length - 10
 
 
 @pytest.mark.parametrize(
@@ -112,15 +112,15 @@ async def test_the_servers_default_is_bounded_by_the_context(live: Live) -> None
     ],
 )
 async def test_no_answer_exceeds_max_new_tokens(live: Live, body: ChatBody | CompletionBody, expected: int) -> None:
-    service = replace(live.service, sampling_defaults=SamplingDefaults(max_new_tokens=12), default_max_tokens=20)
-    assert sampling_params(body, service, 10).max_tokens == expected
+    model = changed(live.service, {"sampling": SamplingDefaults(max_new_tokens=12), "max_tokens": 20}).model
+    assert sampling_params(body, model, 10).max_tokens == expected
 
 
 @pytest.mark.parametrize(("seed", "choice", "expected"), [(5, 2, 7), (-1, 0, 2**64 - 1), (2**64 - 1, 1, 0)])
 async def test_seeds_of_choices_follow_each_other_within_64_bits(
     live: Live, seed: int, choice: int, expected: int
 ) -> None:
-    sampling = sampling_params(ChatBody(messages=MESSAGES), live.service, 10)
+    sampling = sampling_params(ChatBody(messages=MESSAGES), live.service.model, 10)
     assert seeded(sampling, seed, choice) == replace(sampling, seed=expected)
 
 

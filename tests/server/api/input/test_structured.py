@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from engine.messages import Grammar, GrammarKind
-from server.api.service import Limits
+from server.api.limits import Limits
 from tests.server.live import Live, chat_body, live_server
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -76,8 +76,8 @@ async def test_a_compiled_grammar_is_held_for_as_long_as_its_call_lasts(pool: Th
         data = orjson.dumps(chat_body(stream=True, structured_outputs={"regex": "a"}))
         async with live.session.post(live.url + CHAT, data=data) as response:
             for place in range(200):  # more than are kept
-                live.service.grammars.compile(Grammar(GrammarKind.REGEX, f"b{{{place + 1}}}"))
-            assert Grammar(GrammarKind.REGEX, "a") in live.service.grammars
+                live.service.model.grammars.compile(Grammar(GrammarKind.REGEX, f"b{{{place + 1}}}"))
+            assert Grammar(GrammarKind.REGEX, "a") in live.service.model.grammars
             live.dispatcher.go.set()
             await response.read()
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from server.api.limits import Limits
 from server.api.output.progress import HEADER, Progress, progress_in
-from server.api.service import Limits
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, parse_events, text_of
 

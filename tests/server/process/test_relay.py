@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from engine.messages import ExecutorDied, Report
-from loadgen.experiments.recorder import Relay
+from server.process.relay import Relay
 
 
 def test_reports_are_heard_on_the_loop_by_the_listener_of_the_time() -> None:
@@ -20,7 +20,7 @@ def test_reports_are_heard_on_the_loop_by_the_listener_of_the_time() -> None:
     async def play() -> Relay:
         relay = Relay(asyncio.get_running_loop())
         for number, listener in enumerate((hear, second.append)):
-            with relay.listening(listener):
+            with relay.send_to(listener):
                 await asyncio.to_thread(relay.deliver, ExecutorDied(number, "told"))
         await asyncio.to_thread(relay.deliver, ExecutorDied(2, "told to nobody"))
         return relay

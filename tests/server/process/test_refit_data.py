@@ -19,10 +19,10 @@ from scheduler.serving_time.bilinear import FitErrors
 from scheduler.serving_time.profile_file import Conditions, Profile, digest, write_profile
 from scheduler.serving_time.refit import FEWEST
 from server.cli.config import ServeConfig, load_config
-from server.process import refit_source as earlier
+from server.process import scheduling
 from server.process.app import open_service
 from server.process.conditions import conditions_of
-from server.process.refit_source import grounds_of
+from server.process.scheduling import refit_data_of
 from tests.scheduler.entries import written
 from tests.scheduler.serving_time.closed import PROFILE, timings, took
 
@@ -70,7 +70,7 @@ def test_batches_of_the_same_conditions_since_the_profile_count(path: Path, capl
     others = [served(factor=0.1, ended=MEASURED - 5), served(replace(CONDITIONS, threads=2), factor=0.1)]
     written(path, *others * FEWEST, *[served()] * FEWEST, *others)
     with caplog.at_level(logging.INFO):
-        found = grounds_of(config_of(path), profile_of())
+        found = refit_data_of(config_of(path), profile_of())
     assert found is not None and found.model is not None
     assert found.earlier == (took(PROFILE, 4, 100, factor=3.0),) * FEWEST
     assert found.model.serve(2, 50, 20) == pytest.approx(3 * PROFILE.serve(2, 50, 20), rel=1e-3)
@@ -80,21 +80,21 @@ def test_batches_of_the_same_conditions_since_the_profile_count(path: Path, capl
 @pytest.mark.parametrize("flags", [{"strategy": "magnus"}, {"strategy": "lengthwise"}])
 def test_who_does_not_estimate_by_a_bilinear_model_reads_nothing(path: Path, flags: dict[str, str]) -> None:
     path.write_text("hello" * 1000)
-    assert grounds_of(config_of(path, **flags), profile_of()) is None
-    assert grounds_of(config_of(path), None) is None
+    assert refit_data_of(config_of(path, **flags), profile_of()) is None
+    assert refit_data_of(config_of(path), None) is None
 
 
 def test_without_a_journal_there_is_the_profile(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     written(path, *[served()] * FEWEST)
     for config in (config_of(path, no_journal=True), config_of(path.with_name("none yet"))):
-        found = grounds_of(config, profile_of())
+        found = refit_data_of(config, profile_of())
         assert found is not None and found.model == PROFILE and found.earlier == ()
     assert caplog.records == []
 
 
 def test_a_journal_that_cannot_be_read_is_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.write_text("hello" * 1000)
-    found = grounds_of(config_of(path), profile_of())
+    found = refit_data_of(config_of(path), profile_of())
     assert found is not None and found.model is None and found.timings == timings()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "without what was served before" in caplog.text and str(path) in caplog.text
@@ -106,15 +106,15 @@ def test_a_folder_that_may_not_be_searched_is_one_too(
     def forbidden(*arguments: object, **options: object) -> list[object]:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(earlier, "closed_batches", forbidden)  # whoever runs tests as root may search all
-    found = grounds_of(config_of(path), profile_of())
+    monkeypatch.setattr(scheduling, "closed_batches", forbidden)  # whoever runs tests as root may search all
+    found = refit_data_of(config_of(path), profile_of())
     assert found is not None and found.model is None
     assert "without what was served before" in caplog.text and "Permission denied" in caplog.text
 
 
 def test_a_profile_without_a_date_is_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     written(path, *[served()] * FEWEST)
-    assert grounds_of(config_of(path), replace(profile_of(), measured_at="lately")) is not None
+    assert refit_data_of(config_of(path), replace(profile_of(), measured_at="lately")) is not None
     assert "without what was served before" in caplog.text and "lately" in caplog.text
 
 

@@ -1,0 +1,40 @@
+"""What one client may ask of the server, and how many calls are on their way to the queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of bodies, streams and the queue. Durations are seconds, sizes bytes."""
+
+    max_body_bytes: int = 4 * 1024 * 1024
+    body_timeout: float = 10.0
+    """How long a request's body may take to arrive."""
+    send_timeout: float = 30.0
+    """How long a client may leave a stream unread before its request is cancelled."""
+    sse_keep_alive_interval: float = 15.0
+    """Silence after which a stream gets a blank line; 0 sends none."""
+    place_interval: float = 1.0
+    """How often a stream that asks for its progress looks for its place in line, to tell it when that has changed."""
+    max_num_queued_reqs: int | None = None
+    """Requests that may wait; a call that comes when so many do is refused."""
+    max_num_queued_tokens: int | None = None
+    """Tokens that may wait: those of prompts, and of answers as they are predicted, or else may become."""
+
+
+@dataclass(slots=True)
+class PendingCalls:
+    """Calls that have not come to the queue yet. Event loop only."""
+
+    arrived: int = 0
+    """Calls whose bodies have come."""
+    large_bodies: int = 0
+    """Calls whose bodies are large, and coming."""
+
+
+LIMITS = web.AppKey("limits", Limits)
+PENDING = web.AppKey("pending", PendingCalls)

@@ -1,0 +1,69 @@
+"""One method of one path of the API: who handles it, what goes in and out, and who may ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+Body: TypeAlias = type[msgspec.Struct]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Something in the path, the query or the headers, with its JSON schema."""
+
+    name: str
+    where: str
+    schema: dict[str, object]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path."""
+
+    method: str
+    path: str
+    """As the router takes it, which may hold patterns."""
+    handler: Handler
+    name: str = ""
+    """Its name in the OpenAPI document; empty for what is not in it."""
+    what: str = ""
+    body: Body | None = None
+    reply: Body | None = None
+    events: tuple[Body, ...] = ()
+    """Kinds of events of a streamed reply."""
+    other: tuple[str, ...] = ()
+    """Media types of replies that are no JSON of ours."""
+    parameters: tuple[Parameter, ...] = ()
+    errors: tuple[int, ...] = ()
+    """Statuses besides those that all of its kind have."""
+    generates: bool = False
+    """Whether it ends in the queue, so that admission and quotas apply to it."""
+    open: bool = False
+    """Whether it needs no key."""
+
+    @property
+    def template(self) -> str:
+        """The path without patterns."""
+        return self.path.replace(":.+", "")
+
+
+BY_HANDLER: web.AppKey[Mapping[Handler, Operation]] = web.AppKey("operations")
+"""An application's operations. Two of one handler differ only in their paths."""
+
+
+def operation_of(request: web.Request) -> Operation | None:
+    """The operation that the router matched, never one that is put together from what the client says."""
+    return request.app[BY_HANDLER].get(request.match_info.handler)
+
+
+def generates(request: web.Request) -> bool:
+    """Whether a call asks for a place in the queue."""
+    operation = operation_of(request)
+    return operation is not None and operation.generates

@@ -1,0 +1,97 @@
+"""The model that the API serves: its names, its bounds, its text, and the defaults of its answers.
+
+The composition root fills it; nothing here starts or loads anything.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from engine.sampling.grammar import Grammars
+from models.network.generation_config import SamplingDefaults
+from server.lengths.instruction import InstructionSplit
+
+
+class Codec(Protocol):
+    """The part of models.text.Text that handlers use. Encoding is heavy: never on the event loop."""
+
+    @property
+    def longest_token(self) -> int: ...
+    @property
+    def takes_tools(self) -> bool: ...
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] = MappingProxyType({}),
+    ) -> list[int]: ...
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+    def token_string(self, token_id: int) -> str: ...
+    def token_text(self, token_id: int) -> str: ...
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+
+def fresh_seed() -> int:
+    """A seed that cannot be foreseen."""
+    return secrets.randbits(64)
+
+
+def seed_source(seed: int | None) -> Callable[[], int]:
+    """Seeds for answers whose client gave none: a sequence that `seed` decides, or fresh ones for None."""
+    return fresh_seed if seed is None else partial(random.Random(seed).getrandbits, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDefaults:
+    """What holds for an answer as far as its request does not say."""
+
+    sampling: SamplingDefaults
+    max_tokens: int | None = None
+    """Most tokens of a chat's answer whose request names no limit; None: the rest of the context."""
+    stop_repetition: bool = False
+    """Whether an answer that only repeats itself is ended."""
+    next_seed: Callable[[], int] = fresh_seed
+    """Makes the seed of an answer whose client gave none."""
+    allow_replay: bool = False
+    """Whether a request may bring the length of its answer (design 7.3)."""
+    instruction_split: InstructionSplit = InstructionSplit.SYSTEM
+    """Where an instruction is looked for when a request does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One loaded model, as the API knows it."""
+
+    names: tuple[str, ...]
+    """Names that the model answers to; the first is its id in responses."""
+    root: str
+    """The name or path that the model was loaded from, as the user wrote it."""
+    context_length: int
+    """Longest prompt plus answer, in tokens."""
+    vocab_size: int
+    """Token ids that both the tokenizer and the network know; either may have more of its own."""
+    text: Codec
+    tokenizer_pool: Executor
+    """Threads in which text is encoded, grammars are compiled and large bodies are parsed, off the event loop."""
+    grammars: Grammars
+    """The compiled grammars, which the executors use too."""
+    defaults: AnswerDefaults
+
+    @property
+    def id(self) -> str:
+        return self.names[0]
+
+
+MODEL = web.AppKey("model", ServedModel)

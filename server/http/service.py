@@ -1,0 +1,51 @@
+"""The parts of the server that its HTTP application works with, put together by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from server.api.calls.register import REGISTER, Register
+from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, Generator, UnknownLengths
+from server.api.health import LIFE, Life
+from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
+from server.api.served_model import MODEL, ServedModel
+from server.dashboard.feed import FEED, Feed
+from server.observe.metrics import METRICS, Metrics
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One loaded model, ready to answer."""
+
+    dispatcher: Generator
+    model: ServedModel
+    executors: int = 1
+    limits: Limits = field(default_factory=Limits)
+    lengths: AnswerLengths = field(default_factory=UnknownLengths)
+    responsive: Callable[[], bool] = _always
+    """Whether executors that have work go on with it."""
+    metrics: Metrics | None = None
+    """Counts for /metrics."""
+    feed: Feed | None = None
+    """Events for the dashboard."""
+
+    def hand_to(self, app: web.Application) -> None:
+        """Give each part to the handlers that need it, under its own key."""
+        app[DISPATCHER] = self.dispatcher
+        app[MODEL] = self.model
+        app[LIMITS] = self.limits
+        app[LENGTHS] = self.lengths
+        app[LIFE] = Life(self.responsive)
+        app[PENDING] = PendingCalls()
+        app[REGISTER] = Register(self.dispatcher)
+        if self.metrics is not None:
+            app[METRICS] = self.metrics
+        if self.feed is not None:
+            app[FEED] = self.feed

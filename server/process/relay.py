@@ -1,0 +1,38 @@
+"""The way of executors' reports from their threads to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeAlias
+
+from engine.messages import Report
+
+Listener: TypeAlias = Callable[[Report], None]
+
+
+class Relay:
+    """Brings reports to the listener that there is at the time; before and after it they are dropped."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._listener: Listener | None = None
+
+    def deliver(self, report: Report) -> None:
+        """Pass a report on, from any thread, also after the loop was closed."""
+        with suppress(RuntimeError):  # the loop is closed: an executor has outlasted it
+            self._loop.call_soon_threadsafe(self._receive, report)
+
+    @contextmanager
+    def send_to(self, listener: Listener) -> Iterator[None]:
+        """Let `listener` get the reports until the context is left."""
+        self._listener = listener
+        try:
+            yield
+        finally:
+            self._listener = None
+
+    def _receive(self, report: Report) -> None:
+        if self._listener is not None:
+            self._listener(report)
