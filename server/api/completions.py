@@ -87,7 +87,7 @@ class CompletionForm:
         )
 
     def _logprobs(self, answer: Answer, update: RowUpdate, echoed: bool) -> CompletionLogprobs | None:
-        ids, tokens = _told(answer, update, echoed)
+        ids, tokens = _shown_tokens(answer, update, echoed)
         if self.body.logprobs is None or not ids:
             return None
         offset = answer.characters
@@ -95,8 +95,10 @@ class CompletionForm:
         return completion_logprobs(ids, tokens, self.text, alternatives=self.body.logprobs, offset=offset)
 
 
-def _told(answer: Answer, update: RowUpdate, echoed: bool) -> tuple[tuple[int, ...], tuple[TokenLogprob | None, ...]]:
-    """The tokens that an update tells of, with their log-probabilities."""
+def _shown_tokens(
+    answer: Answer, update: RowUpdate, echoed: bool
+) -> tuple[tuple[int, ...], tuple[TokenLogprob | None, ...]]:
+    """Tokens that an update shows, with their log-probabilities."""
     if not echoed:
         return update.token_ids, update.logprobs
     return answer.prompt.ids + update.token_ids, (update.prompt_logprobs or ()) + update.logprobs

@@ -11,27 +11,27 @@ from server.api.output.reply import json_response
 from server.http.access import holder_of
 
 LISTED = 100
-"""Calls in a list, when nobody says how many."""
+"""Calls in a list whose request does not say how many."""
 
 
 async def list_requests(request: web.Request) -> web.Response:
     """The client's calls, the latest first; raises ApiError 400."""
-    return json_response(RequestList(request.app[REGISTER].listed(holder_of(request), _limit(request))))
+    return json_response(RequestList(request.app[REGISTER].list_latest(holder_of(request), _limit(request))))
 
 
 async def show_request(request: web.Request) -> web.Response:
     """One call; raises ApiError 404."""
     name = request.match_info["id"]
-    return _told(name, request.app[REGISTER].status(name, holder_of(request)))
+    return _respond(name, request.app[REGISTER].status(name, holder_of(request)))
 
 
 async def cancel_request(request: web.Request) -> web.Response:
     """Break one call off and free its rows; what has ended stays as it is. Raises ApiError 404."""
     name = request.match_info["id"]
-    return _told(name, request.app[REGISTER].cancel(name, holder_of(request)))
+    return _respond(name, request.app[REGISTER].cancel(name, holder_of(request)))
 
 
-def _told(name: str, status: RequestStatus | None) -> web.Response:
+def _respond(name: str, status: RequestStatus | None) -> web.Response:
     if status is None:
         message = f"id: no request {name[:200]!r} is under way or has ended lately"
         raise ApiError(404, message, param="id", code="request_not_found")

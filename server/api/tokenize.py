@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from server.api.errors import bad_request
 from server.api.input.body import read_body
-from server.api.input.prompts import check_characters, check_ids, encodable, rendered
+from server.api.input.prompts import check_characters, check_ids, refuse_unencodable, render_chat
 from server.api.input.schema import Message, ModelName, TemplateVariables, TokenId
 from server.api.models import model_name
 from server.api.output.reply import json_response
@@ -88,7 +88,7 @@ def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
         message = "add_special_tokens: with messages the chat template decides which there are; leave it out"
         raise bad_request(message, "add_special_tokens", "unsupported")
     speaks = body.add_generation_prompt is not False
-    _, ids = rendered(body.messages or [], body.chat_template_kwargs, model, add_generation_prompt=speaks)
+    _, ids = render_chat(body.messages or [], body.chat_template_kwargs, model, add_generation_prompt=speaks)
     return ids
 
 
@@ -96,7 +96,7 @@ def _prompt_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is None:
         raise bad_request("prompt: is missing; give either prompt or messages", "prompt")
     check_characters(len(body.prompt), "prompt", model)
-    with encodable("prompt"):
+    with refuse_unencodable("prompt"):
         return model.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
 
 

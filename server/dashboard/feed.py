@@ -1,6 +1,6 @@
 """GET /dashboard/events: the scene, a few times a second, the same bytes for all who look.
 
-While nobody looks it costs nothing. Nothing is kept for a slow reader: it misses snapshots, and the next one tells
+Without viewers it costs nothing. Nothing is kept for a slow reader: it misses snapshots, and the next one tells
 everything anew; one that stands still is cut off.
 """
 
@@ -34,11 +34,11 @@ MOST_VIEWERS = 32
 
 
 class TooManyViewers(Exception):
-    """Nobody else may look for now."""
+    """As many look as may."""
 
 
 class Feed:
-    """A Ledger, a reader of reports, and the source of `frames`. Event loop only."""
+    """An observer of requests, a reader of reports, and the source of `frames`. Event loop only."""
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self._interval = interval
@@ -58,12 +58,12 @@ class Feed:
         self._scene = scene
 
     def reported(self, report: Report) -> None:
-        """An executor has reported; to be called before the dispatcher books it. Never raises."""
+        """An executor has reported; to be called before the dispatcher takes it. Never raises."""
         if self._ticking is None or self._scene is None:
             return
         try:
             self._scene.reported(report)
-        except Exception:  # a fault of who looks on must not reach those who work
+        except Exception:  # a fault of the dashboard must not reach the requests
             log.exception("the dashboard lost track")
             self._end()
 
@@ -124,7 +124,7 @@ class Feed:
                 self._wake()
 
     def _end(self) -> None:
-        """Let whoever looks go; one who comes back begins anew."""
+        """Let all viewers go; one who comes back begins anew."""
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -133,8 +133,8 @@ class Feed:
             self._wake()
 
     def _wake(self) -> None:
-        self._ticked.set()  # wakes all who wait,
-        self._ticked.clear()  # and nobody who comes later
+        self._ticked.set()  # wakes all that wait,
+        self._ticked.clear()  # and none that comes later
 
 
 def _event(name: str, body: msgspec.Struct) -> bytes:

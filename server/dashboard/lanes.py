@@ -1,4 +1,4 @@
-"""One executor's rows as somebody who looks on sees them: which lane each has, and what is done with it.
+"""One executor's rows as a viewer sees them: which lane each has, and what is done with it.
 
 It learns that from the executor's reports alone, turn by turn, and notes each change with its moment. It knows no
 clock, no viewer and no drawing; a lane is a place on the screen, not a place in the arena.
@@ -140,7 +140,7 @@ class Lanes:
             self._change(row_id, self._occupants[row_id], Stage.DECODE, start)
 
     def _move(self, row_id: RowId, request: Request | None, stage: Stage, at: float) -> None:
-        """Note a row's stage; a row that nobody knows was cancelled while the turn was under way."""
+        """Note a row's stage; an unknown row was cancelled while the turn was under way."""
         one = self._occupants.get(row_id)
         if one is None and request is not None:
             one = self._occupants[row_id] = self._occupant(request, Stage.GONE)

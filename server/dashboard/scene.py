@@ -1,4 +1,4 @@
-"""The server as a dashboard shows it: put together from the dispatcher's books, executors' reports and ended requests.
+"""The server as a dashboard shows it, from the dispatcher's requests, executors' reports and ended requests.
 
 It knows no viewer and sends nothing. Between `begin` and `stop` it follows the rows; otherwise it only remembers the
 latest answers.
@@ -20,20 +20,20 @@ from server.dashboard.lanes import Lanes, Occupant
 from server.version import VERSION
 
 MOST_WAITERS = 40
-"""Of the queue; the rest is a number."""
+"""Requests of the queue that are shown; the rest is a number."""
 
 MOST_CHANGES = 4000
-"""Between two snapshots. What is more is left out, and the lanes are right again with the next."""
+"""Changes of stages between two snapshots. What is more is left out, and the lanes are right again with the next."""
 
 REMEMBERED = 200
 """Answers, and first tokens, that a new dashboard is told of."""
 
 Wait: TypeAlias = Callable[[Request], float | None]
-"""Seconds that a request will still wait, None where nobody knows."""
+"""Seconds that a request will still wait, None where they are unknown."""
 
 
-class Book(Protocol):
-    """What is read of scheduler.dispatcher.Dispatcher."""
+class Queue(Protocol):
+    """The part of scheduler.dispatcher.Dispatcher that is read."""
 
     @property
     def waiting(self) -> Collection[Request]: ...
@@ -50,7 +50,7 @@ class Book(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What the dashboard says of the server."""
+    """The server in a few words, for the dashboard."""
 
     model: str
     strategy: str
@@ -60,11 +60,11 @@ class Introduction:
 class Scene:
     """Event loop only."""
 
-    def __init__(self, book: Book, introduction: Introduction, expected_wait: Wait) -> None:
-        self._book = book
+    def __init__(self, dispatcher: Queue, introduction: Introduction, expected_wait: Wait) -> None:
+        self._dispatcher = dispatcher
         self._introduction = introduction
         self._expected_wait = expected_wait
-        self._epoch = book.now()
+        self._epoch = dispatcher.now()
         self._latest: deque[snapshot.Ended] = deque(maxlen=REMEMBERED)
         self._latest_firsts: deque[snapshot.FirstToken] = deque(maxlen=REMEMBERED)
         self._tokens = Tally()
@@ -79,10 +79,10 @@ class Scene:
 
     def begin(self) -> None:
         """Follow the rows from now on."""
-        self._lanes = {worker.info.index: Lanes(worker.requests.values()) for worker in self._book.workers}
+        self._lanes = {worker.info.index: Lanes(worker.requests.values()) for worker in self._dispatcher.workers}
 
     def stop(self) -> None:
-        """Follow them no more."""
+        """Follow the rows no more."""
         self._lanes = {}
         self._changes, self._fresh, self._firsts = [], [], []
         self._stirred = True
@@ -90,16 +90,16 @@ class Scene:
     @property
     def stirred(self) -> bool:
         """Whether there is something new to tell."""
-        return self._stirred or bool(self._book.waiting)
+        return self._stirred or bool(self._dispatcher.waiting)
 
     def reported(self, report: Report) -> None:
-        """An executor has reported, and the dispatcher has not booked it yet."""
+        """An executor has reported, and the dispatcher has not seen it yet."""
         self._stirred = True
-        now, lanes = self._book.now(), self._lanes[report.executor]
+        now, lanes = self._dispatcher.now(), self._lanes[report.executor]
         match report:
             case StepReport():
                 self._count(report)
-                worker = next(one for one in self._book.workers if one.info.index == report.executor)
+                worker = next(one for one in self._dispatcher.workers if one.info.index == report.executor)
                 lanes.report(report, worker.requests, now)
             case ExecutorDied():
                 lanes.clear(now)
@@ -125,17 +125,17 @@ class Scene:
 
     def hello(self) -> snapshot.Hello:
         """What a dashboard is told first."""
-        infos = [worker.info for worker in self._book.workers]
+        infos = [worker.info for worker in self._dispatcher.workers]
         devices = [snapshot.Device(one.index, one.device, one.max_rows, one.capacity_tokens) for one in infos]
-        said, latest, firsts = self._introduction, list(self._latest), list(self._latest_firsts)
+        server, latest, firsts = self._introduction, list(self._latest), list(self._latest_firsts)
         return snapshot.Hello(
-            "Lengthwise", VERSION, said.model, said.strategy, said.context_length, devices, latest, firsts
+            "Lengthwise", VERSION, server.model, server.strategy, server.context_length, devices, latest, firsts
         )
 
     def tick(self) -> snapshot.Tick:
         """Everything as it is now, and what happened since the last call; between `begin` and `stop` only."""
-        now = self._book.now()
-        for worker in self._book.workers:
+        now = self._dispatcher.now()
+        for worker in self._dispatcher.workers:
             self._lanes[worker.info.index].prune(worker.requests.keys(), now)
             self._gather(worker.info.index)
         (changes, self._changes), (fresh, self._fresh) = (self._changes, []), (self._fresh, [])
@@ -143,11 +143,11 @@ class Scene:
         self._stirred = False
         return snapshot.Tick(
             self._since(now),
-            [self._executor(worker) for worker in self._book.workers],
+            [self._executor(worker) for worker in self._dispatcher.workers],
             changes,
             self._queue(now),
-            self._book.requests_waiting,
-            self._book.requests_running,
+            self._dispatcher.requests_waiting,
+            self._dispatcher.requests_running,
             self._totals(),
             fresh,
             firsts,
@@ -192,7 +192,7 @@ class Scene:
 
     def _queue(self, now: float) -> list[snapshot.Waiter]:
         """What executors have and have not begun, then the first in line, as far as there is room."""
-        waiting = islice(chain(self._book.not_begun, self._book.waiting), MOST_WAITERS)
+        waiting = islice(chain(self._dispatcher.not_begun, self._dispatcher.waiting), MOST_WAITERS)
         return [self._waiter(request, now) for request in waiting]
 
     def _waiter(self, request: Request, now: float) -> snapshot.Waiter:

@@ -14,7 +14,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     lane: int
     row: int
     stage: int
-    """A server.lanes.Stage."""
+    """A server.dashboard.lanes.Stage."""
     input: int
     generated: int
     predicted: int | None
@@ -40,7 +40,7 @@ class Waiter(msgspec.Struct, frozen=True, array_like=True):
     predicted: int | None
     waited: float
     expected: float | None
-    """Seconds that it will still wait; None where nobody knows."""
+    """Seconds that it will still wait; None where they are unknown."""
     priority: int
     executor: int | None
     """The one that has it; None while it is in the queue."""

@@ -47,7 +47,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     if not len(keys):
         request[HOLDER] = EVERYBODY
     elif not _is_open(request):
-        holder = keys.holder(_presented(request))
+        holder = keys.holder(_read_key(request))
         if holder is None:
             raise _unauthorized(request)
         request[HOLDER] = holder
@@ -75,7 +75,7 @@ def _is_open(request: web.Request) -> bool:
     return operation is not None and operation.open
 
 
-def _presented(request: web.Request) -> str:
+def _read_key(request: web.Request) -> str:
     """The key that a request brings; empty for none.
 
     As a bearer token, or as the password of the basic scheme, which is what browsers ask their users for.

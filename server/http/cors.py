@@ -20,7 +20,7 @@ FOREIGN = frozenset({"cross-site", "same-site"})
 """Values of Sec-Fetch-Site, which only a browser can set, for pages of other origins."""
 EXPOSED = "x-request-id, Retry-After, retry-after-ms"
 """Headers of answers that pages may read, beside the usual ones."""
-KEPT = "600"
+REMEMBERED = "600"
 """Seconds for which a browser may remember what it was allowed."""
 
 
@@ -65,7 +65,7 @@ def _foreign(request: web.Request, origin: str) -> bool:
     return origin.partition("://")[2].lower() != request.headers.get("Host", "").strip().lower()
 
 
-async def tell_origins(request: web.Request, response: web.StreamResponse) -> None:
+async def add_origin_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Say on each response which page may read it."""
     origins, origin = request.app[ORIGINS], request.headers.get("Origin")
     if not origins.allowed:
@@ -83,7 +83,7 @@ def _preflight(request: web.Request, origins: Origins, origin: str) -> web.Respo
         raise _refusal()
     wanted_method = request.headers["Access-Control-Request-Method"]
     wanted_headers = request.headers.get("Access-Control-Request-Headers", "")
-    headers = {"Access-Control-Max-Age": KEPT}
+    headers = {"Access-Control-Max-Age": REMEMBERED}
     # * is spelled out: to browsers it means neither Authorization nor anything of a request with credentials.
     headers["Access-Control-Allow-Methods"] = wanted_method if ANY in origins.methods else ", ".join(origins.methods)
     headers["Access-Control-Allow-Headers"] = wanted_headers if ANY in origins.headers else ", ".join(origins.headers)

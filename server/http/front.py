@@ -1,4 +1,4 @@
-"""What stands between the world and the endpoints, from the configuration: keys, origins, certificate, connections."""
+"""The parts between the network and the endpoints, from the configuration: keys, origins, certificate, connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from server.process.port import is_loopback
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """By default open to whoever can connect, but to no page of another origin."""
+    """By default open to all that can connect, but to no page of another origin."""
 
     access: Access = field(default_factory=Access)
     origins: Origins = field(default_factory=Origins)
@@ -35,8 +35,8 @@ class Front:
 OPEN = Front()
 
 
-def front_of(config: ServeConfig, environ: Mapping[str, str]) -> Front:
-    """Raises ConfigError."""
+def build_front(config: ServeConfig, environ: Mapping[str, str]) -> Front:
+    """The front of a server with these settings; raises ConfigError."""
     keys = load_keys(config.api_key, config.api_key_file, environ)
     return Front(
         access=Access(keys, Quota(config.requests_per_minute, config.max_concurrent_requests)),
@@ -54,7 +54,7 @@ def front_of(config: ServeConfig, environ: Mapping[str, str]) -> Front:
 
 
 def _hosts(config: ServeConfig) -> Hosts | None:
-    """Where other machines can reach a server, or no browser can, its names are not for it to know."""
+    """Host names to answer as; None where other machines can reach the server, or no browser can."""
     if config.uds is not None or not is_loopback(config.host):
         return None
     return local_hosts(config.host, config.allowed_hosts)

@@ -30,7 +30,7 @@ class Keyring:
         return len(self._digests)
 
     def holder(self, presented: str) -> str | None:
-        """A name for whoever holds this key, None for no key of ours. Takes as long for any guess."""
+        """A name for the holder of a key, None for no key of ours. Takes as long for any guess."""
         digest = _digest(presented)
         found = [known for known in self._digests if compare_digest(digest, known)]
         return found[0].hex()[:8] if found else None
@@ -41,8 +41,8 @@ def _digest(key: str) -> bytes:
 
 
 def load_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> Keyring:
-    """The keys of all sources together. Raises ConfigError, also where a source holds none: nobody meant that."""
-    keys = [_checked(key, "--api-key") for key in given]
+    """The keys of all sources together. Raises ConfigError, also where a source holds none."""
+    keys = [_check(key, "--api-key") for key in given]
     if file is not None:
         keys += _from_file(file, f"--api-key-file {file}")
         _warn_if_open(file)
@@ -61,18 +61,18 @@ def _from_file(file: Path, source: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source} cannot be read: {_reason(error)}") from None
     stripped = [(number, line.strip()) for number, line in enumerate(lines, 1)]
-    keys = [_checked(line, f"{source}, line {number}") for number, line in stripped if line and line[0] != "#"]
+    keys = [_check(line, f"{source}, line {number}") for number, line in stripped if line and line[0] != "#"]
     if not keys:
         raise ConfigError(f"{source} holds no key: write one a line")
     return keys
 
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:
-    """Never what was read."""
+    """The reason without what was read, which may be a key."""
     return str(error.strerror) if isinstance(error, OSError) else "it is not UTF-8"
 
 
-def _checked(key: str, source: str) -> str:
+def _check(key: str, source: str) -> str:
     if not key or not all("!" <= character <= "~" for character in key):
         raise ConfigError(f"{source}: a key consists of printable ASCII characters, without spaces")
     return key

@@ -1,4 +1,4 @@
-"""What one holder of a key may ask for: so many requests in any minute, and so many at a time.
+"""The quota of each holder of a key: so many requests in any minute, and so many at a time.
 
 It knows no HTTP; time is passed in.
 """
@@ -9,10 +9,10 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 WINDOW = 60.0
-"""Seconds."""
+"""Seconds in which arrivals are counted."""
 
-ANOTHER_MOMENT = 1.0
-"""Seconds after which one who has too many requests under way may try again: nobody knows when one of them ends."""
+RETRY_AFTER = 1.0
+"""Seconds after which one who has too many requests under way may try again: when one of them ends is unknown."""
 
 
 class QuotaExceeded(Exception):
@@ -42,7 +42,7 @@ class Quota:
         use = self._uses[holder]
         if self._concurrent is not None and use.under_way >= self._concurrent:
             message = f"{use.under_way} requests of this key are under way, as many as it may have at a time"
-            raise QuotaExceeded(message, ANOTHER_MOMENT)
+            raise QuotaExceeded(message, RETRY_AFTER)
         self._count(use, now)
         use.under_way += 1
 

@@ -16,7 +16,7 @@ from server.api.operation import BY_HANDLER, generates
 from server.api.operations import OPERATIONS
 from server.dashboard.feed import close_feed
 from server.http.access import ACCESS, authenticate, ration
-from server.http.cors import ORIGINS, guard_origins, tell_origins
+from server.http.cors import ORIGINS, add_origin_headers, guard_origins
 from server.http.front import OPEN, Front
 from server.http.hosts import HOSTS, guard_hosts
 from server.http.page import PAGE, Page
@@ -53,7 +53,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
     app.on_startup.append(remember_start)
     app.on_shutdown.append(close_feed)
     app.on_response_prepare.append(_add_headers)
-    app.on_response_prepare.append(tell_origins)
+    app.on_response_prepare.append(add_origin_headers)
     return app
 
 

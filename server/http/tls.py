@@ -9,7 +9,7 @@ from server.cli.settings import ConfigError
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """For TLS 1.2 and later; None without a certificate. Raises ConfigError."""
+    """The context of a server for TLS 1.2 and later; None without a certificate. Raises ConfigError."""
     if certificate is None:
         if key is not None:
             raise ConfigError("--ssl-keyfile needs --ssl-certfile")
@@ -24,7 +24,7 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
 
 
 def _refuse() -> str:
-    """Nobody can be asked for a password: a service has no terminal."""
+    """Give no password, as a service has no terminal to ask for one."""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What /metrics tells as it is at the moment when somebody asks: queues, executors, memory, who predicts.
+"""Gauges of /metrics, read at the moment of a scrape: queues, executors, memory, predictors.
 
 It reads the parts and keeps nothing, so between two scrapes it costs nothing.
 """
@@ -25,8 +25,8 @@ Value: TypeAlias = tuple[Mapping[str, str], float]
 """Labels beside the common ones, and a number."""
 
 
-class Book(Protocol):
-    """What is read of scheduler.dispatcher.Dispatcher."""
+class Queue(Protocol):
+    """The part of scheduler.dispatcher.Dispatcher that is read."""
 
     @property
     def waiting(self) -> Collection[Request]: ...
@@ -42,22 +42,22 @@ class Book(Protocol):
 
 
 class Store(Protocol):
-    """What is read of engine.kv.host_store.HostStore."""
+    """The part of engine.kv.host_store.HostStore that is read."""
 
     def __len__(self) -> int: ...
     @property
     def bytes(self) -> int: ...
 
 
-class Audience(Protocol):
-    """What is read of server.feed.Feed."""
+class Viewers(Protocol):
+    """The part of server.dashboard.feed.Feed that is read."""
 
     @property
     def viewers(self) -> int: ...
 
 
-class Taught(Protocol):
-    """What is read of scheduler.batch_learning.BatchLearning."""
+class ServingTimes(Protocol):
+    """The part of what learns serving times that is read."""
 
     latest: Lesson | None
     changes: int
@@ -67,13 +67,13 @@ class Taught(Protocol):
 class Sources:
     """Where the numbers come from."""
 
-    book: Book
+    dispatcher: Queue
     store: Store
     learned: PredictorParts
     strategy: str
-    audience: Audience
-    serving_times: Taught | None = None
-    """None where nobody learns how long batches take."""
+    feed: Viewers
+    serving_times: ServingTimes | None = None
+    """None where serving times are not learned."""
 
 
 class Gauges(Collector):
@@ -83,7 +83,7 @@ class Gauges(Collector):
         self._metrics = metrics
         self._sources = sources
         metrics.registry.register(self)
-        metrics.expect(worker.info.index for worker in sources.book.workers)
+        metrics.expect(worker.info.index for worker in sources.dispatcher.workers)
         ProcessCollector(registry=metrics.registry)  # memory, CPU time and open files, under the usual names
 
     def collect(self) -> Iterator[Metric]:
@@ -94,17 +94,21 @@ class Gauges(Collector):
         yield from self._serving_times()
 
     def _queue(self) -> Iterator[Metric]:
-        book, sources = self._sources.book, self._sources
-        tokens = sum(request.input_length for request in chain(book.waiting, book.not_begun))
-        yield self._gauge("vllm:num_requests_waiting", "Requests that nothing has been read of.", book.requests_waiting)
-        yield self._gauge("vllm:num_requests_running", "Requests that executors have begun.", book.requests_running)
+        dispatcher, sources = self._sources.dispatcher, self._sources
+        tokens = sum(request.input_length for request in chain(dispatcher.waiting, dispatcher.not_begun))
+        yield self._gauge(
+            "vllm:num_requests_waiting", "Requests that nothing has been read of.", dispatcher.requests_waiting
+        )
+        yield self._gauge(
+            "vllm:num_requests_running", "Requests that executors have begun.", dispatcher.requests_running
+        )
         yield self._gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of what waits.", tokens)
-        yield self._gauge("lengthwise:dashboard_viewers", "Open dashboards.", sources.audience.viewers)
+        yield self._gauge("lengthwise:dashboard_viewers", "Open dashboards.", sources.feed.viewers)
         info = {"version": VERSION, "strategy": sources.strategy}
         yield self._gauges("lengthwise:info", "Always 1; its labels tell what serves.", [(info, 1.0)])
 
     def _executors(self) -> Iterator[Metric]:
-        workers = self._sources.book.workers
+        workers = self._sources.dispatcher.workers
         for name, text, read in (
             ("lengthwise:executor_up", "Whether an executor lives.", _up),
             ("lengthwise:executor_rows", "Rows of its batch.", lambda worker: worker.batch.rows),
@@ -143,22 +147,22 @@ class Gauges(Collector):
             yield self._gauge("lengthwise:length_rmse_tokens", text, learned.lessons[-1].rmse)
 
     def _serving_times(self) -> Iterator[Metric]:
-        taught = self._sources.serving_times
-        if taught is None:
+        learning = self._sources.serving_times
+        if learning is None:
             return
         text = "Times that estimates were learned from what batches took."
-        yield self._counters("lengthwise:serving_time_lessons", text, [({}, float(taught.changes))])
-        if (latest := taught.latest) is not None:
+        yield self._counters("lengthwise:serving_time_lessons", text, [({}, float(learning.changes))])
+        if (latest := learning.latest) is not None:
             text = "Error of the estimates in the interval before the latest lesson."
             yield self._gauge("lengthwise:serving_time_rmse_seconds", text, latest.rmse)
 
     def _age(self, worker: Worker) -> float:
-        """An executor with nothing to do tells nothing: its time counts from when it was given work."""
+        """Seconds since an executor with work last reported, or was given it: an idle one does not report."""
         if worker.lost or not worker.busy:
             return 0.0
         given = min(assignment.sent for assignment in worker.assignments.values())
-        told = self._metrics.last_report(worker.info.index)
-        return max(0.0, self._sources.book.now() - max(given, told or given))
+        reported = self._metrics.last_report(worker.info.index)
+        return max(0.0, self._sources.dispatcher.now() - max(given, reported or given))
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         return self._gauges(name, text, [({}, value)])

@@ -56,13 +56,13 @@ class Registry(CollectorRegistry):
 
 
 class Metrics:
-    """A RequestObserver and a PlanObserver of the scheduler that also reads executors' reports. Event loop only."""
+    """An observer of the scheduler's requests and batches, and a reader of the executors' reports. Event loop only."""
 
     def __init__(self, model: str, now: Callable[[], float] = time.monotonic) -> None:
         self.registry = Registry()
         self.labels = {"model_name": model}
         self._now = now
-        self._told: dict[RowId, float] = {}  # when each row's latest token came
+        self._latest_tokens: dict[RowId, float] = {}  # when each row's latest token came
         self._swept = now()
         self._reported: dict[int, float] = {}
         self._count_tokens()
@@ -92,7 +92,7 @@ class Metrics:
         self._gap = WeightedHistogram(
             "vllm:inter_token_latency_seconds", "Between tokens of a row.", GAPS, self.labels, self.registry
         )
-        self._pace = self._histogram(
+        self._time_per_token = self._histogram(
             "vllm:request_time_per_output_token_seconds", "A request's mean gap between tokens.", GAPS
         )
         self._latency = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.", SECONDS)
@@ -157,7 +157,7 @@ class Metrics:
                 self._deaths.labels(**self.labels).inc()
 
     def last_report(self, executor: int) -> float | None:
-        """When an executor last told anything."""
+        """Time of an executor's latest report."""
         return self._reported.get(executor)
 
     def first_token(self, request: Request, now: float) -> None:
@@ -165,8 +165,8 @@ class Metrics:
         self._observe(self._first, now - request.times.arrival)
 
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        """A request has ended; without a reason nobody wanted its answer any more."""
-        self._told.pop(request.row_id, None)
+        """A request has ended; without a reason its client had left."""
+        self._latest_tokens.pop(request.row_id, None)
         if reason is None or reason is FinishReason.ERROR:
             self._failed.labels(**self.labels, kind=request.failure or reason or "cancelled").inc()
             return
@@ -180,7 +180,7 @@ class Metrics:
             self._judge(request.predicted_length, request.generated)
 
     def finished(self, assignment: Assignment, now: float) -> None:
-        """A batch is over; it tells something where it ran as planned."""
+        """A batch is over; its time counts where it ran as planned."""
         if assignment.intact and assignment.plan.estimate and assignment.began is not None:
             seconds = now - assignment.began
             self._observe(self._serving, seconds)
@@ -216,13 +216,13 @@ class Metrics:
                 self._preempted.labels(**self.labels).inc(len(back.row_ids))
 
     def _count_gaps(self, report: StepReport, now: float) -> None:
-        told = [update.row_id for update in report.updates if update.token_ids]
-        gaps = Tallies(now - self._told[row_id] for row_id in told if row_id in self._told)
+        rows = [update.row_id for update in report.updates if update.token_ids]
+        gaps = Tallies(now - self._latest_tokens[row_id] for row_id in rows if row_id in self._latest_tokens)
         for gap, times in gaps.items():
             self._gap.observe(gap, times)
-        self._told.update(dict.fromkeys(told, now))
-        if now - self._swept > FORGOTTEN:  # a row that was cancelled in the middle of a step is told of once more
-            self._told = {row_id: at for row_id, at in self._told.items() if now - at < FORGOTTEN}
+        self._latest_tokens.update(dict.fromkeys(rows, now))
+        if now - self._swept > FORGOTTEN:  # a row that was cancelled in the middle of a step is reported once more
+            self._latest_tokens = {row_id: at for row_id, at in self._latest_tokens.items() if now - at < FORGOTTEN}
             self._swept = now
 
     def _time(self, request: Request, now: float) -> None:
@@ -237,7 +237,7 @@ class Metrics:
             if start is not None and end is not None:
                 self._observe(histogram, end - start)
         if times.first_token is not None and request.generated > 1:
-            self._observe(self._pace, (now - times.first_token) / (request.generated - 1))
+            self._observe(self._time_per_token, (now - times.first_token) / (request.generated - 1))
 
     def _judge(self, predicted: float, true: int) -> None:
         self._observe(self._predicted, predicted)

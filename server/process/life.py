@@ -30,12 +30,12 @@ from scheduler.serving_time.profile_file import ProfileError
 from server.api.health import LIFE
 from server.api.served_model import ServedModel
 from server.cli.config import ServeConfig
-from server.http.front import OPEN, Front, front_of
+from server.http.front import OPEN, Front, build_front
 from server.http.listener import Listener, ParserError, require_c_parser
 from server.http.routes import build_app
 from server.http.service import Service
 from server.observe import logs
-from server.process.notify import Notifier, watched
+from server.process.notify import Notifier, feed_watchdog
 from server.process.port import PortError, address_of, explain, is_public, publish, taken, withdraw
 from server.process.rlimit import raise_file_limit
 from server.process.signals import SIGNALS, Signals
@@ -60,7 +60,7 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
     notifier = Notifier(os.environ)
     raise_file_limit(config.max_connections)
     try:
-        front = front_of(config, os.environ)
+        front = build_front(config, os.environ)
         require_c_parser()
         # The port is taken first: a minute of fetching and loading should not end in "already in use".
         with taken(config.host, config.port, config.uds) as port:
@@ -110,12 +110,12 @@ async def _serve(
             # What is loaded stays: the collector need not look through it again while every stream waits.
             gc.collect()
             gc.freeze()
-            async with listening(service, port, front, config.uds) as app:
+            async with listen(service, port, front, config.uds) as app:
                 address = _address(config, port, front)
                 tell_limits(service.model)
                 _announce(service, address, time.monotonic() - start)
                 notifier.ready(f"serving {service.model.id} on {address}")
-                async with watched(notifier, lambda: service.dispatcher.alive):
+                async with feed_watchdog(notifier, lambda: service.dispatcher.alive):
                     return await _until_end(app, service, config.shutdown_timeout, signals, notifier)
 
 
@@ -158,7 +158,7 @@ def _leave_at_once(code: int) -> None:
 
 
 @asynccontextmanager
-async def listening(
+async def listen(
     service: Service, port: socket.socket, front: Front = OPEN, uds: Path | None = None
 ) -> AsyncIterator[web.Application]:
     """Answer requests on a socket that is bound; a Unix socket gets its name now. Raises PortError."""

@@ -1,4 +1,4 @@
-"""What a service manager is told (sd_notify(3)): ready, stopping, still well. Says nothing where nobody asked."""
+"""Messages to a service manager (sd_notify(3)): ready, stopping, still well; none where it did not ask for them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Notifier:
 
 
 @asynccontextmanager
-async def watched(notifier: Notifier, healthy: Callable[[], bool]) -> AsyncIterator[None]:
+async def feed_watchdog(notifier: Notifier, healthy: Callable[[], bool]) -> AsyncIterator[None]:
     """Tell the watchdog that all is well, as long as it is."""
     async with background(_report(notifier, healthy), "watchdog"):
         yield

@@ -15,7 +15,7 @@ from aiohttp import ClientSession
 
 from server.cli.config import ServeConfig
 from server.process.app import open_service
-from server.process.life import listening
+from server.process.life import listen
 
 CHAT = {"messages": [{"role": "user", "content": "a b"}], "max_tokens": 4}
 
@@ -28,7 +28,7 @@ async def first_request(model: str, embedder: str) -> None:
     config = ServeConfig(model=model, embedder=embedder, strategy="lengthwise", no_journal=True)
     with socket.create_server(("127.0.0.1", 0)) as port:
         url = f"http://127.0.0.1:{port.getsockname()[1]}"
-        async with open_service(config) as service, listening(service, port), ClientSession(url) as client:
+        async with open_service(config) as service, listen(service, port), ClientSession(url) as client:
             async with client.get("/health") as health:
                 await health.read()
             before = present()

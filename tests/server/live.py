@@ -17,7 +17,7 @@ from aiohttp import web
 from server.api.limits import Limits
 from server.http.front import OPEN, Front
 from server.http.service import Service
-from server.process.life import listening
+from server.process.life import listen
 from tests.server.fakes import FakeDispatcher, fake_service
 
 
@@ -84,7 +84,7 @@ async def live_server(
     dispatcher = FakeDispatcher()
     service = changed(fake_service(pool, dispatcher, limits), service_fields)
     port = socket.create_server(("127.0.0.1", 0))
-    async with listening(service, port, front) as app, aiohttp.ClientSession() as session:
+    async with listen(service, port, front) as app, aiohttp.ClientSession() as session:
         yield Live(port.getsockname()[1], service, dispatcher, session, app)
 
 

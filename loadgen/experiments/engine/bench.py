@@ -12,10 +12,9 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from loadgen.experiments.engine.apart import apart
-from loadgen.experiments.engine.command import ROWS
 from loadgen.experiments.engine.contest import Standing, contest
 from loadgen.experiments.engine.floor import Floor, measure_bandwidth, weight_bytes
-from loadgen.experiments.engine.job import Job, even_jobs, longest, ragged_jobs
+from loadgen.experiments.engine.job import ROWS, Job, even_jobs, longest, ragged_jobs
 from loadgen.experiments.engine.overhead import measure_overhead
 from loadgen.experiments.engine.report import GridResult, Results
 from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.experiments.engine.job import ROWS
 from loadgen.flag_values import whole, whole_from
 from models.network.quantization import QUANTIZATIONS
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 MODEL = "smollm2-135m-instruct"
-ROWS = (1, 8, 32, 64)
 SEVERAL = whole_from(2)
 """Lengths in which a token follows another."""
 

@@ -6,6 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+ROWS = (1, 8, 32, 64)
+"""Rows that engines are compared at, unless flags say."""
+
 
 class BenchError(Exception):
     """A benchmark cannot go on; the message says why and what to do."""

@@ -1,4 +1,4 @@
-"""Why the scheduler gave a request up, as the API says it."""
+"""Errors of the API for requests that the scheduler gave up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from scheduler.request import Failure
 from server.api.errors import ApiError
 
-_SAID: Mapping[Failure | None, tuple[int, str]] = MappingProxyType(
+_ERRORS: Mapping[Failure | None, tuple[int, str]] = MappingProxyType(
     {
         Failure.SHUTDOWN: (503, "server_shutting_down"),
         Failure.EXECUTOR: (503, "executor_failed"),
@@ -22,12 +22,12 @@ in the time that was given.
 """
 
 
-def failed(failure: Failure | None, message: str) -> ApiError:
+def failure_error(failure: Failure | None, message: str) -> ApiError:
     """The error that a request ends with, or is refused with; None where its own row failed."""
-    status, code = _SAID[failure]
+    status, code = _ERRORS[failure]
     return ApiError(status, message, code=code, close=failure is Failure.SHUTDOWN)
 
 
 def shutting_down() -> ApiError:
     """Status 503 for what comes while the server drains; its connection ends, so that the next one goes elsewhere."""
-    return failed(Failure.SHUTDOWN, "the server is shutting down")
+    return failure_error(Failure.SHUTDOWN, "the server is shutting down")

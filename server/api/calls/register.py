@@ -17,7 +17,7 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.request import Request
-from server.api.calls.request_status import CallState, Line, RequestStatus, call_state, choices_of, measure, standing
+from server.api.calls.request_status import CallState, Line, RequestStatus, call_state, choices_of, find_place, measure
 from server.api.errors import ApiError
 from server.api.output.reply import Metrics
 
@@ -35,7 +35,7 @@ class Scheduler(Line, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: `holder` names the API key, None where there are none; `request_id` is the client's own name for it."""
+    """The sender of a call: `holder` names the API key, None without keys; `request_id` is the client's name for it."""
 
     holder: str | None
     request_id: str
@@ -60,7 +60,7 @@ class Record:
         return CallState.CANCELLED if self.cancelled else call_state(self.requests)
 
     def check(self) -> None:
-        """Raise ApiError 499 when somebody has broken the call off."""
+        """Raise ApiError 499 when the call was broken off by its id."""
         if self.cancelled:
             raise ApiError(499, CANCELLED)
 
@@ -73,7 +73,7 @@ class _Ended:
 
 class Register:
     """Every method that takes an id takes a call's own, or the request id that its client gave it: then the latest
-    call of that name is meant. Nobody sees the calls of another holder.
+    call of that name is meant. A holder sees only its own calls.
     """
 
     def __init__(self, scheduler: Scheduler, history: int = HISTORY) -> None:
@@ -88,7 +88,7 @@ class Register:
         return len(self._open)
 
     @contextmanager
-    def entered(self, record: Record) -> Iterator[Record]:
+    def enter(self, record: Record) -> Iterator[Record]:
         """Keep a call for as long as it is under way, and a while longer what became of it."""
         self._open[record.id] = record
         self._names[record.caller] = record.id
@@ -113,7 +113,7 @@ class Register:
             self._break_off(record)
         return self.status(name, holder)
 
-    def listed(self, holder: str | None, limit: int) -> list[RequestStatus]:
+    def list_latest(self, holder: str | None, limit: int) -> list[RequestStatus]:
         """A holder's calls, the latest first: those under way, then those that have ended."""
         own = [record for record in reversed(self._open.values()) if record.caller.holder == holder][:limit]
         past = (ended.status for ended in reversed(self._ended.values()) if ended.caller.holder == holder)
@@ -133,7 +133,7 @@ class Register:
         record.cancelled = True
         for request in open_requests:
             self._scheduler.cancel(request)
-            # The scheduler thinks that nobody listens any more; but the client does.
+            # For the scheduler a cancelled request has no reader any more; but the client still reads.
             request.stream.put(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=CANCELLED))
 
     def _remember(self, record: Record) -> None:
@@ -149,7 +149,7 @@ class Register:
 
     def _status(self, record: Record) -> RequestStatus:
         requests, state = record.requests, record.state
-        place = standing(requests if state is CallState.WAITING else (), self._scheduler)
+        place = find_place(requests if state is CallState.WAITING else (), self._scheduler)
         ends = [request.times.end for request in requests if request.times.end is not None]
         end = max(ends) if requests and len(ends) == len(requests) else self._scheduler.now()
         return RequestStatus(

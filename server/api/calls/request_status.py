@@ -1,4 +1,4 @@
-"""How a call stands, as GET /v1/requests tells it: state, place in line, expected wait, tokens, times.
+"""Status of a call, as GET /v1/requests has it: state, place in line, expected wait, tokens, times.
 
 No prompt and no answer is in it.
 """
@@ -74,7 +74,7 @@ class RequestList(msgspec.Struct, frozen=True):
 
 
 class Line(Protocol):
-    """What of scheduler.dispatcher.Dispatcher tells how long things take."""
+    """The part of scheduler.dispatcher.Dispatcher that knows places in line."""
 
     def now(self) -> float: ...
     def place(self, request: Request) -> int | None: ...
@@ -88,8 +88,8 @@ class Standing(msgspec.Struct, frozen=True):
     expected_wait_s: float | None
 
 
-def standing(requests: Iterable[Request], line: Line) -> Standing:
-    """Of several requests, that of the one that is to start first; nobody waits for one that has started."""
+def find_place(requests: Iterable[Request], line: Line) -> Standing:
+    """The place of the request that is to start first; requests that have started have none."""
     found = [(line.place(request), request) for request in requests]
     places = [(place, request) for place, request in found if place is not None]
     if not places:
@@ -105,7 +105,7 @@ def choices_of(requests: Sequence[Request], line: Line) -> list[ChoiceStatus]:
 
 
 def _choice(index: int, request: Request, line: Line) -> ChoiceStatus:
-    place = standing((request,), line)
+    place = find_place((request,), line)
     return ChoiceStatus(
         index,
         choice_state(request),
@@ -117,12 +117,12 @@ def _choice(index: int, request: Request, line: Line) -> ChoiceStatus:
 
 
 def choice_state(request: Request) -> CallState:
-    """Of one answer; one that was handed back between two slices waits again."""
+    """State of one answer; one that was handed back between two slices waits again."""
     return CallState.WAITING if request.state is State.ASSIGNED else CallState(request.state)
 
 
 def call_state(requests: Sequence[Request]) -> CallState:
-    """Of a call: it runs from the start of its first answer to the end of its last."""
+    """State of a call, which runs from the start of its first answer to the end of its last."""
     if not requests:
         return CallState.ARRIVED
     states = {request.state for request in requests}

@@ -52,14 +52,14 @@ async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
 def _converse(body: ChatBody, model: ServedModel) -> Prompt:
     tools = toolbox(body)
     grammar = constraint(body, model, tools)
-    turns, ids = rendered(body.messages, body.chat_template_kwargs, model, tools=tools)
+    turns, ids = render_chat(body.messages, body.chat_template_kwargs, model, tools=tools)
     split = _split_turns(turns, body, model)
-    with encodable("messages"):
+    with refuse_unencodable("messages"):
         user_input_length = len(model.text.encode(split.user_input))
     return _fitting(Prompt(tuple(ids), "", split, user_input_length, grammar, tools), "messages", model)
 
 
-def rendered(
+def render_chat(
     messages: Sequence[Message],
     variables: Mapping[str, object] | None,
     model: ServedModel,
@@ -74,7 +74,7 @@ def rendered(
     if not model.text.takes_tools:
         turns, offered = plain_turns(turns, tools), []
     check_characters(sum(len(turn["content"]) for turn in turns), "messages", model)
-    with encodable("messages"):
+    with refuse_unencodable("messages"):
         ids = model.text.encode_chat(
             turns, tools=offered, add_generation_prompt=add_generation_prompt, variables=variables or {}
         )
@@ -82,7 +82,7 @@ def rendered(
 
 
 @contextmanager
-def encodable(param: str) -> Iterator[None]:
+def refuse_unencodable(param: str) -> Iterator[None]:
     """Word what the model's tokenizer or chat template refuses as the client's error: ApiError 400 about `param`."""
     try:
         yield
@@ -135,7 +135,7 @@ def _complete(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     for place, one in enumerate(written):
         _check_written(one, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
     grammar = constraint(body, model)
-    with encodable("prompt"):
+    with refuse_unencodable("prompt"):
         prompts = [_fitting(_split(_encode(one, model.text), body, model), "prompt", model) for one in written]
     return [replace(prompt, grammar=grammar) for prompt in prompts]
 

@@ -1,6 +1,6 @@
 """Prompts -> the HTTP response with their answers, whole or streamed.
 
-It knows no endpoint's format; a Form makes the bodies, a Teller the stream.
+It knows no endpoint's format; a Form makes the bodies, a ReplyWriter the stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
 from server.api.limits import LIMITS
 from server.api.output.call import Answer, Call, open_call
-from server.api.output.place_notes import places_told
+from server.api.output.place_notes import send_places
 from server.api.output.progress import HEADER
 from server.api.output.reply import Head, Metrics, Usage, json_response
 from server.api.output.sse import EventStream
@@ -36,13 +36,13 @@ log = logging.getLogger(__name__)
 
 
 class Form(Protocol):
-    """How one endpoint words its answers."""
+    """The wording of one endpoint's answers."""
 
     @property
     def head(self) -> Head: ...
 
     def events(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> Iterable[msgspec.Struct]:
-        """What an update tells the client; none while it tells nothing."""
+        """Events of an update; none where it shows the client nothing."""
         ...
 
     def closing(self, usage: Usage, metrics: Metrics) -> msgspec.Struct:
@@ -59,38 +59,38 @@ async def respond(
 
     `arrival` is when the body was there, in seconds of the dispatcher's clock.
     """
-    async with under_way(request, body, prompts, form.head, arrival) as call:
+    async with register_call(request, body, prompts, form.head, arrival) as call:
         if body.stream:
             options = body.stream_options or StreamOptions()
-            return await streamed(request, call, FormWriter(call, form, options), options)
-        return json_response(form.whole(await gathered(call), call.usage(), call.metrics()))
+            return await stream_answers(request, call, FormWriter(call, form, options), options)
+        return json_response(form.whole(await gather_answers(call), call.usage(), call.metrics()))
 
 
 @asynccontextmanager
-async def under_way(
+async def register_call(
     request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], head: Head, arrival: float
 ) -> AsyncIterator[Call]:
-    """A call that is in line, and in the register for as long as this lasts. Raises ApiError."""
+    """Put a call in line, and in the register until the context is left. Raises ApiError."""
     caller = Caller(holder_of(request), request_id(request))
     record = Record(head.id, caller, request.path, head.model, head.created, bool(body.stream), arrival)
     request[CALL] = record.id
-    with request.app[REGISTER].entered(record):
+    with request.app[REGISTER].enter(record):
         async with open_call(body, prompts, request.app, arrival, record) as call:
             count_queued(request)
             yield call
 
 
-async def gathered(call: Call) -> list[tuple[Answer, RowUpdate]]:
+async def gather_answers(call: Call) -> list[tuple[Answer, RowUpdate]]:
     """Wait for all answers of a call, each as a single update; raises ApiError when one fails."""
     parts: list[list[RowUpdate]] = [[] for _ in call.answers]
     async with Updates(call.requests) as updates:
         async for arrivals in updates:
             for place, update in arrivals.items():
                 parts[place].append(call.receive(place, update))
-    return [(answer, joined(updates)) for answer, updates in zip(call.answers, parts, strict=True)]
+    return [(answer, join_updates(updates)) for answer, updates in zip(call.answers, parts, strict=True)]
 
 
-def joined(updates: Sequence[RowUpdate]) -> RowUpdate:
+def join_updates(updates: Sequence[RowUpdate]) -> RowUpdate:
     """Updates of one row, in order, as one; at least one, the last with the finish reason."""
     return replace(
         updates[-1],
@@ -102,24 +102,26 @@ def joined(updates: Sequence[RowUpdate]) -> RowUpdate:
 
 
 class ReplyWriter(Protocol):
-    """How one endpoint words a stream."""
+    """The wording of one endpoint's streams."""
 
-    async def tell(self, stream: EventStream) -> None:
+    async def write(self, stream: EventStream) -> None:
         """Send everything from the first event to the last; raises ApiError when an answer fails."""
 
     async def fail(self, stream: EventStream, error: ApiError) -> None:
         """Send an end for a stream that failed, as the status is sent by now."""
 
 
-async def streamed(request: web.Request, call: Call, teller: ReplyWriter, options: StreamOptions) -> web.StreamResponse:
-    """Tell a call's answers as they come, and its place in line before if the client asks for that; raises ApiError."""
+async def stream_answers(
+    request: web.Request, call: Call, writer: ReplyWriter, options: StreamOptions
+) -> web.StreamResponse:
+    """Send a call's answers as they come, and its place in line before if the client asks for that; raises ApiError."""
     limits, progress = request.app[LIMITS], _wants_progress(request, options)
     async with EventStream(request, limits) as stream:
-        # When the client is gone nobody is left to tell; leaving cancels what runs.
+        # When the client is gone, leaving cancels what runs.
         with suppress(ConnectionError):
-            places = places_told(stream, call.requests, request.app[DISPATCHER], limits.place_interval)
+            places = send_places(stream, call.requests, request.app[DISPATCHER], limits.place_interval)
             async with places if progress else nullcontext():
-                await _tell(stream, request, teller)
+                await _write(stream, request, writer)
         return stream.response
 
 
@@ -130,16 +132,16 @@ def _wants_progress(request: web.Request, options: StreamOptions) -> bool:
     return asked == "1" or bool(options.include_progress)
 
 
-async def _tell(stream: EventStream, request: web.Request, teller: ReplyWriter) -> None:
+async def _write(stream: EventStream, request: web.Request, writer: ReplyWriter) -> None:
     try:
-        await teller.tell(stream)
+        await writer.write(stream)
     except ApiError as error:
-        await teller.fail(stream, error)
+        await writer.fail(stream, error)
     except ConnectionError:
         raise
     except Exception:
         log.exception("request %s failed in its stream", request_id(request))
-        await teller.fail(stream, internal_error(request))
+        await writer.fail(stream, internal_error(request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class FormWriter:
     form: Form
     options: StreamOptions
 
-    async def tell(self, stream: EventStream) -> None:
+    async def write(self, stream: EventStream) -> None:
         async with Updates(self.call.requests) as updates:
             async for arrivals in updates:
                 await stream.send(self._events(arrivals))

@@ -19,21 +19,21 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
-from server.api.calls.failures import failed
+from server.api.calls.failures import failure_error
 from server.api.calls.register import Record
 from server.api.calls.request_status import measure
 from server.api.errors import bad_request, busy
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, Generator
 from server.api.input.admission import check_tokens
 from server.api.input.prompts import Prompt
-from server.api.input.sampling import is_scoring, sampling_params, seeded
+from server.api.input.sampling import is_scoring, sampling_params, with_seed
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
 from server.api.limits import LIMITS
 from server.api.output.reply import Metrics, Usage
 from server.api.served_model import MODEL, ServedModel
 
 Predictions: TypeAlias = Mapping[int, Prediction | None]
-"""One for each distinct prompt of a call, by the prompt's id."""
+"""The prediction for each distinct prompt of a call, by the prompt's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class WantedAnswer:
 
 @dataclass(slots=True)
 class Answer:
-    """One answer under way, and how much of it the client has been told."""
+    """One answer under way, and how much of it the client has been sent."""
 
     index: int
     prompt: Prompt
@@ -77,10 +77,12 @@ class Call:
         return tuple(answer.request for answer in self.answers)
 
     def receive(self, place: int, update: RowUpdate) -> RowUpdate:
-        """Book an update as told and return it as the client shall see it; raises ApiError when its row failed."""
+        """Count an update as sent and return it as the client shall see it; raises ApiError when its row failed."""
         if update.finish_reason is FinishReason.ERROR:
             self.record.check()
-            raise failed(self.answers[place].request.failure, update.error or "the answer could not be generated")
+            raise failure_error(
+                self.answers[place].request.failure, update.error or "the answer could not be generated"
+            )
         if self.scoring:
             return replace(update, token_ids=(), text="", logprobs=(), finish_reason=_scored(update), stop_reason=None)
         self.answers[place].tokens += len(update.token_ids)
@@ -93,7 +95,7 @@ class Call:
         return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
 
     def metrics(self) -> Metrics:
-        """Where the time of the call went."""
+        """Times of the call, from its arrival on."""
         return measure(self.requests)
 
 
@@ -110,7 +112,9 @@ def list_wanted(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], mode
         raise bad_request(message, "n")
     wanted = [(prompt, _sampling(body, prompt, model)) for prompt in prompts]
     return [
-        WantedAnswer(prompt, seeded(sampling, model.defaults.next_seed() if body.seed is None else body.seed, choice))
+        WantedAnswer(
+            prompt, with_seed(sampling, model.defaults.next_seed() if body.seed is None else body.seed, choice)
+        )
         for prompt, sampling in wanted
         for choice in range(choices)
     ]
@@ -133,7 +137,7 @@ async def open_call(
     wanted, dispatcher, lengths = list_wanted(body, prompts, app[MODEL]), app[DISPATCHER], app[LENGTHS]
     async with _predict(wanted, dispatcher, lengths) as predictions:  # a client that leaves meanwhile has cost nothing
         record.check()
-        check_tokens(sum(_tokens(order, predictions[id(order.prompt)]) for order in wanted), app[LIMITS], dispatcher)
+        check_tokens(sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted), app[LIMITS], dispatcher)
         async with _submit_all(wanted, predictions, body, app, arrival) as answers:
             call = Call(answers, record, is_scoring(body))
             record.requests = call.requests
@@ -152,25 +156,25 @@ async def _submit_all(
     dispatcher, lengths = app[DISPATCHER], app[LENGTHS]
     answers: list[Answer] = []
     try:
-        for order in wanted:
-            request = _submit(order, predictions[id(order.prompt)], body, arrival, dispatcher)
-            lengths.note(request, order.query, predictions[id(order.prompt)], dispatcher.revise)
-            answers.append(Answer(len(answers), order.prompt, request))
+        for item in wanted:
+            request = _submit(item, predictions[id(item.prompt)], body, arrival, dispatcher)
+            lengths.note(request, item.query, predictions[id(item.prompt)], dispatcher.revise)
+            answers.append(Answer(len(answers), item.prompt, request))
         yield tuple(answers)
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"
         raise busy(message, "deadline_unreachable", dispatcher.retry_after()) from None
     except Refused as error:
-        raise failed(error.failure, str(error)) from None
+        raise failure_error(error.failure, str(error)) from None
     finally:
         for answer in answers:
             dispatcher.cancel(answer.request)
 
 
-def _tokens(order: WantedAnswer, prediction: Prediction | None) -> int:
-    """What an answer and its prompt come to, as far as anybody can say."""
-    most = order.sampling.max_tokens
-    return len(order.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
+def _tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
+    """Tokens of an answer and its prompt, as far as they can be foreseen."""
+    most = item.sampling.max_tokens
+    return len(item.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
 
 
 @asynccontextmanager
@@ -178,17 +182,16 @@ async def _predict(
     wanted: Sequence[WantedAnswer], dispatcher: Generator, lengths: AnswerLengths
 ) -> AsyncIterator[Predictions]:
     """Predict the length of each distinct prompt's answer; on leaving, forget what has not come in time."""
-    distinct = {id(order.prompt): order for order in wanted}
+    distinct = {id(item.prompt): item for item in wanted}
     queues = dispatcher.free_slots < dispatcher.requests_queued + len(wanted)
     asked = [
-        asyncio.ensure_future(lengths.predict(order.query, order.sampling, queues=queues))
-        for order in distinct.values()
+        asyncio.ensure_future(lengths.predict(item.query, item.sampling, queues=queues)) for item in distinct.values()
     ]
     try:
         yield dict(zip(distinct, await _all_of(asked), strict=True))
     finally:
-        for one in asked:
-            _forget(one)
+        for future in asked:
+            _forget(future)
 
 
 async def _all_of(asked: Sequence[asyncio.Future[Prediction | None]]) -> Sequence[Prediction | None]:
@@ -199,7 +202,7 @@ async def _all_of(asked: Sequence[asyncio.Future[Prediction | None]]) -> Sequenc
 
 
 def _forget(asked: asyncio.Future[Prediction | None]) -> None:
-    """Those that are still asked for were cancelled with whom they are for."""
+    """Forget a prediction that has come; one that has not was cancelled together with its caller."""
     if asked.done() and not asked.cancelled() and asked.exception() is None:
         prediction = asked.result()
         if prediction is not None:
@@ -207,15 +210,15 @@ def _forget(asked: asyncio.Future[Prediction | None]) -> None:
 
 
 def _submit(
-    order: WantedAnswer,
+    item: WantedAnswer,
     prediction: Prediction | None,
     body: ChatBody | CompletionBody,
     arrival: float,
     dispatcher: Generator,
 ) -> Request:
     return dispatcher.submit(
-        order.prompt.ids,
-        order.sampling,
+        item.prompt.ids,
+        item.sampling,
         priority=body.priority or 0,
         deadline=None if body.deadline_ms is None else arrival + body.deadline_ms / 1000,
         arrival=arrival,

@@ -107,7 +107,7 @@ def wants_logprobs(body: ResponsesBody) -> bool:
 
 
 @contextmanager
-def own_words() -> Iterator[None]:
+def reword_errors() -> Iterator[None]:
     """Word an ApiError about a chat as one about a response."""
     try:
         yield

@@ -19,13 +19,13 @@ from server.api.input.prompts import chat_prompt
 from server.api.input.refusals import refuse_unsupported
 from server.api.input.schema import StreamOptions
 from server.api.models import model_name
-from server.api.output.answer import gathered, joined, streamed, under_way
+from server.api.output.answer import gather_answers, join_updates, register_call, stream_answers
 from server.api.output.call import Call
 from server.api.output.logprobs import chat_logprobs
 from server.api.output.reply import ChatLogprob, Head, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Updates
-from server.api.responses.body import ResponsesBody, as_chat, own_words, wants_logprobs
+from server.api.responses.body import ResponsesBody, as_chat, reword_errors, wants_logprobs
 from server.api.responses.reply import (
     FormatReply,
     IncompleteDetails,
@@ -52,14 +52,14 @@ async def responses(request: web.Request) -> web.StreamResponse:
     arrival = request.app[DISPATCHER].now()
     head = Head(f"resp_{secrets.token_hex(16)}", model_name(body.model, model))
     chat = as_chat(body)
-    with own_words():
+    with reword_errors():
         refuse_unsupported(chat)
         prompt = await chat_prompt(chat, model)
-        async with under_way(request, chat, [prompt], head, arrival) as call:
+        async with register_call(request, chat, [prompt], head, arrival) as call:
             form = ResponseForm(head, model.text, body, call)
             if body.stream:
-                return await streamed(request, call, ResponseWriter(call, form), StreamOptions())
-            ((_, update),) = await gathered(call)
+                return await stream_answers(request, call, ResponseWriter(call, form), StreamOptions())
+            ((_, update),) = await gather_answers(call)
             return json_response(form.ended(update))
 
 
@@ -154,17 +154,17 @@ class ResponseWriter:
     _numbers: Iterator[int] = field(default_factory=count)
     _updates: list[RowUpdate] = field(default_factory=list)
 
-    async def tell(self, stream: EventStream) -> None:
+    async def write(self, stream: EventStream) -> None:
         begun = self.form.begun()
-        await stream.send([self._told("response.created", begun), self._told("response.in_progress", begun)])
+        await stream.send([self._event("response.created", begun), self._event("response.in_progress", begun)])
         async with Updates(self.call.requests) as updates:
             async for arrivals in updates:
                 await stream.send(self._events(self.call.receive(0, arrivals[0])))
-        await stream.send(self._ending(joined(self._updates)))
+        await stream.send(self._ending(join_updates(self._updates)))
 
     async def fail(self, stream: EventStream, error: ApiError) -> None:
-        partial = joined(self._updates) if self._updates else None
-        await stream.send([self._told("response.failed", self.form.failed(partial, error))])
+        partial = join_updates(self._updates) if self._updates else None
+        await stream.send([self._event("response.failed", self.form.failed(partial, error))])
 
     def _events(self, update: RowUpdate) -> Iterator[msgspec.Struct]:
         if not self._updates:
@@ -197,9 +197,9 @@ class ResponseWriter:
         yield self._part("response.content_part.done", part)
         yield self._item("response.output_item.done", self.form.item(whole))
         response = self.form.ended(whole)
-        yield self._told(f"response.{response.status}", response)
+        yield self._event(f"response.{response.status}", response)
 
-    def _told(self, kind: str, response: ResponseObject) -> ResponseEvent:
+    def _event(self, kind: str, response: ResponseObject) -> ResponseEvent:
         return ResponseEvent(type=kind, sequence_number=next(self._numbers), response=response)
 
     def _item(self, kind: str, item: OutputMessage) -> ItemEvent:

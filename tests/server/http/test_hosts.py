@@ -8,7 +8,7 @@ import pytest
 
 from server.api.limits import Limits
 from server.cli.config import ServeConfig
-from server.http.front import front_of
+from server.http.front import build_front
 from server.http.hosts import local_hosts
 from tests.server.live import live_server
 
@@ -48,12 +48,12 @@ def test_a_name_is_compared_whole_without_its_port(host: str, allowed: bool) -> 
     ],
 )
 def test_names_are_checked_where_anybody_on_the_machine_may_call(config: ServeConfig, checked: bool) -> None:
-    assert (front_of(config, {}).hosts is not None) is checked
+    assert (build_front(config, {}).hosts is not None) is checked
 
 
 async def test_a_page_that_makes_its_own_name_mean_this_machine_is_refused(pool: ThreadPoolExecutor) -> None:
     """The default server listed its models and generated for Host: evil.example (DNS rebinding)."""
-    front = front_of(ServeConfig(allowed_hosts=("llm.example",)), {})
+    front = build_front(ServeConfig(allowed_hosts=("llm.example",)), {})
     async with live_server(pool, Limits(), front=front) as live:
         for host, expected in (("evil.example", 421), ("evil.example:80", 421), ("llm.example", 200), (None, 200)):
             headers = {} if host is None else {"Host": host}

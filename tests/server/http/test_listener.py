@@ -23,7 +23,7 @@ from server.http import listener
 from server.http.front import Front
 from server.http.listener import Connection, ConnectionLimits
 from server.http.tls import tls_context
-from server.process.life import listening
+from server.process.life import listen
 from server.process.port import PortError, take_path
 from tests.server.fakes import ANSWER, FakeDispatcher, fake_service
 from tests.server.live import Live, chat_body, live_server, raw_post, text_of
@@ -158,7 +158,7 @@ async def test_a_unix_socket_serves_from_when_it_listens_and_is_gone_afterwards(
     with take_path(path) as taken:
         assert not path.exists()
         service = fake_service(pool, dispatcher, Limits())
-        async with listening(service, taken, uds=path) as app:
+        async with listen(service, taken, uds=path) as app:
             with pytest.raises(PortError, match="already in use"), take_path(path):
                 pass
             connector = aiohttp.UnixConnector(str(path))
@@ -197,8 +197,8 @@ async def test_two_servers_that_load_at_once_do_not_take_each_others_socket(
     service = fake_service(pool, FakeDispatcher(), Limits())
     with take_path(path) as taken, socket.socket(socket.AF_UNIX) as late:
         late.bind(str(tmp_path / "late"))
-        async with listening(service, taken, uds=path):
+        async with listen(service, taken, uds=path):
             with pytest.raises(PortError, match="already in use"):
-                async with listening(service, late, uds=path):
+                async with listen(service, late, uds=path):
                     pass
             assert path.exists()

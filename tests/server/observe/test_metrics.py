@@ -114,7 +114,7 @@ def test_rows_that_ended_are_not_remembered() -> None:
     metrics.reported(report(Tally(), 0.1, 0, token(1, 5)))
     clock.time = FORGOTTEN + 1.0
     metrics.reported(report(Tally(), 0.1, 0, token(2, 5)))
-    assert set(metrics._told) == {2}
+    assert set(metrics._latest_tokens) == {2}
 
 
 def test_rows_that_make_way_are_counted_by_cause() -> None:

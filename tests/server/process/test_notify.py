@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.process.notify import Notifier, watched
+from server.process.notify import Notifier, feed_watchdog
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_the_watchdog_hears_that_all_is_well_only_while_it_is(manager: soc
         asked.set()
         return well
 
-    async with watched(notifier, healthy):
+    async with feed_watchdog(notifier, healthy):
         await asyncio.wait_for(asked.wait(), 20)
         assert set(heard(manager)) == {"WATCHDOG=1"}
         well = False

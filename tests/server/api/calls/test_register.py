@@ -45,9 +45,9 @@ def finished() -> Request:
 def test_it_forgets_the_oldest_and_its_names() -> None:
     register = Register(Line(), history=2)
     for name in "abc":
-        with register.entered(record(name, finished())):
+        with register.enter(record(name, finished())):
             assert len(register) == 1
-    assert [status.id for status in register.listed(None, 10)] == ["c", "b"]
+    assert [status.id for status in register.list_latest(None, 10)] == ["c", "b"]
     assert register.status("a", None) is register.status("x-a", None) is None
     found = register.status("x-b", None)
     assert found is not None and found.id == "b"
@@ -55,9 +55,9 @@ def test_it_forgets_the_oldest_and_its_names() -> None:
 
 def test_a_name_that_was_used_again_means_the_latest_also_when_the_first_is_forgotten() -> None:
     register = Register(Line(), history=1)
-    with register.entered(record("a", finished(), request_id="same")):
+    with register.enter(record("a", finished(), request_id="same")):
         pass
-    with register.entered(record("b", finished(), request_id="same")):
+    with register.enter(record("b", finished(), request_id="same")):
         found = register.status("same", None)
         assert found is not None and found.id == "b"
     found = register.status("same", None)
@@ -66,15 +66,15 @@ def test_a_name_that_was_used_again_means_the_latest_also_when_the_first_is_forg
 
 def test_a_call_without_requests_is_not_worth_remembering() -> None:
     register = Register(Line())
-    with pytest.raises(ValueError, match="refused"), register.entered(record("a")):
+    with pytest.raises(ValueError, match="refused"), register.enter(record("a")):
         raise ValueError("refused")
-    assert register.listed(None, 10) == []
+    assert register.list_latest(None, 10) == []
     assert register.status("x-a", None) is None
 
 
 def test_what_is_cancelled_says_so_to_its_handler_and_its_reader() -> None:
     register, request, done = Register(Line()), waiting(), finished()
-    with register.entered(record("a", request, done)) as call:
+    with register.enter(record("a", request, done)) as call:
         call.check()
         status = register.cancel("a", None)
         assert status is not None and status.state is CallState.CANCELLED
@@ -86,7 +86,7 @@ def test_what_is_cancelled_says_so_to_its_handler_and_its_reader() -> None:
 
 def test_a_call_whose_answers_are_all_there_cannot_be_cancelled_any_more() -> None:
     register = Register(Line())
-    with register.entered(record("a", finished())) as call:
+    with register.enter(record("a", finished())) as call:
         status = register.cancel("a", None)
         assert status is not None and status.state is CallState.FINISHED
         call.check()
@@ -94,9 +94,9 @@ def test_a_call_whose_answers_are_all_there_cannot_be_cancelled_any_more() -> No
 
 def test_nobody_finds_the_calls_of_another() -> None:
     register = Register(Line())
-    with register.entered(record("a", waiting(), holder="one")):
+    with register.enter(record("a", waiting(), holder="one")):
         assert register.status("a", "two") is register.cancel("a", "two") is None
-        assert register.listed("two", 10) == register.listed(None, 10) == []
+        assert register.list_latest("two", 10) == register.list_latest(None, 10) == []
     assert register.status("a", "two") is None
     assert register.status("x-a", "two") is None
     assert register.status("a", "one") is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models.network.generation_config import SamplingDefaults
-from server.api.input.sampling import sampling_params, seeded
+from server.api.input.sampling import sampling_params, with_seed
 from server.api.input.schema import ChatBody, CompletionBody, Message
 from server.api.served_model import seed_source
 from tests.server.live import Live, changed
@@ -121,7 +121,7 @@ async def test_seeds_of_choices_follow_each_other_within_64_bits(
     live: Live, seed: int, choice: int, expected: int
 ) -> None:
     sampling = sampling_params(ChatBody(messages=MESSAGES), live.service.model, 10)
-    assert seeded(sampling, seed, choice) == replace(sampling, seed=expected)
+    assert with_seed(sampling, seed, choice) == replace(sampling, seed=expected)
 
 
 def test_a_servers_seed_makes_the_seeds_of_its_answers_repeatable() -> None:
