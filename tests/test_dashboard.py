@@ -256,7 +256,7 @@ async def test_a_lost_connection_is_told_and_comes_back(played: Played) -> None:
         window.seen = [];
         new MutationObserver(() => window.seen.push(link.textContent)).observe(link, { childList: true });
     }""")
-    played.theatre.feed.reported(ExecutorDied(99, "a fault, so that the feed ends"))
+    played.theatre.feed.receive(ExecutorDied(99, "a fault, so that the feed ends"))
     await page.until("window.seen.join() === 'connection lost,connecting,live'")
 
 
@@ -267,7 +267,7 @@ async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str, pool: 
         await page.open(live.url, headers={"Authorization": "Bearer a-key-of-this-server"})
         await page.until(LIVE)
         await page.send_headers({})
-        feed.reported(ExecutorDied(99, "a fault, so that the page has to connect again"))
+        feed.receive(ExecutorDied(99, "a fault, so that the page has to connect again"))
         for key in ("another", "a-key-of-this-server"):
             await page.until("document.getElementById('key').open")
             assert "wants" in await page.value("document.getElementById('key-why').textContent")

@@ -57,12 +57,12 @@ class Feed:
         """From now on there is something to see."""
         self._scene = scene
 
-    def reported(self, report: Report) -> None:
+    def receive(self, report: Report) -> None:
         """An executor has reported; to be called before the dispatcher takes it. Never raises."""
         if self._ticking is None or self._scene is None:
             return
         try:
-            self._scene.reported(report)
+            self._scene.receive(report)
         except Exception:  # a fault of the dashboard must not reach the requests
             log.exception("the dashboard lost track")
             self._end()

@@ -92,7 +92,7 @@ class Scene:
         """Whether there is something new to tell."""
         return self._stirred or bool(self._dispatcher.waiting)
 
-    def reported(self, report: Report) -> None:
+    def receive(self, report: Report) -> None:
         """An executor has reported, and the dispatcher has not seen it yet."""
         self._stirred = True
         now, lanes = self._dispatcher.now(), self._lanes[report.executor]

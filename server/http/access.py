@@ -20,7 +20,7 @@ from server.http.quota import Quota, QuotaExceeded
 
 HOLDER = web.RequestKey("holder", str)
 
-EVERYBODY = "everybody"
+ALL = "everybody"
 """Holder of all requests where no keys are set."""
 
 
@@ -45,7 +45,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     """Answer 401 to a call that brings no key of ours."""
     keys = request.app[ACCESS].keys
     if not len(keys):
-        request[HOLDER] = EVERYBODY
+        request[HOLDER] = ALL
     elif not _is_open(request):
         holder = keys.holder(_read_key(request))
         if holder is None:

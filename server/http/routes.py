@@ -96,7 +96,7 @@ def _count(request: web.Request, status: str) -> None:
     if metrics is None:
         return
     resource = request.match_info.route.resource
-    metrics.responded(request.method, "unknown" if resource is None else resource.canonical, status)
+    metrics.count_response(request.method, "unknown" if resource is None else resource.canonical, status)
     code = error_code(request)
     if status in REFUSALS and code is not None and generates(request):
-        metrics.refused(code)
+        metrics.count_refusal(code)

@@ -94,7 +94,7 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def quiet_broken_requests(record: logging.LogRecord) -> bool:
-    """Drop what aiohttp logs, a traceback each, for bytes that are not HTTP: anybody can send those at any rate."""
+    """Drop what aiohttp logs, a traceback each, for bytes that are not HTTP: any client can send those at any rate."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError)
 

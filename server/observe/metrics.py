@@ -1,7 +1,7 @@
 """GET /metrics: what the server counts, in the Prometheus text format; vLLM's names where the meaning is the same.
 
-It watches reports, requests, batches and responses go by, and changes nothing. What is only looked at when somebody
-asks is in gauges.py; docs/observability.md explains every name.
+It watches reports, requests, batches and responses go by, and changes nothing. What is only read at a scrape
+is in gauges.py; docs/observability.md explains every name.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Metrics:
         for executor in executors:
             self._busy.labels(**self.labels, executor=str(executor))
 
-    def reported(self, report: Report) -> None:
+    def receive(self, report: Report) -> None:
         """An executor has reported."""
         now = self._reported[report.executor] = self._now()
         match report:
@@ -186,11 +186,11 @@ class Metrics:
             self._observe(self._serving, seconds)
             self._observe(self._misjudged, abs(assignment.plan.estimate - seconds))
 
-    def refused(self, reason: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         """A call was turned away that another time could have been served."""
         self._refused.labels(**self.labels, reason=reason).inc()
 
-    def responded(self, method: str, route: str, status: str) -> None:
+    def count_response(self, method: str, route: str, status: str) -> None:
         """A response, or its attempt, is over."""
         self._responses.labels(**self.labels, method=method, route=route, status=status).inc()
 

@@ -71,7 +71,7 @@ def tracing_to(endpoint: str) -> Tracing:
 
 @web.middleware
 async def trace_calls(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A span around each call that generates, where anybody collects them."""
+    """Put a span around each call that generates, where spans are collected."""
     tracing = request.app.get(TRACING)
     if tracing is None or not generates(request):
         return await handler(request)

@@ -71,9 +71,9 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         watchdog = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
 
         def receive(report: Report) -> None:
-            metrics.reported(report)
-            feed.reported(report)
-            watchdog.reported(report)
+            metrics.receive(report)
+            feed.receive(report)
+            watchdog.receive(report)
             dispatcher.receive(report)
 
         stack.enter_context(relay.send_to(receive))

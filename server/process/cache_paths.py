@@ -36,5 +36,5 @@ def proxy_path(cache: Path, model: str) -> Path:
 
 
 def forest_path(cache: Path, model: str) -> Path:
-    """The same for its forest."""
+    """Where the forest of a served model is, or would be."""
     return cache / "forests" / (re.sub(r"[^\w.-]", "_", Path(model).name) + ".forest")

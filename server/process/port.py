@@ -38,7 +38,7 @@ def take_port(host: str, port: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def take_path(path: Path) -> Iterator[socket.socket]:
-    """The same for a Unix socket, which gets its name by `publish` and is gone afterwards; raises PortError."""
+    """A Unix socket that is bound but has no name before `publish`, and is gone afterwards; raises PortError."""
     _require_vacant(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
         try:
@@ -78,7 +78,7 @@ def _holds(path: Path, inode: int) -> bool:
 
 
 def _require_vacant(path: Path) -> None:
-    """Nobody listens there; what a server left behind may be replaced. Raises PortError."""
+    """Raise PortError where a server listens; what one left behind may be replaced."""
     try:
         kind = path.lstat().st_mode
     except FileNotFoundError:

@@ -34,7 +34,7 @@ SLICE = 128
 """Decode iterations of a slice (SCLS, section 5.1)."""
 
 SLICES_SHARE = 0.4
-"""Of the time limit, for slices."""
+"""Part of the time limit that is for slices."""
 
 COPIES = 3
 """Prompts that are being prefilled are held three times: in their group, as rows cut from it, and in the arena."""

@@ -70,7 +70,7 @@ class Watchdog:
         self._timeout = timeout
         self._interval = interval
 
-    def reported(self, report: Report) -> None:
+    def receive(self, report: Report) -> None:
         """Note how long an executor's turn took."""
         if isinstance(report, StepReport):
             one = self._watched[report.executor]

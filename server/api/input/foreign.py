@@ -19,7 +19,7 @@ NOTHING = frozenset({b"", b"null", b"false", b"[]", b"{}", b'""'})
 UNLESS_FALSE = frozenset({b"", b"null", b"true"})
 
 ABSENT: Any = msgspec.field(default_factory=Raw)
-"""The default of a field whose value nobody reads."""
+"""The default of a field whose value is not read."""
 
 
 class Foreign(msgspec.Struct, frozen=True, kw_only=True):

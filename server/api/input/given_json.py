@@ -30,7 +30,7 @@ def given_json(raw: bytes, path: str, param: str) -> Any:
 
 
 def given_object(raw: bytes, path: str, param: str) -> dict[str, Any]:
-    """The same, of what must be an object."""
+    """A JSON text of the client that must be an object; raises ApiError 400."""
     value = given_json(raw, path, param)
     if not isinstance(value, dict):
         raise bad_request(f"{path}: must be a JSON object", param)

@@ -56,7 +56,7 @@ def _converse(body: ChatBody, model: ServedModel) -> Prompt:
     split = _split_turns(turns, body, model)
     with refuse_unencodable("messages"):
         user_input_length = len(model.text.encode(split.user_input))
-    return _fitting(Prompt(tuple(ids), "", split, user_input_length, grammar, tools), "messages", model)
+    return _require_fit(Prompt(tuple(ids), "", split, user_input_length, grammar, tools), "messages", model)
 
 
 def render_chat(
@@ -136,7 +136,7 @@ def _complete(body: CompletionBody, model: ServedModel) -> list[Prompt]:
         _check_written(one, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
     grammar = constraint(body, model)
     with refuse_unencodable("prompt"):
-        prompts = [_fitting(_split(_encode(one, model.text), body, model), "prompt", model) for one in written]
+        prompts = [_require_fit(_split(_encode(one, model.text), body, model), "prompt", model) for one in written]
     return [replace(prompt, grammar=grammar) for prompt in prompts]
 
 
@@ -198,7 +198,7 @@ def check_characters(count: int, path: str, model: ServedModel) -> None:
         raise too_long(path, f"{count} characters", model)
 
 
-def _fitting(prompt: Prompt, path: str, model: ServedModel) -> Prompt:
+def _require_fit(prompt: Prompt, path: str, model: ServedModel) -> Prompt:
     if not prompt.ids:
         raise bad_request(f"{path}: must not be empty", path)
     if len(prompt.ids) >= model.context_length:

@@ -51,7 +51,7 @@ def sampling_params(body: ChatBody | CompletionBody, model: ServedModel, prompt_
 
 
 def with_seed(sampling: SamplingParams, seed: int, choice: int) -> SamplingParams:
-    """The same for one of several choices: its seed is `seed` + its number, within 64 unsigned bits."""
+    """Parameters of one of several choices: its seed is `seed` + its number, within 64 unsigned bits."""
     return replace(sampling, seed=(seed + choice) % 2**64)
 
 

@@ -73,7 +73,7 @@ def characters(token_id: int, text: Codec) -> int:
 def prompt_logprobs(
     tokens: Sequence[TokenLogprob | None] | None, text: Codec, alternatives: int | None
 ) -> PromptLogprobs | None:
-    """What could stand in each place of a prompt, by token id; None when nobody asked."""
+    """Candidates for each place of a prompt, by token id; None when the request did not ask for them."""
     if tokens is None or alternatives is None:
         return None
     return [None if token is None else _ranked(token, text, alternatives) for token in tokens]

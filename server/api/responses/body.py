@@ -81,7 +81,7 @@ OWN_NAMES: Mapping[str, str] = MappingProxyType(
 
 
 def as_chat(body: ResponsesBody) -> ChatBody:
-    """The same as a chat; raises ApiError 400 for what a chat cannot say."""
+    """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
     _refuse_unsupported(body)
     common = {name: getattr(body, name) for name in GenerationBody.__struct_fields__}
     return ChatBody(

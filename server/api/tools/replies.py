@@ -30,7 +30,7 @@ def deltas(pieces: Sequence[Piece]) -> list[ToolCallDelta]:
 
 
 def _delta(parts: Sequence[Called | Argued]) -> ToolCallDelta:
-    """Of one call, whose parts are in order."""
+    """What a chunk adds to one call, from its parts in order."""
     first, arguments = parts[0], "".join(part.arguments for part in parts)
     if isinstance(first, Argued):
         return ToolCallDelta(first.index, FunctionDelta(arguments))

@@ -56,7 +56,7 @@ class Toolbox:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of those that may be called."""
+        """Names of the tools that may be called."""
         return frozenset(tool.name for tool in self.callable)
 
 

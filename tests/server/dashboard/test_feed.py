@@ -42,7 +42,7 @@ class Theatre:
         return self.dispatcher.submit(range(4), SamplingParams(max_tokens=8), predicted_length=predicted)
 
     def receive(self, report: Report) -> None:
-        self.feed.reported(report)
+        self.feed.receive(report)
         self.dispatcher.receive(report)
 
     def step(self, *row_ids: int, end: FinishReason | None = None, begun: tuple[int, ...] = ()) -> None:
@@ -129,7 +129,7 @@ async def test_a_slow_reader_misses_snapshots_and_nothing_is_kept_for_it(theatre
 
 
 async def test_nothing_is_followed_while_nobody_looks(theatre: Theatre) -> None:
-    theatre.feed.reported(ExecutorDied(99, "of which nobody has heard"))
+    theatre.feed.receive(ExecutorDied(99, "of which nobody has heard"))
     assert theatre.feed.viewers == 0
     async with aclosing(theatre.feed.frames()) as frames:
         await anext(frames)
@@ -145,7 +145,7 @@ async def test_a_fault_of_the_feed_ends_it_and_reaches_nobody_else(
 ) -> None:
     async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
         await anext(frames)
-        theatre.feed.reported(ExecutorDied(99, "of which nobody has heard"))
+        theatre.feed.receive(ExecutorDied(99, "of which nobody has heard"))
         with pytest.raises(StopAsyncIteration):
             await anext(frames)
     assert "the dashboard lost track" in caplog.text

@@ -58,14 +58,14 @@ async def test_the_age_of_a_step_counts_from_the_last_sign_of_life_or_from_the_o
     def age() -> float | None:
         return watched.read("lengthwise:step_age_seconds", executor="0")
 
-    watched.metrics.reported(watched.ports[0].report())
+    watched.metrics.receive(watched.ports[0].report())
     watched.clock.time = 3600.0
     assert age() == 0.0
     watched.dispatcher.submit(range(5), PARAMS)
     watched.dispatcher.dispatch()
     watched.clock.time = 3607.0
     assert age() == 7.0
-    watched.metrics.reported(watched.ports[0].report())
+    watched.metrics.receive(watched.ports[0].report())
     watched.clock.time = 3609.0
     assert age() == 2.0
 

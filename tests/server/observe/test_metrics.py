@@ -45,9 +45,9 @@ def ended(generated: int, predicted: float | None = None) -> Request:
 
 def test_tokens_are_counted_by_what_they_were_good_for() -> None:
     metrics = Metrics("m")
-    metrics.reported(report(Tally(prompt=10, pad=3, generated=2)))
-    metrics.reported(report(Tally(generated=3, invalid=1, reads=40, pad_reads=9, invalid_reads=10), executor=1))
-    metrics.reported(ExecutorDied(1, "fire"))
+    metrics.receive(report(Tally(prompt=10, pad=3, generated=2)))
+    metrics.receive(report(Tally(generated=3, invalid=1, reads=40, pad_reads=9, invalid_reads=10), executor=1))
+    metrics.receive(ExecutorDied(1, "fire"))
     names = ("vllm:prompt_tokens", "vllm:generation_tokens", "lengthwise:invalid_tokens", "lengthwise:decode_reads")
     assert [read(metrics, f"{name}_total") for name in names] == [10, 5, 1, 40]
     pads = [read(metrics, "lengthwise:pad_tokens_total", phase=phase) for phase in ("prefill", "decode")]
@@ -99,7 +99,7 @@ def test_gaps_between_tokens_are_each_rows_own() -> None:
     metrics = Metrics("m", clock.now)
     for at, row_ids in ((0.0, (1, 2)), (0.5, (1,)), (0.75, (1, 2)), (0.75, (3,))):
         clock.time = at
-        metrics.reported(report(Tally(), 0.1, 0, *(token(row_id, 5) for row_id in row_ids)))
+        metrics.receive(report(Tally(), 0.1, 0, *(token(row_id, 5) for row_id in row_ids)))
     name = "vllm:inter_token_latency_seconds"
     assert (read(metrics, f"{name}_count"), read(metrics, f"{name}_sum")) == (3, 0.5 + 0.25 + 0.75)
     bounds = ("0.2", "0.3", "0.5", "0.75", "+Inf")
@@ -111,9 +111,9 @@ def test_rows_that_ended_are_not_remembered() -> None:
     clock = VirtualClock()
     metrics = Metrics("m", clock.now)
     metrics.ended(request(1), None, 0.0)
-    metrics.reported(report(Tally(), 0.1, 0, token(1, 5)))
+    metrics.receive(report(Tally(), 0.1, 0, token(1, 5)))
     clock.time = FORGOTTEN + 1.0
-    metrics.reported(report(Tally(), 0.1, 0, token(2, 5)))
+    metrics.receive(report(Tally(), 0.1, 0, token(2, 5)))
     assert set(metrics._latest_tokens) == {2}
 
 
@@ -124,7 +124,7 @@ def test_rows_that_make_way_are_counted_by_cause() -> None:
         HandedBack((3,), Cause.PAUSE, dropped=(3,)),
         HandedBack((4, 5), Cause.OVERFLOW, dropped=(5,)),
     )
-    metrics.reported(StepReport(0, 1, (), BatchShape(), 0.1, handed_back=back, extracted=(6, 7)))
+    metrics.receive(StepReport(0, 1, (), BatchShape(), 0.1, handed_back=back, extracted=(6, 7)))
     kept, dropped = (
         {cause.value: read(metrics, "lengthwise:handed_back_rows_total", cause=cause, kv=kv) for cause in Cause}
         for kv in ("kept", "dropped")

@@ -109,7 +109,7 @@ async def machine(executors: int) -> AsyncIterator[Machine]:
 
     def receive(report: Report) -> None:
         made.reports.append(report)
-        watchdog.reported(report)
+        watchdog.receive(report)
         dispatcher.receive(report)
 
     infos = [ExecutorInfo(index, "cpu", 10_000, 1, 256) for index in range(executors)]

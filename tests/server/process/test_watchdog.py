@@ -68,7 +68,7 @@ def test_one_that_has_nothing_to_do_may_be_silent() -> None:
 def test_one_whose_turns_take_long_is_given_the_time_that_they_take() -> None:
     executors, books = watched()
     vigil = Watchdog(executors, books, 10.0)
-    vigil.reported(turn(0, 20.0))
+    vigil.receive(turn(0, 20.0))
     looks(vigil, 95)
     assert books.given_up == []
     looks(vigil, 10)
@@ -78,9 +78,9 @@ def test_one_whose_turns_take_long_is_given_the_time_that_they_take() -> None:
 def test_a_slow_turn_long_ago_no_longer_counts() -> None:
     executors, books = watched()
     vigil = Watchdog(executors, books, 10.0)
-    vigil.reported(turn(0, 1000.0))
+    vigil.receive(turn(0, 1000.0))
     for _ in range(1000):
-        vigil.reported(turn(0, 0.1))
+        vigil.receive(turn(0, 0.1))
     looks(vigil, 11)
     assert len(books.given_up) == 1
 
