@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from models.errors import UserError
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits
 from scheduler.batching.continuous import ContinuousBatcher, join_cheapest
 from scheduler.batching.dp_batcher import DpBatcher
@@ -61,10 +62,6 @@ SERVING_TIMES: Mapping[str, Callable[[BilinearEstimator], ServingTime]] = Mappin
 )
 
 
-class StrategyError(ValueError):
-    """A strategy cannot work here; the message says why and what to do."""
-
-
 @dataclass(frozen=True, slots=True)
 class Parts:
     """A strategy's parts, ready to work."""
@@ -90,7 +87,7 @@ def assemble(
 
     With `refit_data`, the bilinear model is fitted again while batches are served; else it stays the profile's.
 
-    Raises KeyError for a choice that no part's table has, and StrategyError where the machine's profile is wanted.
+    Raises KeyError for a choice that no part's table has, and UserError where the machine's profile is wanted.
     """
     limits = replace(limits, aging=_aging(limits, profile))
     machine = None if profile is None else BilinearEstimator(profile)
@@ -139,7 +136,7 @@ def _estimator(strategy: Strategy, machine: BilinearEstimator | None) -> Serving
     if strategy.serving_time is None:
         return None
     if machine is None:
-        raise StrategyError(
+        raise UserError(
             f"strategy {strategy.name} needs to know what a batch takes on this machine: run `lengthwise profile` first"
         )
     return SERVING_TIMES[strategy.serving_time](machine)

@@ -24,6 +24,7 @@ from engine.measure.timing import Timing
 from engine.messages import RowSpec, SamplingParams
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
+from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
 
@@ -42,10 +43,6 @@ COPIES_SHARE = 0.05
 COPIED_ROWS = 8
 COPIED_TOKENS = 4096
 """Most that is copied at a time: a batch's worth, which a processor's cache does not hold, yet little of the memory."""
-
-
-class ProfileFailed(Exception):
-    """The network did not compute what was to be timed."""
 
 
 Phase: TypeAlias = Literal["copies", "prefill", "decode"]
@@ -167,7 +164,7 @@ class Profiler:
     def _choose(self, rows: list[Row], logits: torch.Tensor) -> None:
         for row, choice in zip(rows, sampling.sample(rows, logits), strict=True):
             if not isinstance(choice, Choice):
-                raise ProfileFailed("the network computed a value that is not a finite number: try another --dtype")
+                raise UserError("the network computed a value that is not a finite number: try another --dtype")
             row.accept(choice)
 
     def _clear(self) -> None:

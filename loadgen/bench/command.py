@@ -6,7 +6,6 @@ Benchmarks of other things may stand beside it as commands of their own below it
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -37,10 +36,6 @@ def add_parser(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], N
 
 def run(args: argparse.Namespace) -> int:
     """Benchmark a server; returns the exit code: 1 when no request completed, 130 when it was interrupted."""
-    from loadgen.bench.output import BenchError, run_bench  # aiohttp and more, which --help can do without
+    from loadgen.bench.output import run_bench  # aiohttp and more, which --help can do without
 
-    try:
-        return run_bench(args)
-    except BenchError as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    return run_bench(args)

@@ -10,21 +10,18 @@ from loadgen.bench.run import BenchOptions
 from loadgen.client.client import Target
 from loadgen.load.arrivals import Arrivals, Ramp
 from loadgen.load.schedule import Cancellations
+from models.errors import UserError
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
-
-
-class FlagError(Exception):
-    """Flags do not go together; the message names the remedy."""
 
 
 def options(
     args: argparse.Namespace, ignore_eos: bool = False, environ: Mapping[str, str] = os.environ
 ) -> BenchOptions:
-    """What to do; `ignore_eos` asks for it also without the flag. Raises FlagError."""
+    """What to do; `ignore_eos` asks for it also without the flag. Raises UserError."""
     url = args.base_url or f"http://{args.host}:{args.port}"
     if not url.startswith(("http://", "https://")):
-        raise FlagError(f"--base-url {url}: must begin with http:// or https://")
+        raise UserError(f"--base-url {url}: must begin with http:// or https://")
     sampling = {name: getattr(args, name) for name in SAMPLING}
     fields = {name: value for name, value in sampling.items() if value is not None}
     if args.ignore_eos or ignore_eos:
@@ -56,10 +53,10 @@ def _arrivals(args: argparse.Namespace) -> Arrivals | None:
     ends = (args.ramp_up_start_rps, args.ramp_up_end_rps)
     if args.ramp_up_strategy is None:
         if ends != (None, None):
-            raise FlagError("--ramp-up-start-rps and --ramp-up-end-rps need a --ramp-up-strategy")
+            raise UserError("--ramp-up-start-rps and --ramp-up-end-rps need a --ramp-up-strategy")
         return None if args.request_rate is None else Arrivals(args.request_rate, args.burstiness)
     if None in ends:
-        raise FlagError("--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps")
+        raise UserError("--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps")
     if args.request_rate is not None:
-        raise FlagError("--ramp-up-strategy sets the rate: leave out --request-rate")
+        raise UserError("--ramp-up-strategy sets the rate: leave out --request-rate")
     return Arrivals(burstiness=args.burstiness, ramp=Ramp(args.ramp_up_strategy, *ends))

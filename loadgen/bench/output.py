@@ -12,37 +12,25 @@ import uvloop
 from rich.console import Console
 
 from loadgen.bench import report, result
-from loadgen.bench.options import FlagError, options
-from loadgen.bench.result import ResultError
+from loadgen.bench.options import options
 from loadgen.bench.run import Benchmark, BenchOptions, bench
-from loadgen.client.client import ServerError
-from loadgen.client.request import RequestFormError
 from loadgen.load.progress import show_run
-from loadgen.load.schedule import ScheduleError
 from loadgen.workload import table as workload
-from loadgen.workload.table import WorkloadError
 
 INTERRUPTED = 130
 
 
-class BenchError(Exception):
-    """The benchmark cannot be run or kept; the message is for the user."""
-
-
 def run_bench(args: argparse.Namespace) -> int:
-    """Run, print and save; returns the exit code. Raises BenchError."""
-    try:
-        what = options(args, ignore_eos=workload.ignores_eos(args))
-        if _saves(args):
-            result.prepare(_find_folder(args))
-        prompts = workload.load(args)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            done = runner.run(bench(what, prompts, show_run))
-        _print(done, what)
-        if _saves(args):
-            _save(args, done, what)
-    except (WorkloadError, FlagError, ScheduleError, RequestFormError, ServerError, ResultError) as error:
-        raise BenchError(str(error)) from error
+    """Run, print and save; returns the exit code. Raises UserError."""
+    what = options(args, ignore_eos=workload.ignores_eos(args))
+    if _saves(args):
+        result.prepare(_find_folder(args))
+    prompts = workload.load(args)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        done = runner.run(bench(what, prompts, show_run))
+    _print(done, what)
+    if _saves(args):
+        _save(args, done, what)
     if done.run.interrupted:
         return INTERRUPTED
     return 0 if done.figures.completed else 1

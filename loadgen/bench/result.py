@@ -14,13 +14,10 @@ from loadgen.bench.metrics import METRICS, itl, ttft
 from loadgen.client.lag import ClientLoad
 from loadgen.client.outcome import Outcome
 from loadgen.load.load import Run
+from models.errors import UserError
 from models.files import require_writable_folder
 
 Json: TypeAlias = dict[str, object]
-
-
-class ResultError(Exception):
-    """The result cannot be written; the message names the remedy."""
 
 
 def figures_json(figures: Figures) -> Json:
@@ -79,7 +76,7 @@ def details_json(outcomes: Sequence[Outcome]) -> Json:
 
 
 def prepare(folder: Path) -> None:
-    """Make sure before a long run that its result can be written. Raises ResultError."""
+    """Make sure before a long run that its result can be written. Raises UserError."""
     try:
         require_writable_folder(folder)
     except OSError as error:
@@ -87,12 +84,12 @@ def prepare(folder: Path) -> None:
 
 
 def save(path: Path, result: Mapping[str, object]) -> None:
-    """Write a result. Raises ResultError."""
+    """Write a result. Raises UserError."""
     try:
         path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
     except OSError as error:
         raise _unwritable(path, error) from None
 
 
-def _unwritable(path: Path, error: OSError) -> ResultError:
-    return ResultError(f"{path}: cannot be written: {error.strerror}; choose another with --result-dir")
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be written: {error.strerror}; choose another with --result-dir")

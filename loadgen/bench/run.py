@@ -60,7 +60,7 @@ class Benchmark:
 async def bench(options: BenchOptions, prompts: Sequence[Prompt], watch: Watch) -> Benchmark:
     """Run a benchmark to its end, or until it is cancelled: then the result covers what ended.
 
-    Raises ServerError, ScheduleError, RequestFormError; KeyboardInterrupt when it is cancelled while warming up.
+    Raises UserError; KeyboardInterrupt when it is cancelled while warming up.
     """
     allow_open_files(min(len(prompts), options.max_concurrency or len(prompts)))
     async with connect(options.target, id_prefix=options.id_prefix, keep_text=options.keep_text) as client:

@@ -18,6 +18,7 @@ import orjson
 from loadgen.client.outcome import ErrorKind, Failure, Outcome, Status
 from loadgen.client.request import PreparedRequest
 from loadgen.client.transcript import Event, RequestError, Transcript, error_message
+from models.errors import UserError
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -27,7 +28,7 @@ LINGER = 1.0
 MAX_ERROR_BYTES = 64 * 1024
 
 
-class ServerError(Exception):
+class ServerError(UserError):
     """The server cannot be asked at all; the message names the remedy."""
 
 

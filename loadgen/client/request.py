@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 import orjson
 
 from loadgen.client.prompt import Prompt
+from models.errors import UserError
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-
-
-class RequestFormError(Exception):
-    """A prompt does not go with the endpoint; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class RequestForm:
     """Further fields of the body; they win over a prompt's own."""
 
     def fill(self, prompt: Prompt, index: int, cancel_after: float | None = None) -> PreparedRequest:
-        """The request for a prompt. Raises RequestFormError."""
+        """The request for a prompt. Raises UserError."""
         path = self.endpoint or (CHAT if prompt.messages else COMPLETIONS)
         asked = _messages(prompt) if "chat" in path else {"prompt": _raw_prompt(prompt)}
         lengths = {"max_tokens": prompt.max_tokens, "replay_tokens": prompt.replay_tokens}
@@ -59,11 +56,11 @@ def _messages(prompt: Prompt) -> dict[str, object]:
     if prompt.messages:
         return {"messages": [dict(message) for message in prompt.messages]}
     if prompt.text is None:
-        raise RequestFormError(f"this workload's prompts are token ids, which need --endpoint {COMPLETIONS}")
+        raise UserError(f"this workload's prompts are token ids, which need --endpoint {COMPLETIONS}")
     return {"messages": [{"role": "user", "content": prompt.text}]}
 
 
 def _raw_prompt(prompt: Prompt) -> object:
     if prompt.messages:
-        raise RequestFormError(f"this workload's prompts are chat messages, which need --endpoint {CHAT}")
+        raise UserError(f"this workload's prompts are chat messages, which need --endpoint {CHAT}")
     return prompt.text if prompt.text is not None else list(prompt.tokens)

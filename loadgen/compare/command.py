@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from loadgen.compare import flags
@@ -29,10 +28,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare; returns the exit code: 1 when a contestant had to be left out, 130 when it was interrupted."""
-    from loadgen.compare.compare import CompareError, run_compare  # aiohttp and more, which --help can do without
+    from loadgen.compare.compare import run_compare  # aiohttp and more, which --help can do without
 
-    try:
-        return run_compare(args)
-    except CompareError as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    return run_compare(args)

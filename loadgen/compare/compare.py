@@ -13,18 +13,16 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from loadgen.client.request import RequestFormError
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions
-from loadgen.compare.options import FlagError, read_plan
+from loadgen.compare.options import read_plan
 from loadgen.compare.progress import CompareProgress
 from loadgen.compare.record import Comparison, Setting
 from loadgen.compare.report.document import collect_flags, make_document
 from loadgen.compare.report.terminal import make_summary
 from loadgen.compare.rounds import play_rounds
 from loadgen.html.plot import INSTALL, can_draw
-from loadgen.load.schedule import ScheduleError
 from loadgen.workload import table as workload
-from loadgen.workload.table import WorkloadError
+from models.errors import UserError
 from models.files import replace_file, require_writable_folder
 
 INTERRUPTED = 130
@@ -33,33 +31,26 @@ PAGE, DATA, LOGS = "report.html", "report.json", "logs"
 """Files in the folder of a comparison, and the folder in it for the logs of the servers that it starts."""
 
 
-class CompareError(Exception):
-    """There is nothing to report; the message is for the user."""
-
-
 def run_compare(args: argparse.Namespace) -> int:
-    """Play, print and save; returns the exit code. Raises CompareError."""
+    """Play, print and save; returns the exit code. Raises UserError."""
     started = datetime.now()
     if args.replay_lengths is None:
         # Lengths must be the same for all. Servers that are not ours do not know replayed ones.
         args.replay_lengths = not args.urls
     folder = args.output or Path(f"compare-{started:%Y%m%d-%H%M%S}")
-    try:
-        plan = read_plan(args, ignore_eos=workload.ignores_eos(args))
-        prompts = workload.load(args)
-        _prepare(folder)
-        draws = can_draw()
-        if not draws:
-            _print_error(f"no {PAGE}, which needs {INSTALL}: the figures go to {DATA} and to the terminal")
-        setting = _read_setting(args, started)
-        with _stoppable():
-            with CompareProgress(plan) as progress:
-                done = play_rounds(plan, prompts, folder / LOGS, progress, lambda now: _save_data(folder, now, setting))
-            _save_data(folder, done, setting)
-            if draws:
-                _save_page(folder, done, setting)
-    except (WorkloadError, FlagError, ScheduleError, RequestFormError) as error:
-        raise CompareError(str(error)) from error
+    plan = read_plan(args, ignore_eos=workload.ignores_eos(args))
+    prompts = workload.load(args)
+    _prepare(folder)
+    draws = can_draw()
+    if not draws:
+        _print_error(f"no {PAGE}, which needs {INSTALL}: the figures go to {DATA} and to the terminal")
+    setting = _read_setting(args, started)
+    with _stoppable():
+        with CompareProgress(plan) as progress:
+            done = play_rounds(plan, prompts, folder / LOGS, progress, lambda now: _save_data(folder, now, setting))
+        _save_data(folder, done, setting)
+        if draws:
+            _save_page(folder, done, setting)
     return _report(done, [folder / PAGE, folder / DATA] if draws else [folder / DATA])
 
 
@@ -74,12 +65,12 @@ def _read_setting(args: argparse.Namespace, started: datetime) -> Setting:
 
 
 def _report(done: Comparison, files: list[Path]) -> int:
-    """Print the results; returns the exit code. Raises CompareError when there are none."""
+    """Print the results; returns the exit code. Raises UserError when there are none."""
     troubles = "\n".join(f"{one.contestant}, round {one.round}: {one.message}" for one in done.troubles)
     if not done.plays:
         if done.interrupted:
             return INTERRUPTED
-        raise CompareError(f"no contestant could be played:\n{troubles}")
+        raise UserError(f"no contestant could be played:\n{troubles}")
     Console().print(make_summary(done))
     if troubles:
         _print_error(troubles)
@@ -99,9 +90,9 @@ def _print_error(line: str) -> None:
 
 
 def _prepare(folder: Path) -> None:
-    """Make sure before a long run that its report can be written. Raises CompareError."""
+    """Make sure before a long run that its report can be written. Raises UserError."""
     if (folder / DATA).exists():
-        raise CompareError(f"{folder / DATA} exists already: choose another folder with --output")
+        raise UserError(f"{folder / DATA} exists already: choose another folder with --output")
     with _explain_unwritable(folder):
         require_writable_folder(folder / LOGS)
 
@@ -119,7 +110,7 @@ def _save_page(folder: Path, known: Comparison, setting: Setting) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all. Raises CompareError."""
+    """Write a file whole or not at all. Raises UserError."""
     with _explain_unwritable(path.parent), replace_file(path) as file:
         file.write(content)
 
@@ -129,7 +120,7 @@ def _explain_unwritable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CompareError(f"{folder}: cannot be written: {error.strerror}; choose another with --output") from None
+        raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another with --output") from None
 
 
 @contextmanager

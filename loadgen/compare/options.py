@@ -11,6 +11,7 @@ from itertools import chain
 
 from loadgen.compare.plan import Contestant, Plan, Point
 from loadgen.program import PROGRAM
+from models.errors import UserError
 from scheduler.strategy import STRATEGIES
 
 OURS = ("--strategy", "--host", "--port", "--allow-replay", "--api-key")
@@ -19,15 +20,11 @@ UNREACHABLE = ("--uds", "--ssl-certfile", "--ssl-keyfile")
 """Flags of `lengthwise serve` with which the comparison could not ask the server."""
 
 
-class FlagError(Exception):
-    """Flags do not go together; the message names the remedy."""
-
-
 def read_plan(args: argparse.Namespace, ignore_eos: bool = False, environ: Mapping[str, str] = os.environ) -> Plan:
-    """What to do; `ignore_eos` asks for it also without the flag. Raises FlagError."""
+    """What to do; `ignore_eos` asks for it also without the flag. Raises UserError."""
     contestants = _contestants(args.strategies, args.urls)
     if args.model is not None and not args.strategies:
-        raise FlagError(f"{args.model}: only --strategies start servers; to ask those of --urls for it, give --model")
+        raise UserError(f"{args.model}: only --strategies start servers; to ask those of --urls for it, give --model")
     return Plan(
         contestants=contestants,
         points=_points(args.request_rates, args.burstinesses),
@@ -47,12 +44,12 @@ def read_plan(args: argparse.Namespace, ignore_eos: bool = False, environ: Mappi
 
 def _contestants(strategies: Sequence[str], urls: Sequence[tuple[str, str]]) -> tuple[Contestant, ...]:
     if unknown := [name for name in strategies if name not in STRATEGIES]:
-        raise FlagError(f"--strategies: {', '.join(unknown)}: choose from {', '.join(sorted(STRATEGIES))}")
+        raise UserError(f"--strategies: {', '.join(unknown)}: choose from {', '.join(sorted(STRATEGIES))}")
     if len(strategies) + len(urls) < 2:
-        raise FlagError("there is nothing to compare: name two or more with --strategies A,B or --urls NAME=URL,...")
+        raise UserError("there is nothing to compare: name two or more with --strategies A,B or --urls NAME=URL,...")
     names = [*_numbered(strategies), *(name for name, _ in urls)]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise FlagError(f"--urls: the name {twice[0]} is taken: choose another")
+        raise UserError(f"--urls: the name {twice[0]} is taken: choose another")
     sources = chain(((name, None) for name in strategies), ((None, url) for _, url in urls))
     return tuple(
         Contestant(name, look, strategy, url)
@@ -73,7 +70,7 @@ def _numbered(strategies: Sequence[str]) -> list[str]:
 def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tuple[Point, ...]:
     if rates is None:
         if tuple(burstinesses) != (1.0,):
-            raise FlagError("--burstinesses needs --request-rates")
+            raise UserError("--burstinesses needs --request-rates")
         return (Point(),)
     finite = [rate for rate in rates if rate != float("inf")]
     at_once = [Point(rate) for rate in rates if rate == float("inf")]  # which knows no burstiness
@@ -83,7 +80,7 @@ def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tup
 def _baseline(name: str | None, contestants: Sequence[Contestant]) -> str:
     names = [contestant.name for contestant in contestants]
     if name is not None and name not in names:
-        raise FlagError(f"--baseline {name}: choose from {', '.join(names)}")
+        raise UserError(f"--baseline {name}: choose from {', '.join(names)}")
     return name or names[0]
 
 
@@ -91,13 +88,13 @@ def _serve_command(model: str | None, serve_args: str) -> tuple[str, ...]:
     try:
         further = shlex.split(serve_args)
     except ValueError as error:
-        raise FlagError(f"--serve-args {serve_args!r}: {error}") from None
+        raise UserError(f"--serve-args {serve_args!r}: {error}") from None
     for word in further:
         flag = word.partition("=")[0]
         if flag in OURS:
-            raise FlagError(f"--serve-args: leave {flag} out, the comparison sets it")
+            raise UserError(f"--serve-args: leave {flag} out, the comparison sets it")
         if flag in UNREACHABLE:
-            raise FlagError(
+            raise UserError(
                 f"--serve-args: leave {flag} out, the comparison asks servers by HTTP on the loopback interface"
             )
     command = [*PROGRAM, "serve", *([model] if model else [])]

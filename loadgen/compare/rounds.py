@@ -61,8 +61,8 @@ def play_rounds(
 ) -> Comparison:
     """Play all rounds, or until KeyboardInterrupt; `keep` gets what is known after every turn.
 
-    Logs of servers of ours go to the folder `logs`. Raises what cannot be blamed on one contestant: ScheduleError,
-    RequestFormError.
+    Logs of servers of ours go to the folder `logs`. Raises what cannot be blamed on one contestant: UserError,
+    UserError.
     """
     rounds = _Rounds(Comparison(plan), prompts, logs, watcher)
     try:

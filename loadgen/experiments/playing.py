@@ -10,14 +10,11 @@ from engine.messages import RowUpdate, SamplingParams
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.simulation import Watch
 from loadgen.workload.lengths import Lengths
+from models.errors import UserError
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Refused, Request, State
 from scheduler.stream import TokenStream
-
-
-class PlayError(Exception):
-    """The engine did not serve the trace; the message says what happened."""
 
 
 def random_prompts(trace: Sequence[Lengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
@@ -38,7 +35,7 @@ async def serve(
 ) -> list[Request]:
     """Submit every request at its time and wait for the last; all have finished then.
 
-    Requests are counted from when they were due, though the event loop be late. Raises PlayError when one fails.
+    Requests are counted from when they were due, though the event loop be late. Raises UserError when one fails.
     """
     begin, counter, requests = clock.now(), _Counter(watch), list[Request]()
     for one, prompt in zip(trace, prompts, strict=True):
@@ -50,7 +47,7 @@ async def serve(
         try:
             request = dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known, arrival=due)
         except Refused as error:
-            raise PlayError(f"the engine gave up: {error}") from error
+            raise UserError(f"the engine gave up: {error}") from error
         request.stream = _Sink(counter)
         requests.append(request)
     await counter.reach(len(requests))
@@ -101,4 +98,4 @@ def _require_finished(request: Request) -> None:
     if request.state is not State.FINISHED:
         stream = request.stream
         said = stream.error if isinstance(stream, _Sink) else None
-        raise PlayError(f"a request of {request.input_length} tokens failed on the engine: {said or request.state}")
+        raise UserError(f"a request of {request.input_length} tokens failed on the engine: {said or request.state}")

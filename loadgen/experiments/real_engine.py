@@ -16,11 +16,12 @@ from engine.kv.host_store import HostStore
 from engine.messages import Stop
 from engine.row import Row
 from models.catalog.catalog import default_cache
+from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.own_thread import run_in_own_thread
 from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.profile_file import ProfileError, load_profile
+from scheduler.serving_time.profile_file import load_profile
 from server.cli.config import ServeConfig
 from server.process.conditions import conditions_of
 from server.process.devices import swap_bytes
@@ -53,7 +54,7 @@ def load_engine(config: ServeConfig) -> Engine:
     profile = load_profile(default_cache(), conditions_of(config, models[0]))
     if profile is None:
         executors = f" --executors {config.executors}" if config.executors > 1 else ""
-        raise ProfileError(
+        raise UserError(
             f"there is no profile of {config.model} under these settings: run `lengthwise profile "
             f"{config.model}{executors}` first, with the same settings"
         )

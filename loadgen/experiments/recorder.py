@@ -45,7 +45,7 @@ class Recorder:
         self._clock = MonotonicClock()
 
     async def warm_up(self, parts: Parts, predict: Predict | None) -> None:
-        """A few short requests, so that a run finds the executors as later ones do. Raises PlayError.
+        """A few short requests, so that a run finds the executors as later ones do. Raises UserError.
 
         Parts keep state and may predict anew: those of the run are others.
         """
@@ -58,7 +58,7 @@ class Recorder:
     async def record(
         self, parts: Parts, predict: Predict | None, watch: Watch, overhear: Listener = lambda report: None
     ) -> Simulation:
-        """The record of all requests and executors. Raises PlayError when a request fails.
+        """The record of all requests and executors. Raises UserError when a request fails.
 
         `overhear` is called with every report of this run.
         """

@@ -10,13 +10,10 @@ import numpy as np
 from loadgen.client.prompt import Prompt
 from loadgen.client.request import PreparedRequest, RequestForm
 from loadgen.load.arrivals import Arrivals, arrival_times
+from models.errors import UserError
 
 ARRIVALS, CANCELLATIONS = range(2)
 """Independent streams of random numbers, so that cancelling some requests does not move the others."""
-
-
-class ScheduleError(Exception):
-    """There is no saying when requests are due; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,7 @@ def schedule(
 ) -> Schedule:
     """The schedule of a run; without `arrivals`, prompts are due at their own times, or all at once if they have none.
 
-    Raises ScheduleError and RequestFormError.
+    Raises UserError.
     """
     timed = _timed(prompts, arrivals, np.random.default_rng([seed, ARRIVALS]))
     leaves = np.random.default_rng([seed, CANCELLATIONS]).random(len(prompts)) < cancellations.rate
@@ -66,7 +63,7 @@ def _timed(
         return list(zip(times, prompts, strict=True))
     given = [(prompt.arrival, prompt) for prompt in prompts if prompt.arrival is not None]
     if given and len(given) < len(prompts):
-        raise ScheduleError("only some of the prompts say when they arrive: give a --request-rate for all of them")
+        raise UserError("only some of the prompts say when they arrive: give a --request-rate for all of them")
     if not given:
         return [(0.0, prompt) for prompt in prompts]
     return sorted(given, key=lambda pair: pair[0])

@@ -6,7 +6,6 @@ It owns the flags and the errors; simulate.py does the work.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,13 +154,9 @@ def run(args: argparse.Namespace) -> int:
         args.strategies = DEFAULT_STRATEGIES if args.validate is None else VALIDATED_STRATEGIES
     if args.validate is not None:
         return int(args.validator(args))
-    from loadgen.simulate.run import SimulateError, run_simulate  # numpy and the scheduler, which --help can do without
+    from loadgen.simulate.run import run_simulate  # numpy and the scheduler, which --help can do without
 
-    try:
-        return run_simulate(args)
-    except SimulateError as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    return run_simulate(args)
 
 
 def _add(group: argparse._ArgumentGroup, flag: str, help: str, default: int | None = None) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from loadgen.client.prompt import Prompt
 from loadgen.load.arrivals import Arrivals, arrival_times
 from loadgen.workload import flags, table
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Lengths, load_trace
 from loadgen.workload.tokens import Count, load_vocabulary
 from loadgen.workload.traces import TRACES
+from models.errors import UserError
 
 RATE = 20.0
 """Requests a second where nothing else is said: SCLS's."""
@@ -25,7 +25,7 @@ OWN_TIMES = 1_000_000
 
 
 def simulated_load(args: argparse.Namespace) -> list[Lengths]:
-    """The requests that the flags ask for, in the order they arrive; raises WorkloadError.
+    """The requests that the flags ask for, in the order they arrive; raises UserError.
 
     With a rate there are rate x duration of them, or as many as a trace has; a trace at its own times plays `duration`
     seconds.
@@ -67,10 +67,10 @@ class FittedLoad:
 
 
 def fit_load(requests: Sequence[Lengths], longest: int) -> FittedLoad:
-    """Cut requests to what a server with that `--max-model-len` serves. Raises WorkloadError when none is left."""
+    """Cut requests to what a server with that `--max-model-len` serves. Raises UserError when none is left."""
     kept = [one for one in requests if one.input_length < longest]
     if requests and not kept:
-        raise WorkloadError(f"no prompt is shorter than {longest} tokens: raise --max-model-len and --capacity-tokens")
+        raise UserError(f"no prompt is shorter than {longest} tokens: raise --max-model-len and --capacity-tokens")
     short = [replace(one, output_length=min(one.output_length, longest - one.input_length)) for one in kept]
     cut = sum(one != other for one, other in zip(kept, short, strict=True))
     return FittedLoad(short, longest, cut, len(requests) - len(kept))

@@ -10,22 +10,21 @@ from pathlib import Path
 from rich.console import Console
 
 from loadgen.bench import result
-from loadgen.bench.result import ResultError
 from loadgen.console import table_console
 from loadgen.simulate.figures import SimulatedFigures, figures
 from loadgen.simulate.load import FittedLoad, fit_load, simulated_load
 from loadgen.simulate.prediction import Predict, Prediction
 from loadgen.simulate.presets import PRESETS
 from loadgen.simulate.report import details_json, figures_json, table
-from loadgen.simulate.simulation import Machine, Simulation, SimulationError, simulate
-from loadgen.workload.errors import WorkloadError
+from loadgen.simulate.simulation import Machine, Simulation, simulate
 from loadgen.workload.lengths import Lengths
+from models.errors import UserError
 from models.progress import Bars
-from scheduler.assembly import StrategyError, assemble
+from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.profile_file import FOLDER, ProfileError, read_profile
+from scheduler.serving_time.profile_file import FOLDER, read_profile
 from scheduler.strategy import STRATEGIES, Length, Strategy
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.promised import Promise
@@ -37,33 +36,26 @@ MAX_NUM_SEQS = 32
 """Rows that an executor runs at once, as in `lengthwise serve`."""
 
 
-class SimulateError(Exception):
-    """The simulation cannot be run or kept; the message is for the user."""
-
-
 def run_simulate(args: argparse.Namespace) -> int:
-    """Simulate each strategy, print and save; returns the exit code: 1 when a request failed. Raises SimulateError."""
-    try:
-        if args.save_result is not None:
-            result.prepare(args.save_result.parent)
-        _refuse_unknown(args.strategies)
-        cost, machine = machine_of(args)
-        load = _load(args, machine)
-        done = _simulate_all(args, cost, machine, load.requests)
-        found = {name: figures(one) for name, one in done.items()}
-        console = table_console()
-        console.print(table(found))
-        if load.note is not None:
-            console.print(load.note, highlight=False)
-        if args.save_result is not None:
-            result.save(args.save_result, _document(args, machine, load, cost, found, done))
-    except (WorkloadError, ProfileError, StrategyError, SimulationError, ResultError) as error:
-        raise SimulateError(str(error)) from error
+    """Simulate each strategy, print and save; returns the exit code: 1 when a request failed. Raises UserError."""
+    if args.save_result is not None:
+        result.prepare(args.save_result.parent)
+    _refuse_unknown(args.strategies)
+    cost, machine = machine_of(args)
+    load = _load(args, machine)
+    done = _simulate_all(args, cost, machine, load.requests)
+    found = {name: figures(one) for name, one in done.items()}
+    console = table_console()
+    console.print(table(found))
+    if load.note is not None:
+        console.print(load.note, highlight=False)
+    if args.save_result is not None:
+        result.save(args.save_result, _document(args, machine, load, cost, found, done))
     return 1 if any(one.failed for one in found.values()) else 0
 
 
 def _load(args: argparse.Namespace, machine: Machine) -> FittedLoad:
-    """The requests, cut to what the machine can hold unless flags clip them; raises WorkloadError."""
+    """The requests, cut to what the machine can hold unless flags clip them; raises UserError."""
     requests = simulated_load(args)
     if args.max_input_len is not None or args.max_output_len is not None:
         return FittedLoad(requests, machine.longest)
@@ -71,7 +63,7 @@ def _load(args: argparse.Namespace, machine: Machine) -> FittedLoad:
 
 
 def machine_of(args: argparse.Namespace) -> tuple[Bilinear, Machine]:
-    """The machine that the flags describe, and its serving-time model; raises SimulateError and ProfileError."""
+    """The machine that the flags describe, and its serving-time model; raises UserError."""
     if args.cost in PRESETS:
         preset = PRESETS[args.cost]
         assert isinstance(preset.cost, Bilinear)
@@ -79,7 +71,7 @@ def machine_of(args: argparse.Namespace) -> tuple[Bilinear, Machine]:
     else:
         cost = read_profile(_profile_path(args)).model
         if args.capacity_tokens is None:
-            raise SimulateError("a profile does not say how much memory there is: give --capacity-tokens")
+            raise UserError("a profile does not say how much memory there is: give --capacity-tokens")
         machine = Machine(cost, args.capacity_tokens, MAX_NUM_SEQS, args.capacity_tokens)
     given = {
         "capacity_tokens": args.capacity_tokens,
@@ -111,22 +103,22 @@ def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
 def _refuse_unknown(names: tuple[str, ...]) -> None:
     unknown = [name for name in names if name not in STRATEGIES]
     if unknown:
-        raise SimulateError(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
+        raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
     for name in names:
         if (kept := STRATEGIES[name].quantization) is not None:
-            raise SimulateError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
+            raise UserError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
 
 
 def _profile_path(args: argparse.Namespace) -> Path:
     if args.cost != "profile":
         path = Path(args.cost)
         if not path.exists():
-            raise SimulateError(f"--cost {args.cost}: is no file, and none of profile, {', '.join(PRESETS)}")
+            raise UserError(f"--cost {args.cost}: is no file, and none of profile, {', '.join(PRESETS)}")
         return path
     folder: Path = args.cache() / FOLDER
     found = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise SimulateError("--cost profile: this machine has no profile yet; run `lengthwise profile` first")
+        raise UserError("--cost profile: this machine has no profile yet; run `lengthwise profile` first")
     Console(stderr=True).print(f"profile: {found[-1]}", highlight=False)
     return found[-1]
 

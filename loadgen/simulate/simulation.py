@@ -19,14 +19,11 @@ from engine.simulated.row import SimulatedRow
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.virtual_clock import VirtualClock
 from loadgen.workload.lengths import Lengths
+from models.errors import UserError
 from scheduler.assembly import Parts
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
 from scheduler.stream import TokenStream
-
-
-class SimulationError(Exception):
-    """A trace cannot be simulated; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +119,10 @@ def simulate(
 ) -> Simulation:
     """Serve the trace to its end; `max_tokens` is what every request asks for, whatever it will generate.
 
-    Raises SimulationError for a trace that is empty or has a request that no executor could hold.
+    Raises UserError for a trace that is empty or has a request that no executor could hold.
     """
     if not trace:
-        raise SimulationError("there is nothing to simulate: the trace is empty")
+        raise UserError("there is nothing to simulate: the trace is empty")
     _refuse_long(trace, machine, max_tokens)
     return _Simulator(parts, machine, sorted(trace, key=lambda one: one.arrival), max_tokens, watch, predict).run()
 
@@ -133,7 +130,7 @@ def simulate(
 def _refuse_long(trace: Sequence[Lengths], machine: Machine, max_tokens: int) -> None:
     longest = max(trace, key=lambda one: one.input_length + min(one.output_length, max_tokens))
     if longest.input_length + min(longest.output_length, max_tokens) > machine.longest:
-        raise SimulationError(
+        raise UserError(
             f"a request of {longest.input_length} + {longest.output_length} tokens is longer than the "
             f"{machine.longest} that an executor can hold: clip lengths with --max-input-len and --max-output-len, or "
             "raise --max-model-len and --capacity-tokens"
@@ -215,7 +212,7 @@ class _Simulator:
         time = min(self._next_arrival, self._wake, min(executor.due for executor in self._executors))
         if time == math.inf:
             left = len(self._trace) - self._ended
-            raise SimulationError(f"the strategy leaves {left} requests unserved though nothing else will happen")
+            raise UserError(f"the strategy leaves {left} requests unserved though nothing else will happen")
         self._clock.move_to(time)
 
     def _arrive(self) -> None:

@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from loadgen.client.prompt import Prompt
 from loadgen.workload import sharegpt, tasks
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.flags import Choice
 from loadgen.workload.jsonl import read_jsonl
 from loadgen.workload.lengths import clip, load_trace
@@ -20,6 +19,7 @@ from loadgen.workload.sample import Sample
 from loadgen.workload.stdlib import read_material
 from loadgen.workload.tokens import Count, RandomTokens, Vocabulary, random_prompts, token_prompt
 from loadgen.workload.traces import TRACES
+from models.errors import UserError
 
 LEAST_MODULES, REQUESTS_PER_MODULE = 16, 16
 """Modules that `builtin` reads at least, and requests for which it reads one more."""
@@ -61,7 +61,7 @@ def _builtin(portion: Portion) -> list[Prompt]:
     fitting = itertools.islice(filter(portion.takes, drawn), portion.number)
     prompts = [sample.prompt(portion.count) for sample in fitting]
     if len(prompts) < portion.number:
-        raise WorkloadError("the dataset builtin has hardly a request that is so short; raise --max-input-len")
+        raise UserError("the dataset builtin has hardly a request that is so short; raise --max-input-len")
     return prompts
 
 
@@ -100,7 +100,7 @@ DATASETS: Mapping[str, Callable[[Portion], list[Prompt]]] = MappingProxyType(
 def _drawn(portion: Portion, prompts: Sequence[Prompt]) -> list[Prompt]:
     """The number of requests that the portion has, in random order; all prompts are used equally often."""
     if not prompts:
-        raise WorkloadError(f"{portion.file}: no request is within the bounds; raise --max-input-len")
+        raise UserError(f"{portion.file}: no request is within the bounds; raise --max-input-len")
     drawn: list[Prompt] = []
     while len(drawn) < portion.number:
         drawn += portion.rng.sample(prompts, len(prompts))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-
-class WorkloadError(ValueError):
-    """A workload cannot be made; the message names the file and line, or the flag, and the reason."""
+from models.errors import UserError
 
 
-def at(path: Path, line: int, reason: str) -> WorkloadError:
+def at(path: Path, line: int, reason: str) -> UserError:
     """The error for one line of a file, counted from 1."""
-    return WorkloadError(f"{path}, line {line}: {reason}")
+    return UserError(f"{path}, line {line}: {reason}")

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.flag_values import number, positive, unsigned, whole
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Cut
 from loadgen.workload.mix import Part, parse_part
 from loadgen.workload.tokens import VOCABULARY, Ranges
 from loadgen.workload.traces import TRACES
+from models.errors import UserError
 
 DEFAULT = "builtin"
 NEED_FILE = ("jsonl", "sharegpt", *TRACES)
@@ -73,9 +73,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_flags(args: argparse.Namespace) -> Choice:
-    """What the flags say together; raises WorkloadError."""
+    """What the flags say together; raises UserError."""
     if args.num_prompts < 1:
-        raise WorkloadError("--num-prompts: must be at least 1")
+        raise UserError("--num-prompts: must be at least 1")
     return Choice(
         parts=_parts(args),
         count=args.num_prompts,
@@ -99,17 +99,17 @@ def _parts(args: argparse.Namespace) -> tuple[Part, ...]:
     if not args.mix:
         return (_checked(Part(args.dataset_name or DEFAULT, args.dataset_path), "--dataset-path FILE"),)
     if args.dataset_name or args.dataset_path:
-        raise WorkloadError("--mix: takes the place of --dataset-name and --dataset-path; leave them out")
+        raise UserError("--mix: takes the place of --dataset-name and --dataset-path; leave them out")
     return tuple(_checked(parse_part(text), "NAME=FILE:WEIGHT") for text in args.mix)
 
 
 def _checked(part: Part, remedy: str) -> Part:
     if part.name not in NAMES:
-        raise WorkloadError(f"--mix: {part.name!r} is none of {', '.join(NAMES)}")
+        raise UserError(f"--mix: {part.name!r} is none of {', '.join(NAMES)}")
     if part.name in NEED_FILE and part.path is None:
-        raise WorkloadError(f"the dataset {part.name} needs a file: give {remedy}")
+        raise UserError(f"the dataset {part.name} needs a file: give {remedy}")
     if part.name not in NEED_FILE and part.path is not None:
-        raise WorkloadError(f"the dataset {part.name} reads no file; leave {part.path} out")
+        raise UserError(f"the dataset {part.name} reads no file; leave {part.path} out")
     return part
 
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadgen.workload.errors import WorkloadError, at
+from loadgen.workload.errors import at
 from loadgen.workload.lines import json_objects
 from loadgen.workload.sample import Sample
+from models.errors import UserError
 
 
 def read_jsonl(path: Path, *, need_reference: bool) -> list[Sample]:
-    """Every line's request; raises WorkloadError, also for a line without a reference where one is needed.
+    """Every line's request; raises UserError, also for a line without a reference where one is needed.
 
     `turns` are what a user said one after the other. The answers in between are not in the file, so the turns are
     sent as one message, the last of them at its end; `input` is then not used.
@@ -23,7 +24,7 @@ def read_jsonl(path: Path, *, need_reference: bool) -> list[Sample]:
         if need_reference and not samples[-1].reference:
             raise at(path, line, "has no reference, whose length --replay-lengths needs")
     if not samples:
-        raise WorkloadError(f"{path}: holds no requests")
+        raise UserError(f"{path}: holds no requests")
     return samples
 
 

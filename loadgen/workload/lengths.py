@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.traces import TRACES, Entry
+from models.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ def load_trace(path: Path, kind: str, cut: Cut = WHOLE) -> list[Lengths]:
     """Requests of the trace in the order they arrive; `kind` is a name in TRACES.
 
     The whole file is checked, also what the cut leaves out. Requests that generated nothing, which traces keep for
-    ones that failed, are left out. Raises WorkloadError for a wrong file and for a cut that holds no request.
+    ones that failed, are left out. Raises UserError for a wrong file and for a cut that holds no request.
     """
     entries = sorted((entry for entry in TRACES[kind](path) if entry.output_length > 0), key=lambda entry: entry.time)
     if not entries:
-        raise WorkloadError(f"{path}: holds no requests")
+        raise UserError(f"{path}: holds no requests")
     origin = entries[0].time + cut.start
     chosen = [entry for entry in entries if 0 <= entry.time - origin < cut.duration]
     if not chosen:
         lasts = entries[-1].time - entries[0].time
-        raise WorkloadError(
+        raise UserError(
             f"{path}: no request arrives in the {cut.duration:g} s from second {cut.start:g} on "
             f"(--trace-start, --trace-duration); the trace lasts {lasts:.0f} s"
         )

@@ -8,25 +8,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadgen.workload.errors import WorkloadError, at
+from loadgen.workload.errors import at
+from models.errors import UserError
 
 TRUNCATED = "the file may be truncated"
 
 
 def read_text(path: Path) -> str:
-    """A whole UTF-8 file; raises WorkloadError."""
+    """A whole UTF-8 file; raises UserError."""
     return "".join(text for _, text in text_lines(path))
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Every line with its number, its end included; raises WorkloadError where it is not UTF-8."""
+    """Every line with its number, its end included; raises UserError where it is not UTF-8."""
     number = 0
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except OSError as error:
-        raise WorkloadError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise at(path, number, f"is not UTF-8 text: {error.reason} at byte {error.start}") from None
 

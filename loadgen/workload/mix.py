@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.workload.errors import WorkloadError
+from models.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Part:
 
 
 def parse_part(text: str) -> Part:
-    """`NAME:WEIGHT` or `NAME=FILE:WEIGHT`; raises WorkloadError."""
+    """`NAME:WEIGHT` or `NAME=FILE:WEIGHT`; raises UserError."""
     dataset, colon, weight = text.rpartition(":")
     name, equals, file = dataset.partition("=")
     try:
@@ -28,7 +28,7 @@ def parse_part(text: str) -> Part:
     except ValueError:
         share = math.nan
     if not (colon and name and share > 0 and math.isfinite(share)) or (equals and not file):
-        raise WorkloadError(f"--mix: {text!r} must be NAME:WEIGHT or NAME=FILE:WEIGHT, the weight above 0")
+        raise UserError(f"--mix: {text!r} must be NAME:WEIGHT or NAME=FILE:WEIGHT, the weight above 0")
     return Part(name, Path(file) if file else None, share)
 
 

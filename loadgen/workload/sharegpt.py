@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from loadgen.workload.errors import WorkloadError, at
+from loadgen.workload.errors import at
 from loadgen.workload.lines import TRUNCATED, read_text
 from loadgen.workload.sample import Sample
+from models.errors import UserError
 
 LEAST, LONGEST = 4, 1024
 """Tokens that questions and answers must have, and that questions may have at most."""
@@ -21,11 +22,11 @@ HINT = f"the file must be one JSON list; {TRUNCATED}"
 def read_sharegpt(path: Path) -> list[Sample]:
     """A list of objects with `conversations`: `from` and `value`; those without an answer are left out.
 
-    Raises WorkloadError.
+    Raises UserError.
     """
     samples = [sample for line, entry in _entries(path) for sample in _first_exchange(path, line, entry)]
     if not samples:
-        raise WorkloadError(f"{path}: holds no conversation with a question and an answer")
+        raise UserError(f"{path}: holds no conversation with a question and an answer")
     return samples
 
 
@@ -76,7 +77,7 @@ class _Cursor:
         return self._text.startswith(mark, self._place)
 
     def expect(self, mark: str) -> None:
-        """Pass the mark, or the end where it is empty; raises WorkloadError when something else is there."""
+        """Pass the mark, or the end where it is empty; raises UserError when something else is there."""
         there = self._text[self._place : self._place + 1]
         if there != mark:
             wanted, found = repr(mark) if mark else "the end", repr(there) if there else "the end of the file"

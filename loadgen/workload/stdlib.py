@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from loadgen.workload.errors import WorkloadError
+from models.errors import UserError
 
 Definition: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -47,7 +47,7 @@ class Material:
 def read_material(rng: random.Random, modules: int, root: Path | None = None) -> Material:
     """Texts of so many modules, drawn at random from the standard library or from another folder.
 
-    A module takes about 15 ms. Raises WorkloadError where there is no source.
+    A module takes about 15 ms. Raises UserError where there is no source.
     """
     folder = Path(sysconfig.get_path("stdlib")) if root is None else root
     files = sorted(folder.glob("*.py"))
@@ -56,7 +56,7 @@ def read_material(rng: random.Random, modules: int, root: Path | None = None) ->
     functions = tuple(function for source, tree in trees for function in _functions(source, tree))
     documented = tuple(function for function in functions if function.docstring)
     if not documents or not documented:
-        raise WorkloadError(
+        raise UserError(
             f"--dataset-name builtin: {folder} has no readable Python source: "
             "use a Python with its standard library as files, or another dataset"
         )

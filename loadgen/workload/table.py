@@ -10,14 +10,14 @@ from dataclasses import replace
 from loadgen.client.prompt import Prompt
 from loadgen.workload import flags
 from loadgen.workload.datasets import DATASETS, Portion
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.flags import Choice
 from loadgen.workload.lengths import clip
 from loadgen.workload.mix import counts
 from loadgen.workload.tokens import load_vocabulary
 from loadgen.workload.traces import TRACES
+from models.errors import UserError
 
-__all__ = ["WorkloadError", "add_flags", "ignores_eos", "load"]
+__all__ = ["UserError", "add_flags", "ignores_eos", "load"]
 
 add_flags = flags.add_flags
 
@@ -26,7 +26,7 @@ IMPOSED = ("random", *TRACES)
 
 
 def load(args: argparse.Namespace) -> list[Prompt]:
-    """The requests that the flags ask for, in the order to send them; raises WorkloadError.
+    """The requests that the flags ask for, in the order to send them; raises UserError.
 
     `args` holds what `add_flags` added, `num_prompts` and `seed`. Traces may hold fewer requests than asked for.
     """
@@ -69,7 +69,7 @@ def _finished(prompt: Prompt, name: str, choice: Choice, bound: int | None) -> P
 def _refuse_short(loaded: Sequence[tuple[Portion, Sequence[Prompt]]]) -> None:
     for portion, prompts in loaded:
         if len(prompts) < portion.number:
-            raise WorkloadError(
+            raise UserError(
                 f"{portion.file}: the mix needs {portion.number} requests of it, but the part to play has "
                 f"{len(prompts)}; lower --num-prompts or its weight, or play more of it"
             )

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from loadgen.client.prompt import Prompt
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import clip
+from models.errors import UserError
 
 Count: TypeAlias = Callable[[str], int]
 """Tokens of a text, special ones aside."""
@@ -35,7 +35,7 @@ class Vocabulary:
 
 
 def load_vocabulary(tokenizer: Path | None, size: int | None) -> Vocabulary:
-    """The vocabulary of a folder with a tokenizer.json, or an assumed one of `size` ids; raises WorkloadError.
+    """The vocabulary of a folder with a tokenizer.json, or an assumed one of `size` ids; raises UserError.
 
     Of an assumed one, the first hundredth of the ids is not used: that is where control tokens are.
     """
@@ -59,15 +59,15 @@ def _of_tokenizer(folder: Path, size: int | None) -> Vocabulary:
     try:
         tokenizer = Tokenizer.from_str(file.read_text("utf-8"))
     except OSError as error:
-        raise WorkloadError(f"--tokenizer: {file} cannot be read: {error.strerror}; give a model's folder") from None
+        raise UserError(f"--tokenizer: {file} cannot be read: {error.strerror}; give a model's folder") from None
     except Exception as error:  # the library raises nothing narrower
-        raise WorkloadError(f"--tokenizer: {file} is not a tokenizer: {error}") from None
+        raise UserError(f"--tokenizer: {file} is not a tokenizer: {error}") from None
     tokenizer.no_truncation()
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     known = set(tokenizer.get_vocab().values()) - special
     ids = tuple(sorted(number for number in known if size is None or number < size))
     if not ids:
-        raise WorkloadError(f"--random-vocab-size {size}: {file} has no ordinary token below it")
+        raise UserError(f"--random-vocab-size {size}: {file} has no ordinary token below it")
     return Vocabulary(lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids), ids)
 
 

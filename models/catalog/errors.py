@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from models.errors import UserError
 
-class CatalogError(Exception):
+
+class CatalogError(UserError):
     """A model cannot be had; the message names what is wrong and the remedy."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
+from models.errors import UserError
 from models.network import attention
 from models.network.generation_config import SamplingDefaults, sampling_defaults
 from models.network.kv_adapter import KvShape, KvStore, StoreCache
@@ -34,7 +35,7 @@ _Report: TypeAlias = Mapping[str, Collection[object]]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class LoadError(Exception):
+class LoadError(UserError):
     """A checkpoint cannot be served; the message says why and what to do."""
 
 

@@ -13,13 +13,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from models.errors import UserError
 from scheduler.journal.schema import ADDED, columns_of, prepare
 
 BUSY = 5.0
 """Seconds to wait for another process that writes."""
 
 
-class JournalError(Exception):
+class JournalError(UserError):
     """A journal cannot be read; the message says why."""
 
 

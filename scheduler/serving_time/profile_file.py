@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from engine.measure.timing import Timings
+from models.errors import UserError
 from models.files import replace_file
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 
@@ -21,10 +22,6 @@ VERSION = 2
 
 FOLDER = "profiles"
 """The folder of the profiles in the cache."""
-
-
-class ProfileError(Exception):
-    """A profile cannot be used or kept; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +77,14 @@ def profile_path(cache: Path, conditions: Conditions) -> Path:
 def write_profile(cache: Path, profile: Profile) -> Path:
     """Write a profile over an earlier one of the same conditions, in one step: readers see either, whole.
 
-    Returns the file; raises ProfileError when it cannot be written.
+    Returns the file; raises UserError when it cannot be written.
     """
     path = profile_path(cache, profile.conditions)
     try:
         with replace_file(path) as file:
             file.write(msgspec.json.format(msgspec.json.encode(profile)))
     except OSError as error:
-        raise ProfileError(
+        raise UserError(
             f"cannot write {path}: {error.strerror or error}; free some space there or check its permissions, "
             "or set LENGTHWISE_CACHE to another folder"
         ) from error
@@ -95,24 +92,24 @@ def write_profile(cache: Path, profile: Profile) -> Path:
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in a file; raises ProfileError when there is none that this version can use."""
+    """The profile in a file; raises UserError when there is none that this version can use."""
     remedy = "measure it again with `lengthwise profile`"
     try:
         content = path.read_bytes()
         version = msgspec.json.decode(content, type=_Versioned).version
         if version != VERSION:
-            raise ProfileError(f"{path} has version {version} and this program reads version {VERSION}: {remedy}")
+            raise UserError(f"{path} has version {version} and this program reads version {VERSION}: {remedy}")
         return msgspec.json.decode(content, type=Profile)
     except OSError as error:
-        raise ProfileError(f"{path} cannot be read: {error.strerror or error}; {remedy}") from error
+        raise UserError(f"{path} cannot be read: {error.strerror or error}; {remedy}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path} is not a profile: {error}; {remedy}") from error
+        raise UserError(f"{path} is not a profile: {error}; {remedy}") from error
 
 
 def load_profile(cache: Path, conditions: Conditions) -> Profile | None:
     """The profile of these conditions; None when there is none yet.
 
-    Raises ProfileError for a file that is there and cannot be used.
+    Raises UserError for a file that is there and cannot be used.
     """
     path = profile_path(cache, conditions)
     return read_profile(path) if path.exists() else None

@@ -55,17 +55,13 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Talk until the user leaves; returns the exit code: 1 when a turn failed and nobody sat at the terminal."""
-    from server.cli.conversation import ChatError, Conversation  # aiohttp, which --help can do without
+    from server.cli.conversation import Conversation  # aiohttp, which --help can do without
 
     given = {"temperature": args.temperature, "max_tokens": args.max_tokens}
     options = {name: value for name, value in given.items() if value is not None}
     conversation = Conversation(args.url, args.model, args.system, options, key=_key(args.api_key, os.environ))
     terminal = Terminal(conversation, sys.stdin.isatty())
-    try:
-        return terminal.run()
-    except ChatError as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    return terminal.run()
 
 
 def _key(given: str | None, environ: Mapping[str, str]) -> str | None:
@@ -82,7 +78,7 @@ class Terminal:
         self._noted = False  # the line that the cursor is in tells a place in the queue
 
     def run(self) -> int:
-        """Talk until the input ends; returns the exit code. Raises ChatError when there is no server."""
+        """Talk until the input ends; returns the exit code. Raises UserError when there is no server."""
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # JSON carries text, not any bytes
         with asyncio.Runner() as runner:
@@ -118,14 +114,14 @@ class Terminal:
                 self._answer(line, runner)
 
     def _answer(self, line: str, runner: asyncio.Runner) -> None:
-        from server.cli.conversation import ChatError
+        from models.errors import UserError
 
         try:
             runner.run(self._conversation.say(line, self._show, self._queued))
             print()
         except KeyboardInterrupt:
             print("\n[stopped]")
-        except ChatError as error:
+        except UserError as error:
             self._failed = True
             print(f"\nlengthwise: error: {error}", file=sys.stderr)
 

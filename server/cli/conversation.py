@@ -14,14 +14,11 @@ import aiohttp
 import orjson
 
 from loadgen.client.sse import EventParser
+from models.errors import UserError
 from server.api.output.progress import HEADER, Progress, progress_in
 
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10)
 """An answer may take as long as it likes, a connection may not."""
-
-
-class ChatError(Exception):
-    """The server cannot be reached or refuses; the message is for the user."""
 
 
 @dataclass(slots=True)
@@ -42,20 +39,20 @@ class Conversation:
         self.turns.clear()
 
     async def connect(self) -> str:
-        """Ask the server for its model unless one was named; returns the name. Raises ChatError."""
+        """Ask the server for its model unless one was named; returns the name. Raises UserError."""
         if self.model is None:
             async with self._session() as session:
                 listed = await _fetch(session, self._endpoint("models"))
             try:
                 self.model = str(listed["data"][0]["id"])
             except (LookupError, TypeError) as error:
-                raise ChatError(f"{self.url} is no Lengthwise server; name one with --url") from error
+                raise UserError(f"{self.url} is no Lengthwise server; name one with --url") from error
         return self.model
 
     async def say(
         self, text: str, show: Callable[[str], object], queued: Callable[[Progress], object] = lambda progress: None
     ) -> None:
-        """Take a turn, pass its progress in line to `queued` and each piece of the answer to `show`; raises ChatError.
+        """Take a turn, pass its progress in line to `queued` and each piece of the answer to `show`; raises UserError.
 
         When it is cancelled, what was said so far stays in the conversation; when it fails, the turn is undone.
         """
@@ -66,7 +63,7 @@ class Conversation:
                 async for piece in answer:
                     pieces.append(piece)
                     show(piece)
-        except ChatError:
+        except UserError:
             self.turns.pop()
             raise
         except BaseException:
@@ -106,12 +103,12 @@ class Conversation:
                             yield _content(orjson.loads(data))
             except aiohttp.ClientError as error:
                 raise _unreachable(self.url, error) from error
-        raise ChatError("the answer was cut off: the server closed the connection")
+        raise UserError("the answer was cut off: the server closed the connection")
 
 
 def _content(event: Any) -> str:
     if "error" in event:
-        raise ChatError(str(event["error"]["message"]))
+        raise UserError(str(event["error"]["message"]))
     return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
 
 
@@ -131,12 +128,12 @@ async def _require_success(response: aiohttp.ClientResponse) -> None:
         message = str(orjson.loads(await response.read())["error"]["message"])
     except (ValueError, KeyError, TypeError):
         message = f"{response.url} answers with status {response.status}: is this a Lengthwise server?"
-    raise ChatError(message)
+    raise UserError(message)
 
 
-def _unreachable(url: str, error: Exception) -> ChatError:
+def _unreachable(url: str, error: Exception) -> UserError:
     if isinstance(error, aiohttp.InvalidURL | ValueError):
-        return ChatError(f"{url} is no Lengthwise server; name one with --url")
+        return UserError(f"{url} is no Lengthwise server; name one with --url")
     if isinstance(error, aiohttp.ClientConnectorError | TimeoutError):
-        return ChatError(f"no server answers at {url}: start one with `lengthwise serve`, or name another with --url")
-    return ChatError(f"the connection to {url} broke: {error}")
+        return UserError(f"no server answers at {url}: start one with `lengthwise serve`, or name another with --url")
+    return UserError(f"the connection to {url} broke: {error}")

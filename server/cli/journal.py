@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from models.catalog.catalog import default_cache
+from models.errors import UsageError
 from server.process.cache_paths import journal_path
 
 if TYPE_CHECKING:
@@ -67,18 +68,11 @@ def _action(actions: Subparsers, name: str, help: str, work: object) -> argparse
 
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments say; returns the exit code."""
-    from scheduler.journal.file import JournalError
-
-    path = journal_path(default_cache(), args.journal)
-    try:
-        code: int = args.work(args, path)
-    except JournalError as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
-    return code
+    args.work(args, journal_path(default_cache(), args.journal))
+    return 0
 
 
-def _show(args: argparse.Namespace, path: Path) -> int:
+def _show(args: argparse.Namespace, path: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -88,10 +82,9 @@ def _show(args: argparse.Namespace, path: Path) -> int:
     table = Table(*heads, title=str(path), title_justify="left")
     for entry in read(path, RequestEntry, last=args.last):
         table.add_row(*_cells(entry))
-    # Without a terminal nobody's width limits the table.
+    # Without a terminal no window's width limits the table.
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
-    return 0
 
 
 def _cells(entry: RequestEntry) -> tuple[str, ...]:
@@ -108,7 +101,7 @@ def _cells(entry: RequestEntry) -> tuple[str, ...]:
     )
 
 
-def _export(args: argparse.Namespace, path: Path) -> int:
+def _export(args: argparse.Namespace, path: Path) -> None:
     from scheduler.journal.file import BatchEntry, RequestEntry, read
 
     since = FOREVER if args.since is None else time.time() - args.since
@@ -118,7 +111,6 @@ def _export(args: argparse.Namespace, path: Path) -> int:
         _write(args.format, _names(RequestEntry), map(_fields, read(path, RequestEntry, since=since)))
     else:
         _write(args.format, LENGTHS, _lengths(read(path, RequestEntry, since=since)))
-    return 0
 
 
 def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
@@ -161,15 +153,13 @@ def _write(format: str, names: Sequence[str], rows: Iterable[Row]) -> None:
         )
 
 
-def _prune(args: argparse.Namespace, path: Path) -> int:
+def _prune(args: argparse.Namespace, path: Path) -> None:
     from scheduler.journal.file import prune
 
     if args.older_than is None and args.keep is None:
-        print("lengthwise: error: say what to delete, with --older-than or --keep", file=sys.stderr)
-        return 2
+        raise UsageError("say what to delete, with --older-than or --keep")
     before = None if args.older_than is None else time.time() - args.older_than
     print(f"{prune(path, before=before, keep=args.keep)} entries deleted")
-    return 0
 
 
 def _whole(text: str) -> int:

@@ -15,6 +15,7 @@ from loadgen.bench import command as bench_command
 from loadgen.compare import command as compare_command
 from loadgen.simulate import command as simulate_command
 from models.catalog.catalog import default_cache
+from models.errors import UserError
 from server.cli import chat as chat_command
 from server.cli import experiments
 from server.cli import journal as journal_command
@@ -26,18 +27,14 @@ from server.cli import train as train_command
 from server.cli.command_line import CommandLine
 from server.cli.config import ServeConfig, load_config
 from server.cli.flags import add_settings, config_file, given
-from server.cli.settings import PREFIX, ConfigError, settings, strangers
+from server.cli.settings import PREFIX, settings, strangers
 from server.process.cache_paths import require_writable
 from server.process.openmp import spin_briefly
-from server.process.port import PortError, taken
+from server.process.port import taken
 from server.version import VERSION
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-BAD_CONFIG = 78
-"""EX_CONFIG: a service manager should not try again."""
-
 
 ELSEWHERE = ("CONFIG", "CACHE")
 """Variables that are read though they are no settings: the file with settings, and the cache folder."""
@@ -53,18 +50,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(given_words)
     if getattr(args, "computes", False):  # with torch in this process, for commands that may not import the server
         spin_briefly(os.environ)
+    return run_command(args)
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Do what a parsed command line says; returns the exit code. Errors for the user are printed here and only here."""
     try:
-        code: int = args.run(args)
-    except ConfigError as error:
+        return int(args.run(args))
+    except UserError as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)
-        return BAD_CONFIG
+        return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone; what is still buffered has nowhere to go either.
+        # The reader of the output has gone; what is still buffered has nowhere to go either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    return code
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -105,12 +106,8 @@ def _serve(args: argparse.Namespace) -> int:
     for stranger in strangers(settings(ServeConfig), os.environ, ELSEWHERE):
         print(f"lengthwise: warning: {stranger}", file=sys.stderr)
     require_writable(None if config.no_journal else config.journal)
-    try:
-        with taken(config.host, config.port, config.uds):
-            pass  # what is in use is told at once; it is taken for good when torch is there, seconds later
-    except PortError as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    with taken(config.host, config.port, config.uds):
+        pass  # what is in use is told at once; it is taken for good when torch is there, seconds later
     spin_briefly(os.environ)
     # These import torch, which other commands and --help can do without.
     from server.process.app import fetch, open_service

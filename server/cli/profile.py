@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -79,22 +78,15 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(given(args), os.environ, config_file(args, os.environ))
     spin_briefly(os.environ)
     # These import torch, which other commands and --help can do without.
-    from engine.measure.profiler import ProfileFailed
-    from models.catalog.catalog import CatalogError, default_cache
-    from models.errors import TextError
-    from models.network.loader import LoadError
-    from scheduler.serving_time.profile_file import ProfileError, write_profile
+    from models.catalog.catalog import default_cache
+    from scheduler.serving_time.profile_file import write_profile
     from server.cli.profile_report import print_report
     from server.process.profiling import FULL, QUICK, make_profile
 
     limit = args.time_limit or (QUICK_TIME_LIMIT if args.quick else TIME_LIMIT)
-    try:
-        with _show_phases() as watch:
-            profile = make_profile(config, QUICK if args.quick else FULL, limit, watch)
-        path = write_profile(default_cache(), profile)
-    except (CatalogError, LoadError, TextError, ProfileFailed, ProfileError) as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    with _show_phases() as watch:
+        profile = make_profile(config, QUICK if args.quick else FULL, limit, watch)
+    path = write_profile(default_cache(), profile)
     print_report(profile)
     print(f"kept in {path}")
     return 0

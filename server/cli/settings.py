@@ -17,14 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from models.errors import UserError
+
 PREFIX = "LENGTHWISE_"
 
 T = TypeVar("T")
 Value: TypeAlias = str | int | float | Path | dict[str, Any]
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """A setting cannot be used; the message names it as the user wrote it, and the remedy."""
+
+    exit_code = 78
+    """EX_CONFIG: a service manager should not try again."""
 
 
 def option(

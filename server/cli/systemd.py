@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.errors import UserError
 from server.cli.config import ServeConfig, load_config
 from server.cli.unit import CONFIG, KEYS, NAME, Unit
 
@@ -26,10 +27,6 @@ FIRST_CONFIG = """\
 host = "127.0.0.1"
 port = 8000
 """
-
-
-class InstallError(Exception):
-    """The unit cannot be installed; the message says what to do."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -58,11 +55,7 @@ def _action(actions: Subparsers, name: str, help: str, work: object) -> argparse
 
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments say; returns the exit code."""
-    try:
-        args.work(args)
-    except InstallError as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    args.work(args)
     return 0
 
 
@@ -79,7 +72,7 @@ def _install(args: argparse.Namespace) -> None:
         unit = _below(args.root, UNITS / NAME)
         _write_unit(unit, _unit(args, config).text(), force=args.force)
     except PermissionError as error:
-        raise InstallError(f"{error.filename} cannot be written: run this as root, or give --root") from None
+        raise UserError(f"{error.filename} cannot be written: run this as root, or give --root") from None
     _reload(args.root)
     print(f"Wrote {unit}, which runs `{_program(args)} serve --config {args.config}`.")
     print(f"{'Made a key' if made else 'The keys are'} in {keys}; callers must send one as a bearer token.")
@@ -102,7 +95,7 @@ def _require_visible(args: argparse.Namespace) -> None:
     interpreter = program if args.program else Path(sys.executable)
     for real in (program, program.resolve(), interpreter.resolve()):
         if any(real.is_relative_to(folder) for folder in HIDDEN):
-            raise InstallError(
+            raise UserError(
                 f"{real} is in a home folder, which the service cannot see: install Lengthwise elsewhere, "
                 "such as in a virtual environment below /opt, and run `systemd install` from there"
             )
@@ -126,7 +119,7 @@ def _write_once(path: Path, text: str, mode: int) -> bool:
 
 def _write_unit(path: Path, text: str, *, force: bool) -> None:
     if path.exists() and path.read_text("utf-8") != text and not force:
-        raise InstallError(f"{path} is there and differs: compare it with `lengthwise systemd print`, or use --force")
+        raise UserError(f"{path} is there and differs: compare it with `lengthwise systemd print`, or use --force")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
 

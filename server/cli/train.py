@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS, CatalogError
+from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
 
 TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary")
 """As models.proxy.task has them, which would import torch; a test compares."""
@@ -92,15 +91,9 @@ def _add_proxy_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, report and keep the predictor; returns the exit code."""
-    from scheduler.journal.file import JournalError
-    from server.lengths.training import TrainingError, train
-    from server.lengths.training_rows import RowsError
+    from server.lengths.training import train
 
-    try:
-        print((_train_proxy if args.predictor == "proxy" else train)(args, len(os.sched_getaffinity(0))), end="")
-    except (CatalogError, JournalError, RowsError, TrainingError) as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    print((_train_proxy if args.predictor == "proxy" else train)(args, len(os.sched_getaffinity(0))), end="")
     return 0
 
 

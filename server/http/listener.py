@@ -16,6 +16,7 @@ from typing import cast
 
 from aiohttp import http_parser, web
 
+from models.errors import UserError
 from server.api.errors import ApiError, error_body, error_response
 from server.api.output.reply import encode
 from server.http.request_id import HEADER, request_id
@@ -31,14 +32,10 @@ BACKLOG = 1024
 """Connections that the system keeps until they are accepted."""
 
 
-class ParserError(Exception):
-    """aiohttp came without its C parser; the message says what to do."""
-
-
 def require_c_parser() -> None:
-    """Raise ParserError for aiohttp's Python parser, which took malformed requests apart unlike proxies do."""
+    """Raise UserError for aiohttp's Python parser, which took malformed requests apart unlike proxies do."""
     if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
-        raise ParserError(
+        raise UserError(
             "aiohttp runs without its C parser, which is not safe: unset AIOHTTP_NO_EXTENSIONS, "
             "and install a binary wheel of aiohttp"
         )

@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 from engine.messages import SamplingParams
 from models.catalog.catalog import Catalog, CatalogError, default_cache
+from models.errors import UserError
 from models.proxy.store import read_manifest
-from scheduler.assembly import StrategyError
 from scheduler.clock import Clock, background
 from scheduler.journal.file import JournalError, Reader
 from scheduler.journal.writer import Journal
@@ -66,15 +66,15 @@ IN_PROCESS: Mapping[Length, Predict] = MappingProxyType({Length.NONE: predict_no
 
 
 def choose_predictor(config: ServeConfig) -> Length:
-    """The kind of prediction that the settings ask for. Raises StrategyError where it cannot work with them."""
+    """The kind of prediction that the settings ask for. Raises UserError where it cannot work with them."""
     length = Length(config.length_predictor or STRATEGIES[config.strategy].length)
     if length is Length.ORACLE and not config.allow_replay:
-        raise StrategyError("an oracle needs requests that say how long their answers become: add --allow-replay")
+        raise UserError("an oracle needs requests that say how long their answers become: add --allow-replay")
     return length
 
 
 def fetch_predictor(config: ServeConfig) -> None:
-    """Bring what predicts lengths into the cache, if it is not there. Raises CatalogError and StrategyError."""
+    """Bring what predicts lengths into the cache, if it is not there. Raises CatalogError and UserError."""
     length = choose_predictor(config)
     if length not in KINDS:
         return
@@ -121,7 +121,7 @@ async def open_predictor(
     """Start the process that predicts, and do not wait for it; None where none is wanted.
 
     `work` is what it does in place of its own, for tests; `niceness` is that of the one that grows forests. Raises
-    CatalogError and StrategyError.
+    CatalogError and UserError.
     """
     kind = KINDS.get(choose_predictor(config))
     if kind is None:

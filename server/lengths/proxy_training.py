@@ -17,13 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 from models.catalog.catalog import Catalog, default_cache
+from models.errors import UserError
 from models.progress import Bars
 from models.proxy.network import MAX_TOKENS, Proxy
 from models.proxy.store import save
 from models.proxy.task import Scale, Task, quantile_edges
 from models.proxy.training import History, Step, TextRows, TrainingOptions, train
 from scheduler.length.quality import Quality, quality
-from server.lengths.training import FEWEST, TrainingError, query_of, read_files
+from server.lengths.training import FEWEST, query_of, read_files
 from server.process.cache_paths import proxy_path
 
 PAPER: Mapping[Task, tuple[float, float]] = MappingProxyType(
@@ -60,14 +61,14 @@ class Outcome:
 
 
 def train_proxy(args: argparse.Namespace, cores: int) -> str:
-    """Do what the arguments say; returns the report. Raises CatalogError, RowsError, TrainingError."""
+    """Do what the arguments say; returns the report. Raises CatalogError, UserError."""
     if not args.files:
-        raise TrainingError("a proxy learns from texts, which the journal does not keep: name files to train from")
+        raise UserError("a proxy learns from texts, which the journal does not keep: name files to train from")
     torch.set_num_threads(cores)
     catalog = Catalog()
     rows = read_files(args, catalog)
     if len(rows) < FEWEST:
-        raise TrainingError(f"only {len(rows)} rows to train from, {FEWEST} is the least: name more")
+        raise UserError(f"only {len(rows)} rows to train from, {FEWEST} is the least: name more")
     texts = [query_of(row).conversation for row in rows]
     data = split(texts, np.array([row.length for row in rows], dtype=np.float32), args.holdout, args.seed)
     folder = catalog.resolve(args.embedder)
@@ -78,7 +79,7 @@ def train_proxy(args: argparse.Namespace, cores: int) -> str:
     try:
         save(path, outcomes[tasks[0]].proxy, encoder=args.embedder, rows=len(data.learn.texts))
     except OSError as error:
-        raise TrainingError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
+        raise UserError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
     return _json(outcomes, data, path) if args.json else _report(outcomes, data, path)
 
 
@@ -95,7 +96,7 @@ def _train(folder: Path, task: Task, data: Split, args: argparse.Namespace, bars
     try:
         scale = Scale.of(task, data.learn.lengths)
     except ValueError as error:
-        raise TrainingError(f"--task {task}: {error}") from error
+        raise UserError(f"--task {task}: {error}") from error
     proxy = Proxy.fresh(folder, task, scale, max_tokens=args.proxy_max_tokens or MAX_TOKENS, seed=args.seed)
     if torch.cuda.is_available():
         proxy.network.to("cuda")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from models.catalog.catalog import Catalog, default_cache
-from models.errors import TextError
+from models.errors import TextError, UserError
 from models.progress import Bars
 from models.text import Text
 from scheduler.journal.file import RequestEntry, read
@@ -36,10 +36,6 @@ FEWEST = 20
 """Rows below which nothing useful can be learned or measured."""
 
 
-class TrainingError(Exception):
-    """Nothing can be trained; the message says why and what to do."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingData:
     """Examples, and the task that each belongs to: rows with the same instruction are of one task."""
@@ -49,12 +45,12 @@ class TrainingData:
 
 
 def train(args: argparse.Namespace, cores: int) -> str:
-    """Do what the arguments say; returns the report. Raises CatalogError, JournalError, RowsError, TrainingError."""
+    """Do what the arguments say; returns the report. Raises CatalogError, JournalError, UserError."""
     growth = Growth(trees=args.trees, seed=args.seed, jobs=cores)
     with Bars(threaded=True) as bars:
         data, max_tokens = _read_data(args, bars)
         if len(data.examples) < FEWEST:
-            raise TrainingError(f"only {len(data.examples)} rows to train from, {FEWEST} is the least: serve more")
+            raise UserError(f"only {len(data.examples)} rows to train from, {FEWEST} is the least: serve more")
         path = args.output or forest_path(default_cache(), args.tokenizer)
         results, contest = _measure(data, args, growth, bars, _present(path, args.embedder, max_tokens))
         if contest.winner is Contestant.NEW:
@@ -77,7 +73,7 @@ def _keep(path: Path, forest: Forest, about: Manifest) -> None:
     try:
         save(path, forest, about)
     except OSError as error:
-        raise TrainingError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
+        raise UserError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
 
 
 def _read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
@@ -103,7 +99,7 @@ def read_files(args: argparse.Namespace, catalog: Catalog) -> list[TrainingRow]:
     try:
         text = Text.load(catalog.resolve(args.tokenizer))
     except TextError as error:
-        raise TrainingError(f"--tokenizer {args.tokenizer}: {error}") from error
+        raise UserError(f"--tokenizer {args.tokenizer}: {error}") from error
     return _completed([row for path in args.files for row in read_rows(path, text, sample=args.sample, seed=args.seed)])
 
 
@@ -122,7 +118,7 @@ def _from_journal(path: Path, model: str) -> TrainingData:
     """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
     rows = served_rows(entry for entry in read(path, RequestEntry) if entry.model == model)
     if not rows:
-        raise TrainingError(
+        raise UserError(
             f"{path} has no answer of {model} that was predicted and not broken off: serve some with "
             "--length-predictor forest, name another model with --tokenizer, or name files"
         )
@@ -135,7 +131,7 @@ def _measure(
     """Hold rows out, and tell how well each ablation predicts them, and which forest should be kept."""
     parts = split(data.examples, data.tasks, args.holdout, args.seed)
     if len(parts.test) < 2 or len(parts.train) == 0:
-        raise TrainingError("too few rows of each instruction to hold some out: use more rows, or another --holdout")
+        raise UserError("too few rows of each instruction to hold some out: use more rows, or another --holdout")
     predicted = {}
     for ablation in Ablation:
         bar = bars.begin(f"measuring {ablation}", grown_trees(ablation, parts, growth))

@@ -13,9 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-
-class RowsError(Exception):
-    """A file cannot be used; the message names the line and the remedy."""
+from models.errors import UserError
 
 
 class Counter(Protocol):
@@ -47,7 +45,7 @@ class _Line(msgspec.Struct):
 
 
 def read_rows(path: Path, counter: Counter, *, sample: int | None, seed: int) -> list[TrainingRow]:
-    """All rows of a file, or `sample` of them at random. Raises RowsError."""
+    """All rows of a file, or `sample` of them at random. Raises UserError."""
     lines = list(_lines(path))
     if sample is not None and sample < len(lines):
         lines = random.Random(seed).sample(lines, sample)
@@ -62,18 +60,18 @@ def _lines(path: Path) -> Iterator[_Line]:
                 if text.strip():
                     yield _checked(decoder.decode(text), f"{path}:{number}")
     except OSError as error:
-        raise RowsError(f"{path} cannot be read: {error.strerror}") from error
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RowsError(
+        raise UserError(
             f"{path}:{number}: {error}; each line is an object with instruction, input, and length or reference"
         ) from error
 
 
 def _checked(line: _Line, place: str) -> _Line:
     if line.length is None and line.reference is None:
-        raise RowsError(f"{place}: neither length nor reference; one of them says how long the answer is")
+        raise UserError(f"{place}: neither length nor reference; one of them says how long the answer is")
     if line.length is not None and line.length < 1:
-        raise RowsError(f"{place}: length {line.length} is not at least 1")
+        raise UserError(f"{place}: length {line.length} is not at least 1")
     return line
 
 

@@ -53,7 +53,7 @@ STOP_TIMEOUT = 10.0
 async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     """Load the model, start what predicts, the executors and the dispatcher; on leaving, stop and join them.
 
-    Raises CatalogError, LoadError, TextError, ProfileError and StrategyError with the remedy.
+    Raises UserError with the remedy.
     """
     relay, clock = Relay(asyncio.get_running_loop()), MonotonicClock()
     metrics, feed = Metrics(_model_names(config)[0]), Feed()

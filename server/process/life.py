@@ -22,21 +22,17 @@ from typing import TypeAlias
 import uvloop
 from aiohttp import web
 
-from models.catalog.catalog import CatalogError
-from models.errors import TextError
-from models.network.loader import LoadError
-from scheduler.assembly import StrategyError
-from scheduler.serving_time.profile_file import ProfileError
+from models.errors import UserError
 from server.api.health import LIFE
 from server.api.served_model import ServedModel
 from server.cli.config import ServeConfig
 from server.http.front import OPEN, Front, build_front
-from server.http.listener import Listener, ParserError, require_c_parser
+from server.http.listener import Listener, require_c_parser
 from server.http.routes import build_app
 from server.http.service import Service
 from server.observe import logs
 from server.process.notify import Notifier, feed_watchdog
-from server.process.port import PortError, address_of, explain, is_public, publish, taken, withdraw
+from server.process.port import address_of, explain, is_public, publish, taken, withdraw
 from server.process.rlimit import raise_file_limit
 from server.process.signals import SIGNALS, Signals
 
@@ -59,18 +55,14 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
     logs.configure(config.log_level, config.log_format)
     notifier = Notifier(os.environ)
     raise_file_limit(config.max_connections)
-    try:
-        front = build_front(config, os.environ)
-        require_c_parser()
-        # The port is taken first: a minute of fetching and loading should not end in "already in use".
-        with taken(config.host, config.port, config.uds) as port:
-            _warn_if_open(port, front)
-            with _terminable():
-                fetch(config)
-            code = uvloop.run(_serve(config, port, open_service, front, notifier))
-    except (CatalogError, LoadError, TextError, PortError, ParserError, ProfileError, StrategyError) as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    front = build_front(config, os.environ)
+    require_c_parser()
+    # The port is taken first: a minute of fetching and loading should not end in "already in use".
+    with taken(config.host, config.port, config.uds) as port:
+        _warn_if_open(port, front)
+        with _terminable():
+            fetch(config)
+        code = uvloop.run(_serve(config, port, open_service, front, notifier))
     if code == FAILED:
         _leave_at_once(code)
     return code
@@ -161,7 +153,7 @@ def _leave_at_once(code: int) -> None:
 async def listen(
     service: Service, port: socket.socket, front: Front = OPEN, uds: Path | None = None
 ) -> AsyncIterator[web.Application]:
-    """Answer requests on a socket that is bound; a Unix socket gets its name now. Raises PortError."""
+    """Answer requests on a socket that is bound; a Unix socket gets its name now. Raises UserError."""
     app = build_app(service, front)
     runner = web.AppRunner(
         app,
@@ -184,8 +176,8 @@ async def _listen(listener: Listener, port: socket.socket) -> None:
         await listener.start()
     except OSError as error:  # another process that was loading too has been faster
         if port.family == socket.AF_UNIX:
-            raise PortError(f"--uds cannot be listened on: {error.strerror}") from None
-        raise PortError(explain(error, *port.getsockname()[:2])) from None
+            raise UserError(f"--uds cannot be listened on: {error.strerror}") from None
+        raise UserError(explain(error, *port.getsockname()[:2])) from None
 
 
 def tell_limits(model: ServedModel) -> None:

@@ -12,19 +12,17 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-
-class PortError(Exception):
-    """The address cannot be had; the message says why and what to do."""
+from models.errors import UserError
 
 
 def taken(host: str, port: int, path: Path | None) -> AbstractContextManager[socket.socket]:
-    """The socket to serve on, that of a path where there is one; raises PortError."""
+    """The socket to serve on, that of a path where there is one; raises UserError."""
     return take_port(host, port) if path is None else take_path(path)
 
 
 @contextmanager
 def take_port(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that is bound but does not listen yet; raises PortError."""
+    """A socket that is bound but does not listen yet; raises UserError."""
     family, address = _resolve(host, port)
     with socket.socket(family, socket.SOCK_STREAM) as taken:
         # Connections of a server that just ended must not keep its successor from starting.
@@ -32,19 +30,19 @@ def take_port(host: str, port: int) -> Iterator[socket.socket]:
         try:
             taken.bind(address)
         except OSError as error:
-            raise PortError(explain(error, host, port)) from None
+            raise UserError(explain(error, host, port)) from None
         yield taken
 
 
 @contextmanager
 def take_path(path: Path) -> Iterator[socket.socket]:
-    """A Unix socket that is bound but has no name before `publish`, and is gone afterwards; raises PortError."""
+    """A Unix socket that is bound but has no name before `publish`, and is gone afterwards; raises UserError."""
     _require_vacant(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
         try:
             taken.bind(os.fspath(_provisional(path)))
         except OSError as error:
-            raise PortError(f"--uds {path} cannot be taken: {error.strerror or error}") from None
+            raise UserError(f"--uds {path} cannot be taken: {error.strerror or error}") from None
         inode = _provisional(path).stat().st_ino
         try:
             yield taken
@@ -55,7 +53,7 @@ def take_path(path: Path) -> Iterator[socket.socket]:
 
 
 def publish(path: Path) -> None:
-    """Give a Unix socket that listens its name, in one step; raises PortError when another server has been faster."""
+    """Give a Unix socket that listens its name, in one step; raises UserError when another server has been faster."""
     _require_vacant(path)
     _provisional(path).rename(path)
 
@@ -78,17 +76,17 @@ def _holds(path: Path, inode: int) -> bool:
 
 
 def _require_vacant(path: Path) -> None:
-    """Raise PortError where a server listens; what one left behind may be replaced."""
+    """Raise UserError where a server listens; what one left behind may be replaced."""
     try:
         kind = path.lstat().st_mode
     except FileNotFoundError:
         return
     except OSError as error:
-        raise PortError(f"--uds {path} cannot be taken: {error.strerror}") from None
+        raise UserError(f"--uds {path} cannot be taken: {error.strerror}") from None
     if not stat.S_ISSOCK(kind):
-        raise PortError(f"--uds {path} is there and no socket: remove it, or choose another path")
+        raise UserError(f"--uds {path} is there and no socket: remove it, or choose another path")
     if _answers(path):
-        raise PortError(f"--uds {path} is already in use: end what listens there, or choose another path")
+        raise UserError(f"--uds {path} is already in use: end what listens there, or choose another path")
 
 
 def _answers(path: Path) -> bool:
@@ -98,7 +96,7 @@ def _answers(path: Path) -> bool:
         except ConnectionRefusedError:
             return False
         except OSError as error:
-            raise PortError(f"--uds {path} cannot be taken: {error.strerror}") from None
+            raise UserError(f"--uds {path} cannot be taken: {error.strerror}") from None
     return True
 
 
@@ -116,7 +114,7 @@ def is_public(taken: socket.socket) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is for this machine alone; raises PortError."""
+    """Whether an address to listen on is for this machine alone; raises UserError."""
     _, address = _resolve(host, 0)
     return _is_loopback(address[0])
 
@@ -129,7 +127,7 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError):
-        raise PortError(f"--host {host!r} is no address of this machine; use 127.0.0.1 or 0.0.0.0") from None
+        raise UserError(f"--host {host!r} is no address of this machine; use 127.0.0.1 or 0.0.0.0") from None
     return family, address
 
 

@@ -16,10 +16,11 @@ from engine.measure.probe import probe
 from engine.measure.profiler import Cell, Profiler, copied, grid, survey
 from engine.measure.timing import SliceTiming, Timings
 from models.catalog.catalog import Catalog
+from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors
-from scheduler.serving_time.profile_file import Profile, ProfileError
+from scheduler.serving_time.profile_file import Profile
 from server.cli.config import ServeConfig
 from server.process.conditions import conditions_of
 from server.process.devices import capacity_tokens, context_length, hush_transformers
@@ -62,7 +63,7 @@ def make_profile(
 ) -> Profile:
     """Measure for about `time_limit` seconds after loading.
 
-    Raises CatalogError, LoadError, TextError, ProfileFailed, and ProfileError when there was too little time.
+    Raises UserError, also when there was too little time.
     """
     model, text = _load(config)
     longest = min(context_length(config, model), config.max_model_len or LONGEST)
@@ -79,7 +80,7 @@ def make_profile(
         timings = _survey(profiler, cells, time_limit * (1 - SLICES_SHARE), watch)
         fitted = fit(timings.prefill, timings.decode, timings.copies)
     except ValueError as error:
-        raise ProfileError(f"{error}; with too little time, raise --time-limit") from error
+        raise UserError(f"{error}; with too little time, raise --time-limit") from error
     wanted = slice_cells(
         (cell for cell in cells if cell.length + SLICE <= longest and profiler.holds(cell.rows, cell.length + SLICE)),
         fitted,

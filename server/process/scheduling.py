@@ -32,7 +32,7 @@ def parts_for(
     submit: Submit,
     earlier: RefitData | None = None,
 ) -> Parts:
-    """The parts of the strategy that the flags name; raises StrategyError where something of it is missing here."""
+    """The parts of the strategy that the flags name; raises UserError where something of it is missing here."""
     limits = _limits(config)
     for info in executors:
         limits = limits.within(info.capacity_tokens, info.context_length, info.max_rows)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from threading import Event
 
 from server.cli.config import ServeConfig, load_config
+from server.cli.main import run_command
 from server.process.life import serve
 from tests.server.fakes import open_fake_service
 
@@ -24,4 +26,5 @@ def fake_fetch(config: ServeConfig) -> None:
 if __name__ == "__main__":
     model, port, timeout = sys.argv[1:]
     given = {"model": model, "port": int(port), "shutdown_timeout": float(timeout)}
-    sys.exit(serve(load_config(given, {}, None), fake_fetch, open_fake_service))
+    config = load_config(given, {}, None)
+    sys.exit(run_command(Namespace(run=lambda _: serve(config, fake_fetch, open_fake_service))))

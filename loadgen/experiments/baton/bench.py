@@ -19,7 +19,7 @@ Clock = Callable[[], float]
 
 
 def run_bench(args: argparse.Namespace, clock: Clock = time.perf_counter) -> tuple[Subject, list[Table]]:
-    """Raises BenchError, CatalogError, LoadError and TextError with the remedy."""
+    """Raises UserError with the remedy."""
     with Bars() as bars:
         bars.begin(f"loading {args.model}")
         subject = load_subject(args.model, dtype=args.dtype, device=args.device, quantization=args.quantization)

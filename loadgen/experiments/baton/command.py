@@ -7,8 +7,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.experiments.engine.command import add_model_flags, failed
+from loadgen.experiments.engine.command import add_model_flags
 from loadgen.flag_values import whole
+from models.errors import UserError
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -75,35 +76,28 @@ def run(args: argparse.Namespace) -> int:
     from loadgen.experiments.baton.bench import run_bench, setting
     from loadgen.experiments.baton.report import make_page, show
     from loadgen.experiments.baton.results import table_json
-    from loadgen.experiments.engine.job import BenchError
     from loadgen.experiments.engine.output import require_writable, write
     from loadgen.html.plot import INSTALL, can_draw
-    from models.catalog.catalog import CatalogError
-    from models.errors import TextError
-    from models.network.loader import LoadError
 
-    try:
-        require_writable(args.save_result)
-        require_writable(args.save_report)
-        if args.save_report and not can_draw():
-            return failed(f"--save-report needs {INSTALL}")
-        subject, tables = run_bench(args)
-        show(tables, table_console())
-        about = setting(args, subject)
-        result = {"setting": about, "tables": [table_json(table) for table in tables]}
-        write(args.save_result, orjson.dumps(result))
-        write(args.save_report, make_page(tables, about).encode())
-    except (BenchError, CatalogError, LoadError, TextError) as error:
-        return failed(str(error))
-    return _verdict(sum(table.different_answers for table in tables), subject.dtype)
+    require_writable(args.save_result)
+    require_writable(args.save_report)
+    if args.save_report and not can_draw():
+        raise UserError(f"--save-report needs {INSTALL}")
+    subject, tables = run_bench(args)
+    show(tables, table_console())
+    about = setting(args, subject)
+    result = {"setting": about, "tables": [table_json(table) for table in tables]}
+    write(args.save_result, orjson.dumps(result))
+    write(args.save_report, make_page(tables, about).encode())
+    print_differences(sum(table.different_answers for table in tables), subject.dtype)
+    return 0
 
 
-def _verdict(different: int, dtype: str) -> int:
-    """What to say of answers that differ; returns the exit code."""
+def print_differences(different: int, dtype: str) -> None:
+    """Print how many answers differ between methods; raises UserError where none may."""
     if not different:
         print("Every method gave the same answers.")
-        return 0
+        return
     if dtype == "float32":
-        return failed(f"{different} answers differ from Benchmark's, which must not be")
+        raise UserError(f"{different} answers differ from Benchmark's, which must not be")
     print(f"{different} answers differ from Benchmark's: {dtype} rounds by the batch. --dtype float32 tells more.")
-    return 0

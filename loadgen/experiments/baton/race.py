@@ -68,7 +68,7 @@ def race(
     clock: Callable[[], float] = time.perf_counter,
     advance: Advance = lambda _: None,
 ) -> Race:
-    """Run all queries, which are there from the start. Raises BenchError when one fails."""
+    """Run all queries, which are there from the start. Raises UserError when one fails."""
     pipeline = subject.pipeline(batch_size, ROOM * longest(jobs))
     feed = Feed(pipeline, _batcher(method), jobs, clock, device=str(subject.device))
     moments = []

@@ -27,7 +27,7 @@ Clock = Callable[[], float]
 
 
 def run_bench(args: argparse.Namespace, clock: Clock = time.perf_counter) -> Results:
-    """Raises BenchError, CatalogError, LoadError and TextError with the remedy."""
+    """Raises UserError with the remedy."""
     with Bars() as bars:
         bars.begin(f"loading {args.model}")
         subject = apart(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.experiments.engine.job import ROWS
 from loadgen.flag_values import whole, whole_from
+from models.errors import UserError
 from models.network.quantization import QUANTIZATIONS
 
 if TYPE_CHECKING:
@@ -69,24 +69,13 @@ def run(args: argparse.Namespace) -> int:
 
     from loadgen.console import table_console
     from loadgen.experiments.engine.bench import run_bench
-    from loadgen.experiments.engine.job import BenchError
     from loadgen.experiments.engine.output import require_writable, write
     from loadgen.experiments.engine.report import results_json, show
-    from models.catalog.catalog import CatalogError
-    from models.errors import TextError
-    from models.network.loader import LoadError
 
-    try:
-        require_writable(args.save_result)
-        results = run_bench(args)
-        show(results, table_console())
-        write(args.save_result, orjson.dumps(results_json(results), option=orjson.OPT_INDENT_2))
-    except (BenchError, CatalogError, LoadError, TextError) as error:
-        return failed(str(error))
-    return failed(results.troubles[0]) if results.troubles else 0
-
-
-def failed(message: str) -> int:
-    """Tell why; returns the exit code."""
-    print(f"lengthwise: error: {message}", file=sys.stderr)
-    return 1
+    require_writable(args.save_result)
+    results = run_bench(args)
+    show(results, table_console())
+    write(args.save_result, orjson.dumps(results_json(results), option=orjson.OPT_INDENT_2))
+    if results.troubles:
+        raise UserError(results.troubles[0])
+    return 0

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from engine.messages import Admit, BatchShape, Command, ExecutorInfo, FinishReason, RowUpdate, SamplingParams, Tally
 from engine.pipeline import Pipeline
-from loadgen.experiments.engine.job import BenchError, Job, longest
+from loadgen.experiments.engine.job import Job, longest
+from models.errors import UserError
 from scheduler.batching.batcher import Batcher
 from scheduler.request import Request, Times
 from scheduler.worker import Worker
@@ -67,14 +68,14 @@ class Feed:
         )
 
     def run(self) -> Iterator[Moment]:
-        """Turn by turn to the end. Raises BenchError when a row fails or cannot be placed."""
+        """Turn by turn to the end. Raises UserError when a row fails or cannot be placed."""
         begin = last = self._clock()
         for request in self._requests:
             self._batcher.add(request, 0.0)
         while self._batcher.waiting or self._worker.requests:
             self._assign(last - begin)
             if self._pipeline.idle:
-                raise BenchError(f"no room for a row: {self._pipeline.batch.arena.capacity_tokens} tokens of K and V")
+                raise UserError(f"no room for a row: {self._pipeline.batch.arena.capacity_tokens} tokens of K and V")
             updates = self._pipeline.turn()
             now = self._clock()
             tally, shape = self._pipeline.tally, self._pipeline.shape()
@@ -91,7 +92,7 @@ class Feed:
         self._worker.shape = shape
         for update in updates:
             if update.finish_reason is FinishReason.ERROR:
-                raise BenchError(f"a row failed: {update.error}")
+                raise UserError(f"a row failed: {update.error}")
             self._requests[update.row_id].generated += len(update.token_ids)
             self.answers[update.row_id] += update.token_ids
         for handed_back in self._pipeline.take_handed_back():

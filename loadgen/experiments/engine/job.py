@@ -6,12 +6,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from models.errors import UserError
+
 ROWS = (1, 8, 32, 64)
 """Rows that engines are compared at, unless flags say."""
-
-
-class BenchError(Exception):
-    """A benchmark cannot go on; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +45,11 @@ def even_jobs(rng: random.Random, vocab: int, count: int, input_len: int, output
 def ragged_jobs(rng: random.Random, vocab: int, count: int, shortest: int, longest: int) -> list[Job]:
     """Jobs whose prompts all differ in length, and whose outputs do, each uniform in `shortest` to `longest`.
 
-    Raises BenchError when there are fewer lengths than jobs.
+    Raises UserError when there are fewer lengths than jobs.
     """
     lengths = range(shortest, longest + 1)
     if len(lengths) < count:
-        raise BenchError(
+        raise UserError(
             f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count} distinct ones: "
             "lower --num-requests, or widen --min-len and --max-len"
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from loadgen.experiments.engine.job import BenchError
+from models.errors import UserError
 from models.files import require_writable_file
 
 
 def require_writable(path: Path | None) -> None:
-    """Raises BenchError when there is no way to write there; leaves no file."""
+    """Raises UserError when there is no way to write there; leaves no file."""
     if path is None:
         return
     try:
@@ -20,7 +20,7 @@ def require_writable(path: Path | None) -> None:
 
 
 def write(path: Path | None, content: bytes) -> None:
-    """Raises BenchError when it fails; does nothing without a path."""
+    """Raises UserError when it fails; does nothing without a path."""
     if path is None:
         return
     try:
@@ -30,5 +30,5 @@ def write(path: Path | None, content: bytes) -> None:
     print(f"saved {path}", file=sys.stderr)
 
 
-def _unwritable(path: Path, error: OSError) -> BenchError:
-    return BenchError(f"{path} cannot be written: {error.strerror}; choose another")
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be written: {error.strerror}; choose another")

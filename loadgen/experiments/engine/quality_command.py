@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.experiments.engine.command import MODEL, SEVERAL, failed
+from loadgen.experiments.engine.command import MODEL, SEVERAL
 from loadgen.flag_values import whole
 from models.network.quantization import QUANTIZATIONS, Quantization
 
@@ -54,23 +54,16 @@ def run(args: argparse.Namespace) -> int:
     """Compare and print; returns the exit code."""
     # These import torch, which --help can do without.
     from loadgen.console import table_console
-    from loadgen.workload.errors import WorkloadError
-    from models.catalog.catalog import CatalogError
-    from models.errors import TextError
-    from models.network.loader import LoadError
     from models.progress import Bars
 
-    try:
-        with Bars() as bars:
-            found = measure(args, bars)
-    except (CatalogError, LoadError, TextError, WorkloadError) as error:
-        return failed(str(error))
+    with Bars() as bars:
+        found = measure(args, bars)
     table_console().print(table(found))
     return 0
 
 
 def measure(args: argparse.Namespace, bars: Bars) -> list[Quality]:
-    """The quality in float32, then of each kind that was asked for. Raises what loading raises, and WorkloadError."""
+    """The quality in float32, then of each kind that was asked for. Raises what loading raises, and UserError."""
     from loadgen.experiments.engine.floor import weight_bytes
     from loadgen.experiments.engine.quality import Quality, perplexity
     from loadgen.experiments.engine.setup import hush
@@ -92,13 +85,13 @@ def measure(args: argparse.Namespace, bars: Bars) -> list[Quality]:
 def _tokens(args: argparse.Namespace, text: Text) -> list[list[int]]:
     """What is foretold: request and answer of each sample, cut."""
     from loadgen.experiments.engine.quality import SHORTEST
-    from loadgen.workload.errors import WorkloadError
+    from models.errors import UserError
 
     whole = ("\n".join(filter(None, (one.instruction, one.input, one.reference))) for one in _samples(args))
     tokens = [text.encode(one)[: args.max_len] for one in whole]
     found = [one for one in tokens if len(one) >= SHORTEST]
     if not found:
-        raise WorkloadError("the texts have no two tokens")
+        raise UserError("the texts have no two tokens")
     return found
 
 

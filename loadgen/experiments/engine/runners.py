@@ -25,8 +25,9 @@ from transformers.generation.continuous_batching.requests import GenerationOutpu
 from engine.pipeline import Pipeline
 from loadgen.experiments.engine.apart import Interrupted, apart
 from loadgen.experiments.engine.feed import Feed
-from loadgen.experiments.engine.job import BenchError, Job, Turn, longest
+from loadgen.experiments.engine.job import Job, Turn, longest
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
+from models.errors import UserError
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Batcher, Limits
 from scheduler.strategy import STRATEGIES
@@ -40,7 +41,7 @@ class Runner(Protocol):
     name: str
 
     def run(self, jobs: Sequence[Job]) -> Turn:
-        """Raises BenchError, or whatever keeps it from running here."""
+        """Raises UserError, or whatever keeps it from running here."""
         ...
 
 
@@ -197,12 +198,12 @@ def _gaps(ticks: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _next_result(manager: ContinuousBatchingManager) -> GenerationOutput:
-    """The next finished request; raises BenchError with what went wrong."""
+    """The next finished request; raises UserError with what went wrong."""
     while True:
         result = manager.get_result(timeout=1)
         if result is not None and result.error is not None:
-            raise BenchError(f"generate_batch failed: {result.error}")
+            raise UserError(f"generate_batch failed: {result.error}")
         if result is not None and result.is_finished():
             return result
         if result is None and not manager.is_running():
-            raise BenchError(f"generate_batch stopped: {manager.background_thread_status.fatal_error}")
+            raise UserError(f"generate_batch stopped: {manager.background_thread_status.fatal_error}")

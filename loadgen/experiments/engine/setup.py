@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from engine.forward.batch import HEADROOM, RunningBatch
 from engine.kv.arena import KvArena
 from engine.pipeline import Pipeline
-from loadgen.experiments.engine.job import BenchError
 from models.catalog.catalog import Catalog
+from models.errors import UserError
 from models.network.loader import LoadedModel, load
 from models.network.quantization import Quantization
 from models.text import Text
@@ -58,9 +58,9 @@ class Subject:
         return Pipeline(chosen, self.text, RunningBatch(chosen, arena), max_prefill_tokens=CHUNK_TOKENS)
 
     def require_context(self, columns: int) -> None:
-        """Raises BenchError when the model cannot read so many tokens."""
+        """Raises UserError when the model cannot read so many tokens."""
         if columns > self.model.context_length:
-            raise BenchError(
+            raise UserError(
                 f"{self.name} reads {self.model.context_length} tokens, not {columns}: ask for shorter ones"
             )
 
@@ -104,7 +104,7 @@ def machine(device: torch.device) -> dict[str, object]:
 def _device(name: str) -> str:
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
-        raise BenchError("--device cuda, but no CUDA device is visible: check the driver and CUDA_VISIBLE_DEVICES")
+        raise UserError("--device cuda, but no CUDA device is visible: check the driver and CUDA_VISIBLE_DEVICES")
     return "cuda:0" if there and name != "cpu" else "cpu"
 
 

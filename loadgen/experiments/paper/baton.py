@@ -164,7 +164,7 @@ EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
 
 
 def run_baton(args: argparse.Namespace) -> int:
-    """Measure both tables, or the chosen ones, on the real engine; returns the exit code. Raises PaperError."""
+    """Measure both tables, or the chosen ones, on the real engine; returns the exit code. Raises UserError."""
     chosen = choose(list(TARGETS), args.experiments)
     parser = argparse.ArgumentParser()
     bench_baton.add_parser(parser.add_subparsers())

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.experiments.paper.options import PaperError, refuse
+from loadgen.experiments.paper.options import refuse
 from loadgen.flag_values import natural, positive, whole
 from server.process.openmp import spin_briefly
 
@@ -122,19 +121,15 @@ def _add_real(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a paper's experiments; returns the exit code: 1 when they cannot be run."""
-    try:
-        refuse(args)
-        if not args.real:
-            from loadgen.experiments.paper.run import run_paper  # numpy and the scheduler, which --help can do without
+    refuse(args)
+    if not args.real:
+        from loadgen.experiments.paper.run import run_paper  # numpy and the scheduler, which --help can do without
 
-            return run_paper(args)
-        spin_briefly(os.environ)
-        from loadgen.experiments.paper.engine import run_real_paper  # torch, which a simulation can do without
+        return run_paper(args)
+    spin_briefly(os.environ)
+    from loadgen.experiments.paper.engine import run_real_paper  # torch, which a simulation can do without
 
-        return run_real_paper(args)
-    except PaperError as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    return run_real_paper(args)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -14,22 +14,19 @@ from types import MappingProxyType
 
 from loadgen.experiments.paper.baton import run_baton
 from loadgen.experiments.paper.hardware import LENGTH_SCALE, Hardware
-from loadgen.experiments.paper.options import PaperError
 from loadgen.experiments.paper.plan import NotHere
 from loadgen.experiments.paper.run import PAPERS, run_paper
 from loadgen.experiments.paper.trial import Course, Player, Trial, assemble_course, prediction_for, trial
-from loadgen.experiments.playing import PlayError, random_prompts
+from loadgen.experiments.playing import random_prompts
 from loadgen.experiments.real_engine import Engine, load_engine, new_executors
 from loadgen.experiments.recorder import Prompts, Recorder
 from loadgen.simulate.simulation import Simulation, Watch
 from loadgen.workload.lengths import Lengths
-from models.catalog.catalog import CatalogError
-from models.errors import TextError
+from models.errors import UserError
 from models.network.loader import LoadError
 from models.network.quantization import Quantization
 from models.own_thread import run_in_own_thread
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.profile_file import ProfileError
 from scheduler.strategy import Strategy
 from scheduler.worker import Port
 from server.cli.config import ServeConfig, load_config
@@ -43,17 +40,14 @@ EXECUTORS: Mapping[str, int] = MappingProxyType({"magnus": 1, "scls": 2, "ssjf":
 
 
 def run_real_paper(args: argparse.Namespace) -> int:
-    """Measure and print; returns the exit code. Raises PaperError."""
+    """Measure and print; returns the exit code. Raises UserError."""
     if args.paper == "baton":
         return run_baton(args)
-    try:
-        return run_paper(args, partial(_open, args))
-    except (CatalogError, LoadError, TextError, ProfileError, PlayError) as error:
-        raise PaperError(str(error)) from error
+    return run_paper(args, partial(_open, args))
 
 
 def _open(args: argparse.Namespace) -> tuple[Hardware, Player]:
-    """Load the engine; raises PaperError where the lengths do not fit, and what `load_engine` raises."""
+    """Load the engine; raises UserError where the lengths do not fit, and what `load_engine` raises."""
     config = _config(args)
     engine = run_in_own_thread(partial(load_engine, config))
     hardware = Hardware(
@@ -68,7 +62,7 @@ def _open(args: argparse.Namespace) -> tuple[Hardware, Player]:
     )
     context, most = hardware.context(PAPERS[args.paper].longest), engine.models[0].context_length
     if context > most:
-        raise PaperError(
+        raise UserError(
             f"rows of {context} tokens, prompt and answer, exceed the model's context of {most}: give a --length-scale "
             f"below {hardware.length_scale:g}"
         )
@@ -99,7 +93,7 @@ class EnginePlayer:
         self._engines: dict[str | None, Engine] = {None: engine}
 
     def __call__(self, course: Course, requests: Sequence[Lengths], seed: int, watch: Watch) -> Trial:
-        """Raises PlayError and StrategyError, and NotHere where weights cannot be kept as a strategy says."""
+        """Raises UserError, and NotHere where weights cannot be kept as a strategy says."""
         engine = _fitted(self._engine(course.strategy), course)
         prompts = random_prompts(requests, engine.vocabulary, seed)
         with new_executors(engine) as rig:
@@ -142,7 +136,7 @@ async def record_course(
     """Serve the requests, in order of arrival, on executors that run and report to the relay.
 
     `seed` is of the predictions' errors. Returns what became of them, and the share of slices that ended early. Raises
-    PlayError when a request fails, and StrategyError.
+    UserError when a request fails, and UserError.
     """
     recorder = Recorder(ports, relay, requests, prompts, course.max_tokens)
     prediction, serving_time = prediction_for(course), _serving_time(course)

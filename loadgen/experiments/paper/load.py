@@ -58,7 +58,7 @@ class Load:
 
 
 def trace_pool(path: Path, max_output: int = LONGEST, input_scale: float = 1.0) -> Pool:
-    """The lengths of an Azure LLM CSV; raises WorkloadError."""
+    """The lengths of an Azure LLM CSV; raises UserError."""
     lengths = load_trace(path, "azure", Cut(max_output=max_output))
     return _fitted(lengths, input_scale, f"lengths of the trace {path.name}", max_output)
 

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from models.errors import UserError
+
 REAL_ONLY = ("model", "executors", "length_scale", "loads", "rounds")
 """Flags that mean nothing to the simulator; None where they are not given."""
 
@@ -31,35 +33,31 @@ FIXED_BY_BATON: Mapping[str, str] = MappingProxyType(
 DEFAULTS: Mapping[str, float] = MappingProxyType({"scale": 1.0, "input_scale": 1.0})
 
 
-class PaperError(Exception):
-    """The experiments cannot be run or kept; the message is for the user."""
-
-
 def refuse(args: argparse.Namespace) -> None:
-    """Raises PaperError for the first flag that cannot be followed."""
+    """Raises UserError for the first flag that cannot be followed."""
     given = {name for name, value in vars(args).items() if value is not None and value != DEFAULTS.get(name)}
     if not args.real:
         for name in REAL_ONLY:
             if name in given:
-                raise PaperError(f"{_flag(name)} is for the real engine: add --real, or leave it out")
+                raise UserError(f"{_flag(name)} is for the real engine: add --real, or leave it out")
         if args.paper == "baton" and given & {"trace", "input_scale"}:
-            raise PaperError("Baton's queries are drawn as its text says: leave --trace and --input-scale out")
+            raise UserError("Baton's queries are drawn as its text says: leave --trace and --input-scale out")
         return
     for name, remedy in INSTEAD.items():
         if name in given:
-            raise PaperError(f"{_flag(name)} is for the simulator: with --real {remedy}")
+            raise UserError(f"{_flag(name)} is for the simulator: with --real {remedy}")
     for name, why in FIXED_BY_BATON.items() if args.paper == "baton" else ():
         if name in given:
-            raise PaperError(f"{_flag(name)} with baton: {why}; leave it out")
+            raise UserError(f"{_flag(name)} with baton: {why}; leave it out")
 
 
 def choose(known: Sequence[str], names: Sequence[str] | None) -> Sequence[str]:
-    """The experiments to run, all unless there are names; raises PaperError for one that is not known."""
+    """The experiments to run, all unless there are names; raises UserError for one that is not known."""
     if names is None:
         return known
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise PaperError(f"--experiments: {', '.join(unknown) or 'nothing'} is none of {', '.join(known)}")
+        raise UserError(f"--experiments: {', '.join(unknown) or 'nothing'} is none of {', '.join(known)}")
     return names
 
 

@@ -10,22 +10,19 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from loadgen.bench import result
-from loadgen.bench.result import ResultError
 from loadgen.console import table_console
 from loadgen.experiments.paper import baton, magnus, published, scls, ssjf
 from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
 from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, shortened, task_pool, trace_pool
-from loadgen.experiments.paper.options import PaperError, choose
+from loadgen.experiments.paper.options import choose
 from loadgen.experiments.paper.plan import Experiment, Plan, carry_out, experiment_json
 from loadgen.experiments.paper.report import report
 from loadgen.experiments.paper.stage import Setting, Stage
 from loadgen.experiments.paper.trial import Player
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import SimulationError, Watch
-from loadgen.workload.errors import WorkloadError
+from loadgen.simulate.simulation import Watch
 from models.progress import Bars
-from scheduler.assembly import StrategyError
 
 INTERRUPTED = 130
 
@@ -72,16 +69,13 @@ PAPERS: Mapping[str, Paper] = MappingProxyType(
 def run_paper(args: argparse.Namespace, open_engine: OpenEngine | None = None) -> int:
     """Run, print and save; returns the exit code, 130 after Ctrl-C, which leaves what was measured until then.
 
-    Simulates unless the real engine can be opened. Raises PaperError, and what opening and the engine raise.
+    Simulates unless the real engine can be opened. Raises UserError, and what opening and the engine raise.
     """
     paper = PAPERS[args.paper]
     chosen = choose(paper.names(real=open_engine is not None), args.experiments)
-    try:
-        if args.save_result is not None:
-            result.prepare(args.save_result.parent)
-        return _run_all({name: paper.experiments[name] for name in chosen}, _stage(args, open_engine), args)
-    except (WorkloadError, StrategyError, SimulationError, ResultError) as error:
-        raise PaperError(str(error)) from error
+    if args.save_result is not None:
+        result.prepare(args.save_result.parent)
+    return _run_all({name: paper.experiments[name] for name in chosen}, _stage(args, open_engine), args)
 
 
 def _stage(args: argparse.Namespace, open_engine: OpenEngine | None) -> Stage:

@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 from loadgen.simulate.figures import figures
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Machine, Simulation, SimulationError, Watch, simulate
+from loadgen.simulate.simulation import Machine, Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
+from models.errors import UserError
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.observers import PlanObserver
@@ -73,7 +74,7 @@ Player: TypeAlias = Callable[[Course, Sequence[Lengths], int, Watch], Trial]
 
 
 def run_trial(course: Course, requests: Sequence[Lengths], seed: int, watch: Watch | None = None) -> Trial:
-    """Simulate: a Player. Raises SimulationError and StrategyError."""
+    """Simulate: a Player. Raises UserError."""
     parts, slices = assemble_course(course, bilinear(course.machine))
     predict = prediction_for(course).source(seed)
     done = simulate(parts, course.machine, requests, course.max_tokens, watch, predict)
@@ -87,7 +88,7 @@ def bilinear(machine: Machine) -> Bilinear:
 
 
 def assemble_course(course: Course, serving_time: Bilinear | None) -> tuple[Parts, SliceCount]:
-    """The parts of a course's strategy, and what counts its slices. Raises StrategyError."""
+    """The parts of a course's strategy, and what counts its slices. Raises UserError."""
     machine = course.machine
     fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
     parts = assemble(course.strategy, fitted, serving_time)
@@ -107,10 +108,10 @@ def prediction_for(course: Course) -> Prediction:
 
 
 def trial(done: Simulation, early_share: float = 0.0) -> Trial:
-    """The figures of a simulation. Raises SimulationError when a request was not answered."""
+    """The figures of a simulation. Raises UserError when a request was not answered."""
     found = figures(done)
     if found.jct is None or found.failed:
-        raise SimulationError(f"{found.failed} of {len(done.requests)} requests failed")
+        raise UserError(f"{found.failed} of {len(done.requests)} requests failed")
     generated = sum(worker.tally.generated + worker.tally.invalid for worker in done.workers)
     begin, last = done.requests[0].arrival, done.requests[-1].arrival
     meanwhile = sum(one.end <= last for one in done.requests)

@@ -36,7 +36,7 @@ QUICK = Size(20.0, 256, 160, 10)
 
 
 def lengths(args: argparse.Namespace, context_length: int) -> list[Lengths]:
-    """The requests that the flags ask for, at --rate or, without it, all at the start; raises WorkloadError.
+    """The requests that the flags ask for, at --rate or, without it, all at the start; raises UserError.
 
     Lengths are clipped, so that an engine of this context can hold each.
     """

@@ -7,57 +7,36 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from engine.messages import ExecutorInfo
 from loadgen.bench import result
-from loadgen.bench.result import ResultError
 from loadgen.console import table_console
-from loadgen.experiments.playing import PlayError, random_prompts
+from loadgen.experiments.playing import random_prompts
 from loadgen.experiments.real_engine import Engine, load_engine, new_executors
 from loadgen.experiments.recorder import Recorder
 from loadgen.experiments.validation.load import lengths, paced
 from loadgen.experiments.validation.speed import Speedometer
 from loadgen.experiments.validation.verdict import BOUND, Quantity, Verdict, table, verdict_json
 from loadgen.simulate.prediction import Predict
-from loadgen.simulate.simulation import Machine, Simulation, SimulationError, Watch, simulate
-from loadgen.workload.errors import WorkloadError
+from loadgen.simulate.simulation import Machine, Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
-from models.catalog.catalog import CatalogError
-from models.errors import TextError
-from models.network.loader import LoadError
+from models.errors import UserError
 from models.own_thread import run_in_own_thread
 from models.progress import Bars
-from scheduler.assembly import Parts, StrategyError
+from scheduler.assembly import Parts
 from scheduler.length.oracle import true_length
 from scheduler.serving_time.learning import inline
-from scheduler.serving_time.profile_file import ProfileError
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig, load_config
 from server.process.scheduling import parts_for
 
 
-class UnknownStrategy(Exception):
-    """A strategy is not in the table; the message is for the user."""
-
-
-FAILURES = (
-    CatalogError, LoadError, TextError, ProfileError, StrategyError, SimulationError, WorkloadError, PlayError,
-    ResultError, UnknownStrategy,
-)  # fmt: skip
-"""Errors whose message tells the user what to do."""
-
-
 def validate(args: argparse.Namespace) -> int:
     """Play, simulate, print and save; returns the exit code: 1 when they are too far apart, or it cannot be done."""
-    try:
-        verdicts = _validate(args)
-    except FAILURES as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-        return 1
+    verdicts = _validate(args)
     return 0 if all(one.holds for one in verdicts) else 1
 
 
@@ -77,7 +56,7 @@ def _validate(args: argparse.Namespace) -> list[Verdict]:
 def _refuse_unknown(names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in STRATEGIES]
     if unknown:
-        raise UnknownStrategy(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
+        raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
 
 
 def _config(args: argparse.Namespace) -> ServeConfig:
@@ -174,7 +153,7 @@ def _simulate(
     slowed = replace(twin, cost=engine.profile.slowed(slowdown))
     done = simulate(parts, slowed, trace, _most_tokens(trace), predict=_predict(config))
     if failed := sum(not one.completed for one in done.requests):
-        raise SimulationError(f"{failed} requests failed in the simulation of {config.strategy}")
+        raise UserError(f"{failed} requests failed in the simulation of {config.strategy}")
     return done
 
 

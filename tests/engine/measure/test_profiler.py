@@ -12,9 +12,10 @@ from torch import Tensor
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
-from engine.measure.profiler import REPEATS, Cell, Measured, ProfileFailed, Profiler, copied, grid, survey
+from engine.measure.profiler import REPEATS, Cell, Measured, Profiler, copied, grid, survey
 from engine.measure.timing import Timing
 from engine.row import Row
+from models.errors import UserError
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -109,7 +110,7 @@ def test_a_slice_is_a_prefill_and_its_iterations_and_leaves_nothing_behind(
 def test_a_network_that_computes_nothing_usable_is_told(tiny_model: LoadedModel, tiny_text: Text) -> None:
     broken = faulty(tiny_model, lambda store, logits: torch.full_like(logits, torch.nan))
     profiler = Profiler(broken, tiny_text, capacity_tokens=500, max_rows=2, chunk_tokens=64)
-    with pytest.raises(ProfileFailed, match="try another --dtype"):
+    with pytest.raises(UserError, match="try another --dtype"):
         profiler.prefill(1, 16)
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from loadgen.bench import command as bench_command
 from loadgen.bench import flags as bench_flags
-from loadgen.bench.options import FlagError, options
+from loadgen.bench.options import options
 from loadgen.bench.run import BenchOptions
 from loadgen.load.arrivals import Arrivals, Ramp
 from loadgen.load.schedule import Cancellations
+from models.errors import UserError
 
 
 def parse(*flags: str) -> argparse.Namespace:
@@ -96,7 +97,7 @@ def test_result_flags() -> None:
     ],
 )
 def test_flags_that_do_not_go_together(flags: list[str], message: str) -> None:
-    with pytest.raises(FlagError, match=message):
+    with pytest.raises(UserError, match=message):
         read(*flags)
 
 

@@ -7,9 +7,10 @@ import argparse
 import pytest
 
 from loadgen.compare.flags import add_flags
-from loadgen.compare.options import FlagError, read_plan
+from loadgen.compare.options import read_plan
 from loadgen.compare.plan import Plan, Point
 from loadgen.program import PROGRAM
+from models.errors import UserError
 
 
 def parse(*flags: str) -> argparse.Namespace:
@@ -79,7 +80,7 @@ def test_keys_go_to_urls_in_a_header() -> None:
     ],
 )
 def test_flags_that_do_not_go_together(flags: list[str], message: str) -> None:
-    with pytest.raises(FlagError, match="(?s).*" + message.replace(".", r"\.").replace("(", r"\(")):
+    with pytest.raises(UserError, match="(?s).*" + message.replace(".", r"\.").replace("(", r"\(")):
         plan(*flags)
 
 

@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 
 from engine.messages import FinishReason, RowUpdate, SamplingParams
-from loadgen.experiments.playing import PlayError, random_prompts, serve
+from loadgen.experiments.playing import random_prompts, serve
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, served
 from loadgen.workload.lengths import Lengths
+from models.errors import UserError
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.oracle import true_length
 from scheduler.request import Refused, Request, State, Times
@@ -90,7 +91,7 @@ def test_only_an_oracle_tells_the_lengths(predict: Predict | None, known: list[f
 
 
 def test_a_failed_request_is_told_with_its_error() -> None:
-    with pytest.raises(PlayError, match="3 tokens failed on the engine: broken"):
+    with pytest.raises(UserError, match="3 tokens failed on the engine: broken"):
         run(fail)
 
 
@@ -100,7 +101,7 @@ def test_an_engine_that_takes_nothing_is_told() -> None:
 
     scripted = Scripted(Jumping(), finish)
     scripted.submit = refuse  # type: ignore[method-assign]
-    with pytest.raises(PlayError, match="gave up: no executor is alive"):
+    with pytest.raises(UserError, match="gave up: no executor is alive"):
         asyncio.run(serve(cast(Dispatcher, scripted), Jumping(), TRACE, PROMPTS, max_tokens=9))
 
 

@@ -6,9 +6,10 @@ import orjson
 import pytest
 
 from loadgen.client.prompt import Prompt
-from loadgen.client.request import CHAT, COMPLETIONS, RequestForm, RequestFormError
+from loadgen.client.request import CHAT, COMPLETIONS, RequestForm
 from loadgen.load.arrivals import Arrivals
-from loadgen.load.schedule import Cancellations, ScheduleError, schedule
+from loadgen.load.schedule import Cancellations, schedule
+from models.errors import UserError
 
 FORM = RequestForm("m")
 CHATS = [Prompt(messages=({"role": "user", "content": str(number)},), label="t") for number in range(2000)]
@@ -39,7 +40,7 @@ def test_a_rate_takes_the_place_of_a_traces_times() -> None:
 
 
 def test_half_a_trace_cannot_be_played() -> None:
-    with pytest.raises(ScheduleError, match="--request-rate"):
+    with pytest.raises(UserError, match="--request-rate"):
         schedule(timed(1.0, None), FORM)
 
 
@@ -70,9 +71,9 @@ def test_each_prompt_goes_to_its_endpoint() -> None:
 def test_text_can_be_a_chat_but_chats_and_tokens_have_one_endpoint() -> None:
     body = orjson.loads(RequestForm("m", CHAT).fill(Prompt(text="a"), 0).body)
     assert body["messages"] == [{"role": "user", "content": "a"}]
-    with pytest.raises(RequestFormError, match=COMPLETIONS):
+    with pytest.raises(UserError, match=COMPLETIONS):
         RequestForm("m", CHAT).fill(Prompt(tokens=(1,)), 0)
-    with pytest.raises(RequestFormError, match=CHAT):
+    with pytest.raises(UserError, match=CHAT):
         RequestForm("m", COMPLETIONS).fill(CHATS[0], 0)
 
 

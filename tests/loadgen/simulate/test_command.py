@@ -16,6 +16,7 @@ from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Conditions, Profile, write_profile
 from scheduler.strategy import STRATEGIES
+from server.cli.main import run_command
 
 SHORT = ("--duration", "2", "--rate", "4", "--dataset-name", "random", "--random-input-len", "9")
 COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.1)
@@ -121,14 +122,14 @@ def test_mistakes_are_told_with_their_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str
 ) -> None:
     args = parse(tmp_path, *flags)
-    assert args.run(args) == 1
+    assert run_command(args) == 1
     error = capsys.readouterr().err
     assert error.startswith("lengthwise: error: ") and message in error
 
 
 def test_a_profile_needs_a_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = parse(tmp_path, "--cost", str(keep_profile(tmp_path)))
-    assert args.run(args) == 1
+    assert run_command(args) == 1
     assert "--capacity-tokens" in capsys.readouterr().err
 
 

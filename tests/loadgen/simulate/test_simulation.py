@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from engine.messages import Tally
 from loadgen.simulate.figures import figures
-from loadgen.simulate.simulation import Machine, Served, Simulation, SimulationError, WorkerRecord, simulate
+from loadgen.simulate.simulation import Machine, Served, Simulation, WorkerRecord, simulate
 from loadgen.workload.lengths import Lengths
+from models.errors import UserError
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.serving_time.bilinear import Bilinear
@@ -123,12 +124,12 @@ def test_answers_stop_at_the_length_that_was_asked_for() -> None:
 
 
 def test_a_request_that_no_executor_holds_is_refused_with_the_remedy() -> None:
-    with pytest.raises(SimulationError, match=r"200 \+ 60 .*--max-input-len"):
+    with pytest.raises(UserError, match=r"200 \+ 60 .*--max-input-len"):
         simulate(parts("vs"), MACHINE, [Lengths(0.0, 3, 5), Lengths(0.0, 200, 60)], max_tokens=100)
 
 
 def test_an_empty_trace_is_refused() -> None:
-    with pytest.raises(SimulationError, match="empty"):
+    with pytest.raises(UserError, match="empty"):
         simulate(parts("vs"), MACHINE, [], max_tokens=9)
 
 
@@ -136,7 +137,7 @@ def test_a_strategy_that_serves_nobody_is_found_out() -> None:
     def nowhere(workers: object) -> list[Worker]:
         return []
 
-    with pytest.raises(SimulationError, match="1 requests unserved"):
+    with pytest.raises(UserError, match="1 requests unserved"):
         simulate(replace(parts("vs"), placement=nowhere), MACHINE, [Lengths(0.0, 3, 5)], max_tokens=9)
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from loadgen.workload import damage
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.sample import Sample
 from loadgen.workload.stdlib import Material, prose, read_material
 from loadgen.workload.tasks import TASKS, samples
 from loadgen.workload.tokens import estimate
+from models.errors import UserError
 from tests.loadgen.workload.args import prompts, write
 
 
@@ -142,12 +142,12 @@ def test_files_that_cannot_be_read_or_parsed_are_passed_over(tmp_path: Path) -> 
 
 
 def test_a_python_without_source_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="no readable Python source.*another dataset"):
+    with pytest.raises(UserError, match="no readable Python source.*another dataset"):
         read_material(random.Random(0), 8, tmp_path)
 
 
 def test_a_bound_that_leaves_nothing_is_refused() -> None:
-    with pytest.raises(WorkloadError, match="raise --max-input-len"):
+    with pytest.raises(UserError, match="raise --max-input-len"):
         prompts("--max-input-len", 1, num_prompts=1)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Cut, Lengths, load_trace
+from models.errors import UserError
 from tests.loadgen.workload.args import write
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -101,7 +101,7 @@ def test_lengths_are_clipped_and_requests_counted(steady: Path) -> None:
 
 
 def test_a_window_without_requests_is_refused_with_the_length_of_the_trace(steady: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"steady\.csv: no request .*--trace-start.*lasts 99 s"):
+    with pytest.raises(UserError, match=r"steady\.csv: no request .*--trace-start.*lasts 99 s"):
         load_trace(steady, "burstgpt", Cut(start=500))
 
 
@@ -152,26 +152,26 @@ WRONG = {
 def test_a_wrong_file_is_refused_with_file_line_and_reason(
     tmp_path: Path, kind: str, text: str | bytes, line: int, reason: str
 ) -> None:
-    with pytest.raises(WorkloadError) as caught:
+    with pytest.raises(UserError) as caught:
         read(tmp_path, kind, text)
     assert str(caught.value).startswith(f"{tmp_path / 'trace'}, line {line}: ")
     assert reason in str(caught.value)
 
 
 def test_what_is_wrong_outside_of_the_window_is_refused_too(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="line 5"):
+    with pytest.raises(UserError, match="line 5"):
         read(tmp_path, "azure", AZURE + "2023-11-16 19:00:00,1\n", Cut(limit=1))
 
 
 def test_a_trace_of_failed_requests_alone_holds_none(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="holds no requests"):
+    with pytest.raises(UserError, match="holds no requests"):
         read(tmp_path, "burstgpt", "\n".join([*BURSTGPT.splitlines()[:1], BURSTGPT.splitlines()[2]]))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"absent\.csv: cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"absent\.csv: cannot be read: No such file"):
         load_trace(tmp_path / "absent.csv", "azure")
-    with pytest.raises(WorkloadError, match="cannot be read: Is a directory"):
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
         load_trace(tmp_path, "azure")
 
 

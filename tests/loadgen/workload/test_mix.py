@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.mix import Part, counts, parse_part
+from models.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_part_names_its_dataset_file_and_weight(text: str, part: Part) -> None
     ["builtin", "builtin:", ":1", "azure=:1", "builtin:0", "builtin:-1", "builtin:x", "builtin:inf", "a:nan", ""],
 )
 def test_a_part_that_is_not_understood_is_quoted(text: str) -> None:
-    with pytest.raises(WorkloadError, match="--mix:.*NAME=FILE:WEIGHT") as caught:
+    with pytest.raises(UserError, match="--mix:.*NAME=FILE:WEIGHT") as caught:
         parse_part(text)
     assert repr(text) in str(caught.value)
 

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.table import ignores_eos
+from models.errors import UserError
 from tests.loadgen.workload.args import parse, prompts, write
 
 BURSTGPT = "Timestamp,Request tokens,Response tokens\n"
@@ -90,15 +90,15 @@ def test_a_tokenizer_counts_texts_exactly_whatever_it_truncates(tmp_path: Path, 
 
 
 def test_a_folder_without_a_usable_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"--tokenizer: .*absent.tokenizer\.json cannot be read"):
+    with pytest.raises(UserError, match=r"--tokenizer: .*absent.tokenizer\.json cannot be read"):
         prompts("--tokenizer", tmp_path / "absent")
     write(tmp_path, "tokenizer.json", "{}")
-    with pytest.raises(WorkloadError, match=r"--tokenizer: .*is not a tokenizer"):
+    with pytest.raises(UserError, match=r"--tokenizer: .*is not a tokenizer"):
         prompts("--tokenizer", tmp_path)
 
 
 def test_a_vocabulary_of_special_tokens_alone_is_refused(tokenizer: Path) -> None:
-    with pytest.raises(WorkloadError, match="--random-vocab-size 1: .*no ordinary token"):
+    with pytest.raises(UserError, match="--random-vocab-size 1: .*no ordinary token"):
         prompts("--dataset-name", "random", "--tokenizer", tokenizer, "--random-vocab-size", 1)
 
 
@@ -163,7 +163,7 @@ def test_a_trace_mixed_with_what_has_no_times_gives_its_lengths_alone(trace: Pat
 
 
 def test_a_trace_too_short_for_its_share_is_refused(trace: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"t\.csv: the mix needs 15 .* has 10; lower --num-prompts"):
+    with pytest.raises(UserError, match=r"t\.csv: the mix needs 15 .* has 10; lower --num-prompts"):
         prompts("--mix", f"burstgpt={trace}:1", "random:1", num_prompts=30)
 
 
@@ -203,13 +203,13 @@ def test_only_imposed_lengths_need_the_end_token_ignored(flags: tuple[str, ...],
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(flags: tuple[str, ...], said: str) -> None:
-    with pytest.raises(WorkloadError) as caught:
+    with pytest.raises(UserError) as caught:
         prompts(*flags)
     assert said in str(caught.value)
 
 
 def test_no_requests_are_refused() -> None:
-    with pytest.raises(WorkloadError, match="--num-prompts"):
+    with pytest.raises(UserError, match="--num-prompts"):
         prompts(num_prompts=0)
 
 

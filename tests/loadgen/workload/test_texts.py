@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.workload.errors import WorkloadError
+from models.errors import UserError
 from tests.loadgen.workload.args import prompts, write
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -67,7 +67,7 @@ def test_answers_are_clipped_and_long_texts_left_out(tmp_path: Path) -> None:
     found = prompts(*flags, "--replay-lengths", num_prompts=3)
     assert {prompt.messages[0]["content"] for prompt in found} == {"a" * 80}
     assert {(prompt.replay_tokens, prompt.max_tokens) for prompt in found} == {(50, 50)}
-    with pytest.raises(WorkloadError, match=r"made\.jsonl: no request is within the bounds; raise --max-input-len"):
+    with pytest.raises(UserError, match=r"made\.jsonl: no request is within the bounds; raise --max-input-len"):
         prompts("--dataset-name", "jsonl", "--dataset-path", file, "--max-input-len", 5)
 
 
@@ -85,20 +85,20 @@ WRONG_LINES = {
 @pytest.mark.parametrize(("text", "line", "reason"), WRONG_LINES.values(), ids=WRONG_LINES)
 def test_a_wrong_line_is_named(tmp_path: Path, text: str, line: int, reason: str) -> None:
     file = write(tmp_path, "w.jsonl", text)
-    with pytest.raises(WorkloadError) as caught:
+    with pytest.raises(UserError) as caught:
         prompts("--dataset-name", "jsonl", "--dataset-path", file)
     assert str(caught.value).startswith(f"{file}, line {line}: ")
     assert reason in str(caught.value)
 
 
 def test_an_empty_file_holds_no_requests(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="holds no requests"):
+    with pytest.raises(UserError, match="holds no requests"):
         prompts("--dataset-name", "jsonl", "--dataset-path", write(tmp_path, "w.jsonl", "\n"))
 
 
 def test_replay_needs_a_reference_on_every_line(tmp_path: Path) -> None:
     file = lines(tmp_path, {"input": "a", "reference": "b"}, {"input": "c"})
-    with pytest.raises(WorkloadError, match="line 2: has no reference.*--replay-lengths"):
+    with pytest.raises(UserError, match="line 2: has no reference.*--replay-lengths"):
         prompts("--dataset-name", "jsonl", "--dataset-path", file, "--replay-lengths")
 
 
@@ -154,7 +154,7 @@ def test_exchanges_that_are_very_short_or_long_or_no_exchanges_are_left_out(tmp_
     found = prompts(*flags, sharegpt(tmp_path, *bad, exchange("x" * 40, "a" * 80), late))
     assert {prompt.messages[0]["content"][0] for prompt in found} == {"x", "y"}
     assert len(prompts(*flags, sharegpt(tmp_path, bad[2]), "--max-input-len", 1025, num_prompts=1)) == 1
-    with pytest.raises(WorkloadError, match="no request is within the bounds"):
+    with pytest.raises(UserError, match="no request is within the bounds"):
         prompts(*flags, sharegpt(tmp_path, bad[0]))
 
 
@@ -179,7 +179,7 @@ def test_a_wrong_sharegpt_file_is_refused_with_its_line(
     tmp_path: Path, text: str, line: int | None, reason: str
 ) -> None:
     file = write(tmp_path, "s.json", text)
-    with pytest.raises(WorkloadError) as caught:
+    with pytest.raises(UserError) as caught:
         prompts("--dataset-name", "sharegpt", "--dataset-path", file)
     assert str(caught.value).startswith(f"{file}: " if line is None else f"{file}, line {line}: ")
     assert reason in str(caught.value)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, BatchShape, Cause
-from scheduler.assembly import StrategyError, assemble
+from models.errors import UserError
+from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.dp_batcher import DpBatcher
 from scheduler.batching.memory import slice_bound
@@ -239,7 +240,7 @@ def test_every_request_goes_out_once_and_no_batch_outgrows_its_executor(
 
 @pytest.mark.parametrize("name", ["pm", "ab", "lb", "scls"])
 def test_what_is_arranged_by_serving_times_needs_a_profile(name: str) -> None:
-    with pytest.raises(StrategyError, match=f"{name} .*lengthwise profile"):
+    with pytest.raises(UserError, match=f"{name} .*lengthwise profile"):
         assemble(STRATEGIES[name], LIMITS)
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from engine.measure.timing import SliceTiming, Timing, Timings
+from models.errors import UserError
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import (
     VERSION,
     Conditions,
     Profile,
-    ProfileError,
     load_profile,
     profile_path,
     read_profile,
@@ -75,32 +75,32 @@ def test_nothing_is_known_under_other_conditions(tmp_path: Path, other: dict[str
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
 def test_another_version_is_refused_even_when_it_would_read(tmp_path: Path, version: int) -> None:
     change(path := write_profile(tmp_path, PROFILE), version=version)
-    with pytest.raises(ProfileError, match=rf"version {version} .* reads version {VERSION}: .* `lengthwise profile`"):
+    with pytest.raises(UserError, match=rf"version {version} .* reads version {VERSION}: .* `lengthwise profile`"):
         load_profile(tmp_path, CONDITIONS)
     path.write_text(f'{{"version": {version}, "something": "else"}}')
-    with pytest.raises(ProfileError, match=f"version {version}"):
+    with pytest.raises(UserError, match=f"version {version}"):
         read_profile(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"version": %d}' % VERSION, b"\xff", b"[]"])
 def test_what_is_no_profile_is_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
     write_profile(tmp_path, PROFILE).write_bytes(content)
-    with pytest.raises(ProfileError, match="is not a profile: .* `lengthwise profile`"):
+    with pytest.raises(UserError, match="is not a profile: .* `lengthwise profile`"):
         load_profile(tmp_path, CONDITIONS)
 
 
 def test_negative_coefficients_are_refused(tmp_path: Path) -> None:
     path = write_profile(tmp_path, PROFILE)
     change(path, model={**json.loads(path.read_text())["model"], "d4": -1})
-    with pytest.raises(ProfileError, match="not negative"):
+    with pytest.raises(UserError, match="not negative"):
         read_profile(path)
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "profiles").write_text("a file in the way")
-    with pytest.raises(ProfileError, match="cannot write .* LENGTHWISE_CACHE"):
+    with pytest.raises(UserError, match="cannot write .* LENGTHWISE_CACHE"):
         write_profile(tmp_path, PROFILE)
-    with pytest.raises(ProfileError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         read_profile(profile_path(tmp_path, CONDITIONS))
 
 

@@ -11,9 +11,10 @@ import orjson
 import pytest
 from aiohttp import http_parser
 
+from models.errors import UserError
 from server.api.health import LIFE
 from server.api.limits import Limits
-from server.http.listener import ParserError, require_c_parser
+from server.http.listener import require_c_parser
 from server.http.routes import build_app
 from server.observe.logs import quiet_broken_requests
 from server.version import VERSION
@@ -128,7 +129,7 @@ async def test_requests_that_two_servers_might_read_differently_end_their_connec
 def test_a_server_without_the_c_parser_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     require_c_parser()
     monkeypatch.setattr(http_parser, "HttpRequestParser", http_parser.HttpRequestParserPy)
-    with pytest.raises(ParserError, match="AIOHTTP_NO_EXTENSIONS"):
+    with pytest.raises(UserError, match="AIOHTTP_NO_EXTENSIONS"):
         require_c_parser()
 
 

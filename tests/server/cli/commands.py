@@ -6,12 +6,11 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from server.cli import main
+
 
 def run_command(add_parser: Callable[[Any], None], *arguments: object) -> int:
     """Its exit code; raises SystemExit for wrong flags."""
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers())
-    args = parser.parse_args([*map(str, arguments)])
-    code = args.run(args)
-    assert isinstance(code, int)
-    return code
+    return main.run_command(parser.parse_args([*map(str, arguments)]))

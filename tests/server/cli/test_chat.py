@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.program import PROGRAM
+from models.errors import UserError
 from server.api.limits import Limits
-from server.cli.conversation import ChatError, Conversation
+from server.cli.conversation import Conversation
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
@@ -130,13 +131,13 @@ async def test_an_answer_that_is_stopped_stays_in_the_conversation_as_far_as_it_
 
 async def test_a_turn_that_fails_is_undone(live: Live) -> None:
     conversation = Conversation(live.url, model="unknown")
-    with pytest.raises(ChatError, match="'unknown' is not served here; use fake"):
+    with pytest.raises(UserError, match="'unknown' is not served here; use fake"):
         await conversation.say("Hi", print)
     assert conversation.turns == []
 
 
 async def test_a_page_that_is_no_server_of_ours_is_named(live: Live) -> None:
-    with pytest.raises(ChatError, match="nothing at '/other/v1/models'"):
+    with pytest.raises(UserError, match="nothing at '/other/v1/models'"):
         await Conversation(f"{live.url}/other").connect()
 
 

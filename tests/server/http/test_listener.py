@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from engine.messages import FinishReason, RowUpdate
+from models.errors import UserError
 from scheduler.request import Request
 from server.api.limits import Limits
 from server.cli.settings import ConfigError
@@ -24,7 +25,7 @@ from server.http.front import Front
 from server.http.listener import Connection, ConnectionLimits
 from server.http.tls import tls_context
 from server.process.life import listen
-from server.process.port import PortError, take_path
+from server.process.port import take_path
 from tests.server.fakes import ANSWER, FakeDispatcher, fake_service
 from tests.server.live import Live, chat_body, live_server, raw_post, text_of
 
@@ -159,7 +160,7 @@ async def test_a_unix_socket_serves_from_when_it_listens_and_is_gone_afterwards(
         assert not path.exists()
         service = fake_service(pool, dispatcher, Limits())
         async with listen(service, taken, uds=path) as app:
-            with pytest.raises(PortError, match="already in use"), take_path(path):
+            with pytest.raises(UserError, match="already in use"), take_path(path):
                 pass
             connector = aiohttp.UnixConnector(str(path))
             async with aiohttp.ClientSession(connector=connector) as session:
@@ -179,14 +180,14 @@ def test_a_socket_that_was_left_behind_is_replaced(pool: ThreadPoolExecutor, tmp
 def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
-    with pytest.raises(PortError, match="no socket"), take_path(path):
+    with pytest.raises(UserError, match="no socket"), take_path(path):
         pass
     assert path.read_text() == "data"
 
 
 def test_a_path_that_cannot_be_taken_is_said(tmp_path: Path) -> None:
     for path in (tmp_path / "absent" / "server.sock", tmp_path / ("x" * 200)):
-        with pytest.raises(PortError, match="cannot be taken"), take_path(path):
+        with pytest.raises(UserError, match="cannot be taken"), take_path(path):
             pass
 
 
@@ -198,7 +199,7 @@ async def test_two_servers_that_load_at_once_do_not_take_each_others_socket(
     with take_path(path) as taken, socket.socket(socket.AF_UNIX) as late:
         late.bind(str(tmp_path / "late"))
         async with listen(service, taken, uds=path):
-            with pytest.raises(PortError, match="already in use"):
+            with pytest.raises(UserError, match="already in use"):
                 async with listen(service, late, uds=path):
                     pass
             assert path.exists()

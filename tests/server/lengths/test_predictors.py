@@ -15,7 +15,7 @@ import pytest
 
 from engine.messages import FinishReason, SamplingParams
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
-from scheduler.assembly import StrategyError
+from models.errors import UserError
 from scheduler.clock import MonotonicClock
 from scheduler.journal.file import RequestEntry, read
 from scheduler.length.distribution import LengthDistribution
@@ -255,7 +255,7 @@ async def test_an_oracle_knows_and_needs_replayed_lengths(config: ServeConfig) -
     async with lengths_of(told) as lengths:
         prediction = await lengths.predict(QUERY, replace(PARAMS, replay_tokens=9))
         assert prediction is not None and (prediction.length, prediction.source) == (9, Source.ORACLE)
-    with pytest.raises(StrategyError, match="--allow-replay"):
+    with pytest.raises(UserError, match="--allow-replay"):
         fetch_predictor(replace(told, allow_replay=False))
 
 

@@ -18,10 +18,11 @@ import aiohttp
 import orjson
 import pytest
 
+from models.errors import UserError
 from models.network.generation_config import SamplingDefaults
 from server.api.served_model import AnswerDefaults
 from server.process.life import drain, tell_limits
-from server.process.port import PortError, take_port
+from server.process.port import take_port
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, parse_events, text_of
 
@@ -172,5 +173,5 @@ async def test_draining_lets_running_answers_end(live: Live) -> None:
 
 @pytest.mark.parametrize("host", ["no such host", "203.0.113.7"])
 def test_an_address_of_another_machine_is_refused_with_the_remedy(host: str) -> None:
-    with pytest.raises(PortError, match="127.0.0.1"), take_port(host, 0):
+    with pytest.raises(UserError, match="127.0.0.1"), take_port(host, 0):
         pass

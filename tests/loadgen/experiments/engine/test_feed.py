@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from loadgen.experiments.engine.feed import Feed, Moment
-from loadgen.experiments.engine.job import BenchError, Job
+from loadgen.experiments.engine.job import Job
+from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.assembly import assemble
@@ -50,7 +51,7 @@ def test_rows_join_as_soon_as_a_slot_is_free(tiny_model: LoadedModel, tiny_text:
 
 
 def test_a_row_that_no_memory_holds_is_an_error(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    with pytest.raises(BenchError, match="row"):
+    with pytest.raises(UserError, match="row"):
         list(feed_of(tiny_model, tiny_text, "baton-pd", slots=1, capacity=6).run())
 
 

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from loadgen.experiments.engine.job import BenchError, Job, even_jobs, longest, ragged_jobs
+from loadgen.experiments.engine.job import Job, even_jobs, longest, ragged_jobs
+from models.errors import UserError
 
 
 def test_ragged_jobs_differ_in_every_length_and_use_the_whole_range() -> None:
@@ -14,7 +15,7 @@ def test_ragged_jobs_differ_in_every_length_and_use_the_whole_range() -> None:
 
 
 def test_more_jobs_than_lengths_are_refused_with_the_remedy() -> None:
-    with pytest.raises(BenchError, match="--num-requests"):
+    with pytest.raises(UserError, match="--num-requests"):
         ragged_jobs(random.Random(0), 300, 12, 5, 15)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
 from loadgen.experiments.paper.load import LONGEST, Load, Pool, chat_pool, task_pool, trace_pool
-from loadgen.workload.errors import WorkloadError
 from loadgen.workload.lengths import Lengths
+from models.errors import UserError
 
 POOL = Pool(tuple(Lengths(0.0, place + 1, 1) for place in range(10)), "ten")
 
@@ -48,7 +48,7 @@ def test_a_trace_is_clipped(tmp_path: Path) -> None:
     pool = trace_pool(file, 512)
     assert [(one.input_length, one.output_length) for one in pool.lengths] == [(1024, 512), (3, 2)]
     assert "some.csv" in pool.source
-    with pytest.raises(WorkloadError):
+    with pytest.raises(UserError):
         trace_pool(tmp_path / "none.csv")
 
 

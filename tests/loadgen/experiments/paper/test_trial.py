@@ -8,7 +8,8 @@ import pytest
 
 from engine.messages import SamplingParams, Tally, Terms
 from loadgen.experiments.paper.trial import SliceCount, pooled, trial
-from loadgen.simulate.simulation import Served, Simulation, SimulationError, WorkerRecord
+from loadgen.simulate.simulation import Served, Simulation, WorkerRecord
+from models.errors import UserError
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
 
@@ -33,7 +34,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_a_failed_request_is_no_trial() -> None:
-    with pytest.raises(SimulationError, match="1 of 2 requests failed"):
+    with pytest.raises(UserError, match="1 of 2 requests failed"):
         trial(Simulation((ONE, replace(TWO, completed=False)), WORKERS))
 
 
