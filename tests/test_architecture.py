@@ -22,7 +22,15 @@ SLOW = TENSORS | {"sklearn", "scipy", "tokenizers"}
 ALLOWED = {
     "models": {"models"},
     "engine": {"engine", "models"},
-    "scheduler": {"scheduler", "engine.messages", "engine.simulated", "engine.measure.timing", "models.files"},
+    "scheduler": {
+        "scheduler",
+        "models.errors",
+        "models.files",
+        "models.options",
+        "engine.messages",
+        "engine.simulated",
+        "engine.measure.timing",
+    },
     "loadgen": {"loadgen", "scheduler", "engine", "models"},
     "loadgen/experiments": {*PACKAGES},
     "server": {"server", "scheduler", "engine", "models"},
@@ -42,7 +50,9 @@ LIGHT = (
     "engine/kv/host_store.py",
     "engine/simulated",
     "engine/measure/timing.py",
+    "models/errors.py",
     "models/files.py",
+    "models/options.py",
     "models/network/quantization.py",
     "models/progress.py",
 )

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Terms
 from scheduler.batching.memory import Memory
+from scheduler.options import Scheduling
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request
 from scheduler.serving_time.estimator import BilinearEstimator, ServingTime
@@ -35,13 +36,13 @@ class Limits:
     """Most padding in a prefill group, as a fraction of its cells: what "similar length" means."""
     max_batch_size: int | None = None
     """Most rows of a closed batch; None: as many as the executor has slots."""
-    batch_wait_timeout: float = 0.0
+    batch_wait_timeout: float = Scheduling.batch_wait_timeout
     """Seconds that the oldest request may wait for its batch to fill up."""
-    slice_length: int = 128
+    slice_length: int = Scheduling.slice_length
     """S: decode iterations of a slice, for strategies that slice."""
     min_interval: float | None = None
     """Γ: least seconds between two arrangements; None: as long as slices take, by the median of recent estimates."""
-    interval_factor: float = 0.5
+    interval_factor: float = Scheduling.interval_factor
     """λ: the part of the least loaded executor's work that may pass before the next arrangement."""
     recompute: bool = False
     """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory where the
@@ -61,6 +62,22 @@ class Limits:
     """Least of the executors' longest rows, prompt and answer, in tokens; None as above."""
     slots: int | None = None
     """Least of the executors' rows; None as above."""
+
+    @classmethod
+    def of(cls, options: Scheduling, group_tokens: int, max_num_seqs: int) -> Limits:
+        """Limits on executors with so many slots, which prefill so many tokens as one group."""
+        return cls(
+            group_tokens=group_tokens,
+            prefill_ahead=max(1, max_num_seqs // 8) if options.prefill_ahead is None else options.prefill_ahead,
+            max_batch_size=options.max_batch_size,
+            batch_wait_timeout=options.batch_wait_timeout,
+            aging=Aging(options.aging_factor),
+            promise=Promise(options.overtaking_factor, outlier_factor=options.outlier_factor),
+            slice_length=options.slice_length,
+            min_interval=options.min_interval,
+            interval_factor=options.interval_factor,
+            recompute=options.recompute,
+        )
 
     def within(self, capacity_tokens: int, context_length: int, slots: int) -> Limits:
         """These limits for one more executor, which may be smaller than those before."""

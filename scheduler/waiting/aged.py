@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scheduler.options import Scheduling
 from scheduler.request import Request
 from scheduler.waiting.queue import Key
 from scheduler.waiting.sjf import remaining_tokens
@@ -13,7 +14,7 @@ from scheduler.waiting.sjf import remaining_tokens
 class Aging:
     """When a request that waits is promoted, so that shorter ones cannot pass it for ever."""
 
-    factor: float = 10.0
+    factor: float = Scheduling.aging_factor
     """A request is promoted when it has waited this many times its own predicted time."""
     seconds_per_token: float = 0.02
     """K of SSJF's linear model of a request's time, T = C + K·tokens (section 2): the seconds of one decode iteration.

@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from scheduler.batching.joining import worth_joining
+from scheduler.options import Scheduling
 from scheduler.request import Request
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.due import due_at
@@ -65,12 +66,12 @@ ONE_IN = 200
 class Promise:
     """How far requests may be overtaken by cheaper ones: numbers found by simulation (docs/lengthwise-strategy.md)."""
 
-    share: float = 0.8
+    share: float = Scheduling.overtaking_factor
     """β: work that may be served before a request although it came later, as a share of the wait that first come, first
     served would have meant."""
     similar_factor: float = 1.25
     """Requests up to this many times as expensive as the cheapest are its equals; the one that fits best goes first."""
-    outlier_factor: float = 3.0
+    outlier_factor: float = Scheduling.outlier_factor
     """Times as much work that may be served before a request that is more expensive than nearly all."""
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from server.cli.settings import suggestion
+from models.options import suggest
 
 
 class CommandLine(argparse.ArgumentParser):
@@ -32,12 +32,12 @@ class CommandLine(argparse.ArgumentParser):
         first = strange[0]
         if first.startswith("-"):
             flag = first.partition("=")[0]
-            return f"unrecognized arguments: {' '.join(strange)}{suggestion(flag, self._option_string_actions)}"
+            return f"unrecognized arguments: {' '.join(strange)}{suggest(flag, self._option_string_actions)}"
         flags = [one for one in args[: [*args].index(first)] if one in self._option_string_actions]
         repeated = f"; a flag for several values takes one at a time: {flags[-1]} A {flags[-1]} B" if flags else ""
         return f"unrecognized arguments: {' '.join(strange)}{repeated}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
-            self.error(f"{value!r} is no command{suggestion(str(value), action.choices)}")
+            self.error(f"{value!r} is no command{suggest(str(value), action.choices)}")
         super()._check_value(action, value)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
 
+from models.options import Option, options_of
 from server.cli.config import ServeConfig
-from server.cli.settings import Setting, settings, written
 
 HEAD = """# Every flag of `lengthwise serve`
 
@@ -26,13 +25,13 @@ def document() -> str:
 
 
 def _lines() -> Iterator[str]:
-    for setting in settings(ServeConfig):
+    for setting in options_of(ServeConfig):
         name = setting.name.upper() if setting.positional else setting.flag
         help_text = setting.help.replace("|", "\\|")
         yield f"| `{name}` | {_default(setting)} | {_values(setting)} | {help_text} |\n"
 
 
-def _default(setting: Setting) -> str:
+def _default(setting: Option) -> str:
     if setting.default is None or setting.default == ():
         return ""
     if isinstance(setting.default, tuple):
@@ -40,7 +39,7 @@ def _default(setting: Setting) -> str:
     return f"`{str(setting.default).lower() if setting.kind is bool else setting.default}`"
 
 
-def _values(setting: Setting) -> str:
+def _values(setting: Option) -> str:
     several = "may be repeated" if setting.many else ""
     if setting.choices:
         return ", ".join(filter(None, (several, *(f"`{choice}`" for choice in setting.choices))))
@@ -48,8 +47,9 @@ def _values(setting: Setting) -> str:
         return f"also `--no-{setting.flag[2:]}`" if setting.has_opposite else ""
     if setting.kind is dict:
         return "a JSON object; in the file, a table"
-    low = "" if setting.low == -math.inf else f"from {written(setting.low)}"
-    high = "" if setting.high == math.inf else f"to {written(setting.high)}"
+    bounds = setting.bounds
+    low = "" if bounds is None or bounds.ge is None else f"from {bounds.ge}"
+    high = "" if bounds is None or bounds.le is None else f"to {bounds.le}"
     return " ".join(filter(None, (several, low, high)))
 
 

@@ -16,6 +16,7 @@ from loadgen.compare import command as compare_command
 from loadgen.simulate import command as simulate_command
 from models.catalog.catalog import default_cache
 from models.errors import UserError
+from models.options import options_of
 from server.cli import chat as chat_command
 from server.cli import experiments
 from server.cli import journal as journal_command
@@ -26,8 +27,7 @@ from server.cli import systemd as systemd_command
 from server.cli import train as train_command
 from server.cli.command_line import CommandLine
 from server.cli.config import ServeConfig, load_config
-from server.cli.flags import add_settings, config_file, given
-from server.cli.settings import PREFIX, settings, strangers
+from server.cli.settings import PREFIX, add_settings, config_file, find_strangers, given
 from server.process.cache_paths import require_writable
 from server.process.openmp import spin_briefly
 from server.process.port import taken
@@ -97,13 +97,14 @@ def _add_serve(subparsers: Subparsers) -> None:
         description="Serve a model over HTTP, as OpenAI's API does. Every flag is also a variable "
         f"({PREFIX}MAX_NUM_SEQS) and a key of the --config file (max_num_seqs); the command line wins.",
     )
-    add_settings(parser, settings(ServeConfig))
+    add_settings(parser, options_of(ServeConfig))
     parser.set_defaults(run=_serve)
 
 
 def _serve(args: argparse.Namespace) -> int:
-    config = load_config(given(args), os.environ, config_file(args, os.environ))
-    for stranger in strangers(settings(ServeConfig), os.environ, ELSEWHERE):
+    known = options_of(ServeConfig)
+    config = load_config(given(known, args), os.environ, config_file(args, os.environ))
+    for stranger in find_strangers(known, os.environ, ELSEWHERE):
         print(f"lengthwise: warning: {stranger}", file=sys.stderr)
     require_writable(None if config.no_journal else config.journal)
     with taken(config.host, config.port, config.uds):

@@ -6,15 +6,15 @@ It owns the arguments, the bars and the errors. profiling.py measures, profile_r
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from models.options import Option, Positive, add_options, option, options_of
 from server.cli.config import ServeConfig, load_config
-from server.cli.flags import add_settings, config_file, given
-from server.cli.settings import settings
+from server.cli.settings import add_settings, config_file, given
 from server.process.openmp import spin_briefly
 
 if TYPE_CHECKING:
@@ -42,6 +42,18 @@ TIME_LIMIT = 180.0
 QUICK_TIME_LIMIT = 60.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """How thoroughly to measure."""
+
+    quick: bool = option(False, "a coarse grid, for a first estimate")
+    time_limit: Positive | None = option(
+        None,
+        "seconds to measure for; cells that would take too long are left out "
+        f"(default: {TIME_LIMIT:g}, with --quick {QUICK_TIME_LIMIT:g})",
+    )
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
     parser = subparsers.add_parser(
@@ -51,31 +63,18 @@ def add_parser(subparsers: Subparsers) -> None:
         "to it, and keep both for `lengthwise serve` with the same settings, which may come from the environment and "
         "a --config file as for `serve`. Nothing else should run on the machine meanwhile.",
     )
-    add_settings(parser, (setting for setting in settings(ServeConfig) if setting.name in BEARING))
-    parser.add_argument("--quick", action="store_true", help="a coarse grid, for a first estimate")
-    parser.add_argument(
-        "--time-limit",
-        type=_seconds,
-        metavar="N",
-        help="seconds to measure for; cells that would take too long are left out "
-        f"(default: {TIME_LIMIT:g}, with --quick {QUICK_TIME_LIMIT:g})",
-    )
+    add_settings(parser, _bearing())
+    add_options(parser, options_of(Measuring))
     parser.set_defaults(run=run)
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-    return value
+def _bearing() -> list[Option]:
+    return [one for one in options_of(ServeConfig) if one.name in BEARING]
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and keep a profile; returns the exit code."""
-    config = load_config(given(args), os.environ, config_file(args, os.environ))
+    config = load_config(given(_bearing(), args), os.environ, config_file(args, os.environ))
     spin_briefly(os.environ)
     # These import torch, which other commands and --help can do without.
     from models.catalog.catalog import default_cache

@@ -17,8 +17,6 @@ from scheduler.serving_time.profile_file import Profile, digest
 from scheduler.serving_time.refit import MOST_BATCHES, RefitData, refit_data
 from scheduler.serving_time.served_batch import ClosedBatch, recorded_batch
 from scheduler.strategy import STRATEGIES
-from scheduler.waiting.aged import Aging
-from scheduler.waiting.promised import Promise
 from server.cli.config import ServeConfig
 from server.process.cache_paths import journal_path
 
@@ -33,26 +31,10 @@ def parts_for(
     earlier: RefitData | None = None,
 ) -> Parts:
     """The parts of the strategy that the flags name; raises UserError where something of it is missing here."""
-    limits = _limits(config)
+    limits = Limits.of(config, config.max_num_batched_tokens, config.max_num_seqs)
     for info in executors:
         limits = limits.within(info.capacity_tokens, info.context_length, info.max_rows)
     return assemble(STRATEGIES[config.strategy], limits, serving_time, submit, earlier)
-
-
-def _limits(config: ServeConfig) -> Limits:
-    ahead = config.prefill_ahead if config.prefill_ahead is not None else max(1, config.max_num_seqs // 8)
-    return Limits(
-        group_tokens=config.max_num_batched_tokens,
-        prefill_ahead=ahead,
-        max_batch_size=config.max_batch_size,
-        batch_wait_timeout=config.batch_wait_timeout,
-        aging=Aging(config.aging_factor),
-        promise=Promise(config.overtaking_factor, outlier_factor=config.outlier_factor),
-        slice_length=config.slice_length,
-        min_interval=config.min_interval,
-        interval_factor=config.interval_factor,
-        recompute=config.recompute,
-    )
 
 
 def refit_data_of(config: ServeConfig, profile: Profile | None) -> RefitData | None:

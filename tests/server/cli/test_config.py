@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from models.options import options_of
 from server.cli.config import ConfigError, ServeConfig, load_config
-from server.cli.settings import settings
 from server.version import VERSION
 
 
@@ -191,7 +191,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_every_setting_explains_itself_in_one_line() -> None:
-    assert all(10 < len(setting.help) < 120 and "\n" not in setting.help for setting in settings(ServeConfig))
+    assert all(10 < len(setting.help) < 120 and "\n" not in setting.help for setting in options_of(ServeConfig))
 
 
 def test_the_version_is_that_of_the_project() -> None:

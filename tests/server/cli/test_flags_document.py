@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from models.options import options_of
 from server.cli.config import ServeConfig
 from server.cli.flags_document import document
-from server.cli.settings import settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "flags.md"
 
@@ -17,7 +17,7 @@ def test_the_page_is_the_programs() -> None:
 
 def test_every_setting_has_a_line() -> None:
     lines = [line for line in document().splitlines() if line.startswith("| `")]
-    assert len(lines) == len(settings(ServeConfig))
+    assert len(lines) == len(options_of(ServeConfig))
     assert all(line.count(" | ") == 3 for line in lines)
 
 

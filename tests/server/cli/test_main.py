@@ -72,7 +72,7 @@ def test_a_model_may_come_from_the_environment(started: list[ServeConfig], monke
     ("flags", "said"),
     [
         (["--port", "x"], "'x' is not a whole number"),
-        (["--port", "70000"], "70000 is not between 0 and 65535"),
+        (["--port", "70000"], "'70000' is not a whole number between 0 and 65535"),
         (["--dtype", "int3"], "'int3' is none of auto, float32"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag\n"),
         (["--prot", "7"], "unrecognized arguments: --prot; did you mean --port?\n"),
@@ -141,7 +141,9 @@ def test_a_wrong_configuration_exits_with_78_and_no_traceback(
 ) -> None:
     monkeypatch.setenv("LENGTHWISE_PORT", "x")
     assert cli.main(["serve"]) == 78
-    assert capsys.readouterr().err == "lengthwise: error: LENGTHWISE_PORT: 'x' is not a whole number\n"
+    assert (
+        capsys.readouterr().err == "lengthwise: error: LENGTHWISE_PORT: 'x' is not a whole number between 0 and 65535\n"
+    )
 
 
 def test_a_variable_that_is_no_setting_is_named_with_the_nearest_that_is(

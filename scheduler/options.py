@@ -1,0 +1,44 @@
+"""Options of the scheduler, for every command that runs one. Their defaults stand here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from models.options import Count, Natural, NonNegative, Share, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduling:
+    """How requests are put into batches; durations in seconds."""
+
+    prefill_ahead: Natural | None = option(
+        None, "prompts that may be read ahead of a free slot; default: an eighth of --max-num-seqs"
+    )
+    max_batch_size: Annotated[int, Meta(ge=1, le=65536)] | None = option(
+        None, "rows of a batch that no row joins later, for strategies with such; default: --max-num-seqs"
+    )
+    batch_wait_timeout: NonNegative = option(
+        0.0, "seconds that the first request of such a batch waits for it to fill up, for dynamic batching"
+    )
+    aging_factor: NonNegative = option(
+        10.0, "promote a request once it has waited N times its predicted service time (SSJF)"
+    )
+    overtaking_factor: NonNegative = option(
+        0.8, "share of the work ahead of a request that later, cheaper ones may add before it is served"
+    )
+    outlier_factor: Annotated[float, Meta(ge=1)] = option(
+        3.0, "times --overtaking-factor for the most expensive one of 200 requests; 1: as for all others"
+    )
+    slice_length: Count = option(128, "decode steps of a slice, for strategies that slice")
+    min_interval: NonNegative | None = option(
+        None, "least seconds between two arrangements of sliced batches (Γ of SCLS); default: a median slice"
+    )
+    interval_factor: Share = option(
+        0.5, "part of the least loaded executor's work that may pass before batches are arranged again (λ of SCLS)"
+    )
+    recompute: bool = option(
+        False, "read prompts again after each slice or pause, instead of keeping keys and values in host memory"
+    )
