@@ -8,10 +8,14 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from math import inf
 
+from loadgen.compare.flags import Contestants, OtherServers, RoundLoad
 from loadgen.compare.plan import Contestant, Plan, Point
+from loadgen.options import Sampling
 from loadgen.program import PROGRAM
 from models.errors import UserError
+from models.options import read_options
 from scheduler.strategy import STRATEGIES
 
 OURS = ("--strategy", "--host", "--port", "--allow-replay", "--api-key")
@@ -22,23 +26,25 @@ UNREACHABLE = ("--uds", "--ssl-certfile", "--ssl-keyfile")
 
 def read_plan(args: argparse.Namespace, ignore_eos: bool = False, environ: Mapping[str, str] = os.environ) -> Plan:
     """What to do; `ignore_eos` asks for it also without the flag. Raises UserError."""
-    contestants = _contestants(args.strategies, args.urls)
-    if args.model is not None and not args.strategies:
-        raise UserError(f"{args.model}: only --strategies start servers; to ask those of --urls for it, give --model")
+    asked, load = read_options(args, Contestants), read_options(args, RoundLoad)
+    others = read_options(args, OtherServers)
+    contestants = _contestants(asked.strategies, asked.urls)
+    if asked.model is not None and not asked.strategies:
+        raise UserError(f"{asked.model}: only --strategies start servers; to ask those of --urls for it, give --model")
     return Plan(
         contestants=contestants,
-        points=_points(args.request_rates, args.burstinesses),
-        rounds=args.rounds,
-        baseline=_baseline(args.baseline, contestants),
-        seed=args.seed,
-        serve_command=_serve_command(args.model, args.serve_args),
-        model=args.ask_model,
-        fields=_fields(args, ignore_eos),
-        headers=_headers(args, environ),
-        timeout=args.timeout,
-        ready_timeout=args.ready_check_timeout_sec,
-        max_concurrency=args.max_concurrency,
-        num_warmups=args.num_warmups,
+        points=_points(load.request_rates, load.burstinesses),
+        rounds=load.rounds,
+        baseline=_baseline(asked.baseline, contestants),
+        seed=load.seed,
+        serve_command=_serve_command(asked.model, asked.serve_args),
+        model=others.ask_model,
+        fields=read_options(args, Sampling).fields(ignore_eos),
+        headers=others.headers(environ),
+        timeout=load.timeout,
+        ready_timeout=asked.ready_check_timeout_sec,
+        max_concurrency=load.max_concurrency,
+        num_warmups=load.num_warmups,
     )
 
 
@@ -72,9 +78,9 @@ def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tup
         if tuple(burstinesses) != (1.0,):
             raise UserError("--burstinesses needs --request-rates")
         return (Point(),)
-    finite = [rate for rate in rates if rate != float("inf")]
-    at_once = [Point(rate) for rate in rates if rate == float("inf")]  # which knows no burstiness
-    return (*(Point(rate, burstiness) for burstiness in burstinesses for rate in finite), *at_once)
+    finite = sorted({rate for rate in rates if rate != inf})
+    at_once = [Point(inf)] if inf in rates else []  # which knows no burstiness
+    return (*(Point(rate, burstiness) for burstiness in sorted(set(burstinesses)) for rate in finite), *at_once)
 
 
 def _baseline(name: str | None, contestants: Sequence[Contestant]) -> str:
@@ -99,16 +105,3 @@ def _serve_command(model: str | None, serve_args: str) -> tuple[str, ...]:
             )
     command = [*PROGRAM, "serve", *([model] if model else [])]
     return (*command, "--host", "127.0.0.1", "--port", "0", "--allow-replay", *further)
-
-
-def _fields(args: argparse.Namespace, ignore_eos: bool) -> dict[str, object]:
-    fields: dict[str, object] = {"temperature": args.temperature}
-    if args.ignore_eos or ignore_eos:
-        fields["ignore_eos"] = True
-    further: dict[str, object] = args.extra_body
-    return fields | further
-
-
-def _headers(args: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
-    key = args.api_key or environ.get("OPENAI_API_KEY")
-    return ({"Authorization": f"Bearer {key}"} if key else {}) | dict(args.header)

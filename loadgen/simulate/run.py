@@ -19,15 +19,15 @@ from loadgen.simulate.report import details_json, figures_json, table
 from loadgen.simulate.simulation import Machine, Simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
+from models.options import read_options
 from models.progress import Bars
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
+from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import FOLDER, read_profile
 from scheduler.strategy import STRATEGIES, Length, Strategy
-from scheduler.waiting.aged import Aging
-from scheduler.waiting.promised import Promise
 
 GROUP_TOKENS = 8192
 """Cells of a prefill group when nothing else is said."""
@@ -85,18 +85,8 @@ def machine_of(args: argparse.Namespace) -> tuple[Bilinear, Machine]:
 
 def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
     """The limits of batchers, as the server would set them."""
-    ahead = max(1, machine.max_num_seqs // 8) if args.prefill_ahead is None else args.prefill_ahead
-    limits = Limits(
-        group_tokens=args.max_num_batched_tokens or GROUP_TOKENS,
-        prefill_ahead=ahead,
-        max_batch_size=args.max_batch_size,
-        batch_wait_timeout=args.batch_wait_timeout,
-        aging=Aging(args.aging_factor),
-        promise=Promise(args.overtaking_factor, outlier_factor=args.outlier_factor),
-        slice_length=args.slice_length,
-        min_interval=args.min_interval,
-        recompute=args.recompute,
-    )
+    options = read_options(args, Scheduling)
+    limits = Limits.of(options, args.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
     return limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
 
 

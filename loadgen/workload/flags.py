@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from loadgen.flag_values import number, positive, unsigned, whole
+from msgspec import Meta
+
 from loadgen.workload.lengths import Cut
 from loadgen.workload.mix import Part, parse_part
 from loadgen.workload.tokens import VOCABULARY, Ranges
 from loadgen.workload.traces import TRACES
 from models.errors import UserError
+from models.options import Count, NonNegative, Positive, add_groups, option, read_options
 
 DEFAULT = "builtin"
 NEED_FILE = ("jsonl", "sharegpt", *TRACES)
@@ -40,67 +42,73 @@ class Choice:
         return name in TRACES if self.replay is None else self.replay
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """All flags of workloads but --num-prompts and --seed, which the command itself has."""
-    group = parser.add_argument_group("workload")
-    group.add_argument("--dataset-name", choices=NAMES, help=f"what to send (default: {DEFAULT}, which needs no files)")
-    group.add_argument("--dataset-path", type=Path, metavar="FILE", help=f"its file: for {', '.join(NEED_FILE)}")
-    group.add_argument(
-        "--mix",
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What to send, but for --num-prompts and --seed, which the command itself has."""
+
+    dataset_name: str | None = option(
+        None, f"what to send (default: {DEFAULT}, which needs no files)", choices=lambda: NAMES
+    )
+    dataset_path: Path | None = option(None, f"its file: for {', '.join(NEED_FILE)}")
+    mix: tuple[str, ...] = option(
+        (),
+        "several datasets by weight in place of one: builtin:7 azure=trace.csv:3",
         nargs="+",
         metavar="NAME[=FILE]:WEIGHT",
-        help="several datasets by weight in place of one: builtin:7 azure=trace.csv:3",
     )
-    group.add_argument(
-        "--replay-lengths",
-        action=argparse.BooleanOptionalAction,
-        help="have the server generate exactly the recorded lengths; it must run with --allow-replay "
-        "(default: for traces)",
+    replay_lengths: bool | None = option(
+        None,
+        "have the server generate exactly the recorded lengths; it must run with --allow-replay (default: for traces)",
     )
-    _add(group, "--max-input-len", whole, None, "clip traces' and random prompts; leave longer texts out")
-    _add(group, "--max-output-len", whole, None, "clip answers; also max_tokens of each request")
-    group.add_argument(
-        "--tokenizer", type=Path, metavar="FOLDER", help="count tokens with the tokenizer.json there, else estimate"
+    max_input_len: Count | None = option(None, "clip traces' and random prompts; leave longer texts out")
+    max_output_len: Count | None = option(None, "clip answers; also max_tokens of each request")
+    tokenizer: Path | None = option(None, "count tokens with the tokenizer.json there, else estimate", metavar="FOLDER")
+    trace_start: NonNegative = option(0.0, "second of the trace to begin at")
+    trace_duration: Positive | None = option(None, "seconds of the trace to play (default: all)")
+    trace_speed: Positive = option(1.0, "2 plays a trace in half its time")
+    random_input_len: Count = option(1024, "mean tokens of random prompts")
+    random_output_len: Count = option(128, "mean tokens of their answers")
+    random_range_ratio: Annotated[float, Meta(ge=0, lt=1)] = option(
+        0.0, "lengths are uniform in mean * [1 - ratio, 1 + ratio]"
     )
-    _add(group, "--trace-start", unsigned, 0.0, "second of the trace to begin at")
-    _add(group, "--trace-duration", positive, math.inf, "seconds of the trace to play")
-    _add(group, "--trace-speed", positive, 1.0, "2 plays a trace in half its time")
-    _add(group, "--random-input-len", whole, 1024, "mean tokens of random prompts")
-    _add(group, "--random-output-len", whole, 128, "mean tokens of their answers")
-    _add(group, "--random-range-ratio", _share, 0.0, "lengths are uniform in mean * [1 - ratio, 1 + ratio]")
-    _add(group, "--random-vocab-size", whole, None, "random token ids are below this", f"{VOCABULARY}, or --tokenizer")
-    _add(group, "--sharegpt-output-len", whole, None, "answer length for all of sharegpt", "each one's own")
+    random_vocab_size: Count | None = option(
+        None, f"random token ids are below this (default: {VOCABULARY}, or --tokenizer)"
+    )
+    sharegpt_output_len: Count | None = option(None, "answer length for all of sharegpt (default: each one's own)")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of workloads."""
+    add_groups(parser, {"workload": Workload})
 
 
 def read_flags(args: argparse.Namespace) -> Choice:
     """What the flags say together; raises UserError."""
     if args.num_prompts < 1:
         raise UserError("--num-prompts: must be at least 1")
+    one = read_options(args, Workload)
+    duration = math.inf if one.trace_duration is None else one.trace_duration
     return Choice(
-        parts=_parts(args),
+        parts=_parts(one),
         count=args.num_prompts,
         seed=args.seed,
-        replay=args.replay_lengths,
-        tokenizer=args.tokenizer,
-        vocabulary=args.random_vocab_size,
-        cut=Cut(args.trace_start, args.trace_duration, args.trace_speed, args.max_input_len, args.max_output_len),
+        replay=one.replay_lengths,
+        tokenizer=one.tokenizer,
+        vocabulary=one.random_vocab_size,
+        cut=Cut(one.trace_start, duration, one.trace_speed, one.max_input_len, one.max_output_len),
         ranges=Ranges(
-            args.random_input_len,
-            args.random_output_len,
-            args.random_range_ratio,
-            args.max_input_len,
-            args.max_output_len,
+            one.random_input_len, one.random_output_len, one.random_range_ratio, one.max_input_len, one.max_output_len
         ),
-        sharegpt_output=args.sharegpt_output_len,
+        sharegpt_output=one.sharegpt_output_len,
     )
 
 
-def _parts(args: argparse.Namespace) -> tuple[Part, ...]:
-    if not args.mix:
-        return (_checked(Part(args.dataset_name or DEFAULT, args.dataset_path), "--dataset-path FILE"),)
-    if args.dataset_name or args.dataset_path:
+def _parts(one: Workload) -> tuple[Part, ...]:
+    if not one.mix:
+        return (_checked(Part(one.dataset_name or DEFAULT, one.dataset_path), "--dataset-path FILE"),)
+    if one.dataset_name or one.dataset_path:
         raise UserError("--mix: takes the place of --dataset-name and --dataset-path; leave them out")
-    return tuple(_checked(parse_part(text), "NAME=FILE:WEIGHT") for text in args.mix)
+    return tuple(_checked(parse_part(text), "NAME=FILE:WEIGHT") for text in one.mix)
 
 
 def _checked(part: Part, remedy: str) -> Part:
@@ -111,20 +119,3 @@ def _checked(part: Part, remedy: str) -> Part:
     if part.name not in NEED_FILE and part.path is not None:
         raise UserError(f"the dataset {part.name} reads no file; leave {part.path} out")
     return part
-
-
-def _add(
-    group: argparse._ArgumentGroup,
-    flag: str,
-    convert: Callable[[str], float | int],
-    default: float | int | None,
-    help: str,
-    shown: str = "",
-) -> None:
-    told = shown or ("" if default in (None, math.inf) else f"{default:g}")
-    text = f"{help} (default: {told})" if told else help
-    group.add_argument(flag, type=convert, default=default, metavar="N", help=text)
-
-
-def _share(text: str) -> float:
-    return number(text, lambda value: 0 <= value < 1, "a number from 0 to below 1")
