@@ -1,22 +1,22 @@
 """Options of commands, declared once as fields of frozen dataclasses: name, type, bounds, choices, default and help.
 
-A field's type says what its value may be: `Annotated[int, Meta(ge=1)]`, `Literal["auto", "cpu"]`. Flags are made of the
-fields here; server/cli/settings.py reads the same fields from the environment and from a TOML file.
+A field's type says what its value may be: `Annotated[int, Meta(ge=1)]`, `Literal["auto", "cpu"]`. models/flags.py makes
+flags of the fields; server/cli/settings.py reads the same fields from the environment and from a TOML file.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import difflib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +29,8 @@ Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
+WHOLE = re.compile(r"[+-]?\d+")
+
 NOUNS: Mapping[object, str] = types.MappingProxyType(
     {
         str: "text",
@@ -39,46 +41,33 @@ NOUNS: Mapping[object, str] = types.MappingProxyType(
         dict: "a JSON object",
     }
 )
-METAVARS: Mapping[object, str] = types.MappingProxyType({str: "TEXT", Path: "FILE", dict: "JSON"})
-"""What stands for a value in --help; N stands for a number."""
 
 
-def option(
-    default: T,
-    help: str,
-    *,
-    metavar: str = "",
-    flag: str = "",
-    choices: Callable[[], Iterable[str]] | None = None,
-    parse: Callable[[str], Any] | None = None,
-    check: Callable[[Any], None] | None = None,
-    nargs: Literal["?", "*", "+"] | None = None,
-    const: object = None,
-    commas: bool = False,
-    infinite: bool = False,
-    positional: bool = False,
-    secret: bool = False,
-) -> T:
-    """A dataclass field that users can set.
+class Traits(TypedDict, total=False):
+    """What may be said of an option besides its type, default and help."""
 
-    `parse` reads one value of a type of our own, `check` refuses a value of the right type that cannot be used all the
-    same; both raise ValueError. `commas`: one flag holds several values, parted by commas. `nargs`: several words may
-    follow the flag, or with "?" none, which means `const`. A secret value is left out of what is printed.
-    """
-    metadata = {
-        "help": help,
-        "metavar": metavar,
-        "flag": flag,
-        "choices": choices,
-        "parse": parse,
-        "check": check,
-        "nargs": nargs,
-        "const": const,
-        "commas": commas,
-        "infinite": infinite,
-        "positional": positional,
-    }
-    return field(default=default, metadata=metadata, repr=not secret)
+    metavar: str
+    """What stands for a value in --help."""
+    flag: str
+    """Another name than the field's."""
+    choices: Callable[[], Iterable[str]]
+    parse: Callable[[str], Any]
+    """Reads one value of a type of our own; raises ValueError."""
+    check: Callable[[Any], None]
+    """Refuses by ValueError a value of the right type that cannot be used all the same."""
+    nargs: Literal["?", "*", "+"]
+    """Several words may follow the flag, or with "?" none, which means `const`."""
+    const: object
+    commas: bool
+    """Whether one flag holds several values, parted by commas."""
+    infinite: bool
+    """Whether a number may be inf."""
+    positional: bool
+
+
+def option(default: T, help: str, *, secret: bool = False, **traits: Unpack[Traits]) -> T:
+    """A dataclass field that users can set; a secret one is left out of what is printed."""
+    return field(default=default, metadata={"help": help, "traits": traits}, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +81,8 @@ class Option:
     """Whether it holds several values."""
     default: object
     choices: tuple[str, ...]
-    metadata: Mapping[str, Any]
-
-    @property
-    def help(self) -> str:
-        return str(self.metadata["help"])
+    help: str
+    traits: Traits
 
     @property
     def kind(self) -> object:
@@ -111,11 +97,15 @@ class Option:
 
     @property
     def positional(self) -> bool:
-        return bool(self.metadata["positional"])
+        return self.traits.get("positional", False)
+
+    @property
+    def commas(self) -> bool:
+        return self.traits.get("commas", False)
 
     @property
     def flag(self) -> str:
-        return self.metadata["flag"] or "--" + self.name.replace("_", "-")
+        return self.traits.get("flag", "--" + self.name.replace("_", "-"))
 
     @property
     def has_opposite(self) -> bool:
@@ -124,10 +114,10 @@ class Option:
 
     def from_text(self, text: str) -> object:
         """The value of one flag; raises ValueError."""
-        if self.metadata["commas"]:
+        if self.commas:
             return self.from_commas(text)
-        if self.metadata["parse"]:
-            return self.metadata["parse"](text)
+        if parse := self.traits.get("parse"):
+            return parse(text)
         return self._checked(_json(text) if self.kind is dict else text, text)
 
     def from_commas(self, text: str) -> tuple[object, ...]:
@@ -135,7 +125,7 @@ class Option:
         parts = [part.strip() for part in text.split(",") if part.strip()]
         if not parts:
             raise ValueError(f"{text!r} names nothing")
-        parse = self.metadata["parse"]
+        parse = self.traits.get("parse")
         return tuple(parse(part) if parse else self._checked(part, part) for part in parts)
 
     def from_toml(self, value: object) -> object:
@@ -146,23 +136,26 @@ class Option:
         return tuple(self._checked(one, one, strict=True) for one in values)
 
     def _checked(self, value: object, given: object, *, strict: bool = False) -> object:
+        refusal = ValueError(f"{given!r} is not {self.expected}")
+        if self.kind is int and isinstance(value, str) and not WHOLE.fullmatch(value):
+            raise refusal  # msgspec would take 1e3 and 1.0
         try:
             found = msgspec.convert(value, self.hint, strict=strict, dec_hook=_path)
         except msgspec.ValidationError:
-            raise ValueError(f"{given!r} is not {self.expected}") from None
-        if isinstance(found, float) and not (math.isfinite(found) or (found == math.inf and self.metadata["infinite"])):
-            raise ValueError(f"{given!r} is not {self.expected}")
+            raise refusal from None
+        if isinstance(found, float) and (math.isnan(found) or (math.isinf(found) and not self.traits.get("infinite"))):
+            raise refusal
         if self.choices and found not in self.choices:
             raise ValueError(f"{given!r} is none of {', '.join(self.choices)}")
-        if self.metadata["check"]:
-            self.metadata["check"](found)
+        if check := self.traits.get("check"):
+            check(found)
         return found
 
     @property
     def expected(self) -> str:
         """What a value has to be, in words."""
         noun = NOUNS.get(self.kind, "a value")
-        if self.kind is float and not self.metadata["infinite"] and (self.bounds is None or self.bounds.le is None):
+        if self.kind is float and not self.traits.get("infinite") and (self.bounds is None or self.bounds.le is None):
             noun = "a finite number"
         bounds = describe_bounds(self.bounds)
         return f"{noun} {'of ' if bounds.startswith('at ') else ''}{bounds}".strip()
@@ -170,12 +163,12 @@ class Option:
     @property
     def full_help(self) -> str:
         """What --help says: the help, whether the flag may be repeated, and the default."""
-        repeated = "; may be repeated" if self.many and not self.metadata["commas"] else ""
+        repeated = "; may be repeated" if self.many and not self.commas else ""
         if self.default in (None, "", ()) or (self.default is False or "(default" in self.help):
             return self.help + repeated
         default = self.default
         if isinstance(default, tuple):
-            default = ("," if self.metadata["commas"] else " ").join(map(_written, default))
+            default = ("," if self.commas else " ").join(map(_written, default))
         return f"{self.help}{repeated} (default: {_written(default)})"
 
 
@@ -209,80 +202,23 @@ def _path(kind: type, value: object) -> object:
 def options_of(group: type) -> tuple[Option, ...]:
     """The options of a dataclass, in order, inherited ones first."""
     hints = typing.get_type_hints(group, include_extras=True)
-    return tuple(_option(one, hints[one.name]) for one in dataclasses.fields(group) if "help" in one.metadata)
+    return tuple(read_field(one, hints[one.name]) for one in dataclasses.fields(group) if "help" in one.metadata)
 
 
-def _option(one: dataclasses.Field[Any], hint: Any) -> Option:
+def read_field(one: dataclasses.Field[Any], hint: Any) -> Option:
+    """The option that a field of such a type declares."""
+    traits: Traits = one.metadata["traits"]
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-    many = typing.get_origin(hint) is tuple and (one.metadata["commas"] or typing.get_args(hint)[-1] is ...)
+    many = typing.get_origin(hint) is tuple and (traits.get("commas") or typing.get_args(hint)[-1] is ...)
     if many:
         hint = typing.get_args(hint)[0]
     choices: tuple[str, ...] = ()
     if typing.get_origin(hint) is Literal:
         choices, hint = typing.get_args(hint), str
-    elif one.metadata["choices"] is not None:
-        choices = tuple(one.metadata["choices"]())
-    return Option(one.name, hint, many, one.default, choices, one.metadata)
-
-
-def add_options(
-    parser: argparse.ArgumentParser | argparse._ArgumentGroup, found: Iterable[Option], *, given_only: bool = False
-) -> None:
-    """Add a flag for each option; `given_only` ones leave no trace unless they are given, so that others may decide."""
-    for one in found:
-        default = argparse.SUPPRESS if given_only else one.default
-        help_text = one.full_help.replace("%", "%%")
-        if one.kind is bool:
-            switch = argparse.BooleanOptionalAction if one.has_opposite else "store_true"
-            parser.add_argument(one.flag, dest=one.name, action=switch, default=default, help=help_text)
-            continue
-        several = one.many and not one.metadata["commas"]
-        keywords: dict[str, Any] = {} if one.positional else {"dest": one.name}
-        if one.metadata["nargs"] is not None:
-            keywords |= {"nargs": one.metadata["nargs"], "const": one.metadata["const"]}
-        elif one.positional:
-            keywords["nargs"] = "?"
-        parser.add_argument(
-            one.name if one.positional else one.flag,
-            # A flag that may be repeated takes one word, unless it says otherwise: the word behind it may be the model.
-            action=("extend" if "nargs" in keywords else "append") if several else "store",
-            type=_converter(one),
-            default=list(default) if several and isinstance(default, tuple) else default,
-            metavar=_metavar(one),
-            help=help_text,
-            **keywords,
-        )
-
-
-def _converter(one: Option) -> Callable[[str], object]:
-    def convert(text: str) -> object:
-        try:
-            return one.from_text(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
-
-
-def _metavar(one: Option) -> str:
-    if one.metadata["metavar"]:
-        return str(one.metadata["metavar"])
-    if one.choices:
-        return "{" + ",".join(one.choices) + "}"
-    return one.name.upper() if one.positional else METAVARS.get(one.kind, "N")
-
-
-def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
-    """Add the flags of several dataclasses, each below its title."""
-    for title, group in groups.items():
-        add_options(parser.add_argument_group(title), options_of(group))
-
-
-def read_options(args: argparse.Namespace, group: type[T]) -> T:
-    """What the command line says of a group."""
-    values = {one.name: getattr(args, one.name) for one in options_of(group) if one.name in args}
-    return group(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    elif listed := traits.get("choices"):
+        choices = tuple(listed())
+    return Option(one.name, hint, many, one.default, choices, one.metadata["help"], traits)
 
 
 def suggest(word: str, names: Iterable[str], prefix: str = "") -> str:

@@ -15,7 +15,8 @@ from msgspec import Meta
 
 from loadgen.bench.metrics import DEFAULT_METRICS, GOODPUT_METRICS, METRICS
 from loadgen.options import Access, Load, Sampling
-from models.options import Count, NonNegative, Positive, Share, add_groups, option, split_pair
+from models.flags import add_groups
+from models.options import Count, NonNegative, Positive, Share, option, split_pair
 
 
 def parse_goal(text: str) -> tuple[str, float]:

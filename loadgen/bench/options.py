@@ -14,7 +14,7 @@ from loadgen.load.arrivals import Arrivals, Ramp
 from loadgen.load.schedule import Cancellations
 from loadgen.options import Load, Sampling
 from models.errors import UserError
-from models.options import read_options
+from models.flags import read_options
 
 
 def options(

@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from loadgen.compare.plan import LEAST_ROUNDS
 from loadgen.options import Access, Load, Sampling
-from models.options import Natural, Positive, add_groups, option, split_pair
+from models.flags import add_groups
+from models.options import Natural, Positive, option, split_pair
 
 
 def parse_url(text: str) -> tuple[str, str]:

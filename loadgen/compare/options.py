@@ -15,7 +15,7 @@ from loadgen.compare.plan import Contestant, Plan, Point
 from loadgen.options import Sampling
 from loadgen.program import PROGRAM
 from models.errors import UserError
-from models.options import read_options
+from models.flags import read_options
 from scheduler.strategy import STRATEGIES
 
 OURS = ("--strategy", "--host", "--port", "--allow-replay", "--api-key")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.workload import flags as workload_flags
-from models.options import Count, Natural, Positive, add_groups, option
+from models.flags import add_groups
+from models.options import Count, Natural, Positive, option
 from scheduler.options import Scheduling
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from loadgen.simulate.report import details_json, figures_json, table
 from loadgen.simulate.simulation import Machine, Simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
-from models.options import read_options
+from models.flags import read_options
 from models.progress import Bars
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits

@@ -15,7 +15,8 @@ from loadgen.workload.mix import Part, parse_part
 from loadgen.workload.tokens import VOCABULARY, Ranges
 from loadgen.workload.traces import TRACES
 from models.errors import UserError
-from models.options import Count, NonNegative, Positive, add_groups, option, read_options
+from models.flags import add_groups, read_options
+from models.options import Count, NonNegative, Positive, option
 
 DEFAULT = "builtin"
 NEED_FILE = ("jsonl", "sharegpt", *TRACES)

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.options import Option, Positive, add_options, option, options_of
+from models.flags import add_options
+from models.options import Option, Positive, option, options_of
 from server.cli.config import ServeConfig, load_config
 from server.cli.settings import add_settings, config_file, given
 from server.process.openmp import spin_briefly

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import UserError
-from models.options import Option, add_options, suggest
+from models.flags import add_options
+from models.options import Option, suggest
 
 PREFIX = "LENGTHWISE_"
 

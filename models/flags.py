@@ -1,0 +1,81 @@
+"""Options as flags of a command line: adds them to a parser, and reads back what was given. Knows no particular one."""
+
+from __future__ import annotations
+
+import argparse
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from models.options import Option, options_of, read_field
+
+T = TypeVar("T")
+
+METAVARS: Mapping[object, str] = types.MappingProxyType({str: "TEXT", Path: "FILE", dict: "JSON"})
+"""What stands for a value in --help; N stands for a number."""
+
+
+def add_options(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, found: Iterable[Option], *, given_only: bool = False
+) -> None:
+    """Add a flag for each option; `given_only` ones leave no trace unless they are given, so that others may decide."""
+    for one in found:
+        default = argparse.SUPPRESS if given_only else one.default
+        help_text = one.full_help.replace("%", "%%")
+        if one.kind is bool:
+            switch = argparse.BooleanOptionalAction if one.has_opposite else "store_true"
+            parser.add_argument(one.flag, dest=one.name, action=switch, default=default, help=help_text)
+            continue
+        several = one.many and not one.commas
+        keywords: dict[str, Any] = {} if one.positional else {"dest": one.name}
+        if "nargs" in one.traits:
+            keywords |= {"nargs": one.traits["nargs"], "const": one.traits.get("const")}
+        elif one.positional:
+            keywords["nargs"] = "?"
+        parser.add_argument(
+            one.name if one.positional else one.flag,
+            # A flag that may be repeated takes one word, unless it says otherwise: the word behind it may be the model.
+            action=("extend" if "nargs" in keywords else "append") if several else "store",
+            type=_converter(one),
+            default=list(default) if several and isinstance(default, tuple) else default,
+            metavar=_metavar(one),
+            help=help_text,
+            **keywords,
+        )
+
+
+def _converter(one: Option) -> Callable[[str], object]:
+    def convert(text: str) -> object:
+        try:
+            return one.from_text(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def convert_to(hint: object) -> Callable[[str], Any]:
+    """A converter for argparse to one value of a type with bounds."""
+    return _converter(read_field(field(metadata={"help": "", "traits": {}}), hint))
+
+
+def _metavar(one: Option) -> str:
+    if "metavar" in one.traits:
+        return one.traits["metavar"]
+    if one.choices:
+        return "{" + ",".join(one.choices) + "}"
+    return one.name.upper() if one.positional else METAVARS.get(one.kind, "N")
+
+
+def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
+    """Add the flags of several dataclasses, each below its title."""
+    for title, group in groups.items():
+        add_options(parser.add_argument_group(title), options_of(group))
+
+
+def read_options(args: argparse.Namespace, group: type[T]) -> T:
+    """What the command line says of a group."""
+    values = {one.name: getattr(args, one.name) for one in options_of(group) if one.name in args}
+    return group(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
