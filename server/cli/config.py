@@ -41,15 +41,13 @@ def _quantizations() -> Iterable[str]:
     return ("auto", *QUANTIZATIONS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig(Scheduling):
-    """Durations are seconds, sizes are bytes unless the name says otherwise."""
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Model: what is served."""
 
     model: str = option(
         DEFAULT_MODEL, "what to serve: a name of `lengthwise models`, a folder, a .gguf file, a hub id", positional=True
     )
-    host: str = option("127.0.0.1", "address to listen on")
-    port: Annotated[int, Meta(ge=0, le=65535)] = option(8000, "port to listen on; 0 takes a free one")
     served_model_name: tuple[str, ...] = option(
         (), "names the API knows the model by, the first of them in answers; default: the model's own"
     )
@@ -61,14 +59,33 @@ class ServeConfig(Scheduling):
         "how a CPU keeps the weights; auto: 16-bit weights stay so where the CPU multiplies in float32, else none",
         choices=_quantizations,
     )
+    max_model_len: Annotated[int, Meta(ge=2)] | None = option(
+        None, "longest prompt plus answer, in tokens; default: the model's context"
+    )
+    chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
+    override_generation_config: dict[str, Any] | None = option(
+        None,
+        'fields in place of the model\'s own generation_config.json, as {"temperature": 0.2}',
+        check=check_overrides,
+    )
+    default_max_tokens: Count | None = option(
+        None,
+        "tokens of a chat's answer without max_tokens; default: what the context holds, 1024 for smollm2-135m-instruct",
+    )
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = option(
+        None, "makes the seeds of requests that bring none repeatable; default: new ones at each start"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Execution: devices, rows and memory."""
+
     device: Literal["auto", "cpu", "cuda"] = option(
         "auto", "where to run; auto: CUDA where there is a device, else the CPU"
     )
     executors: Annotated[int, Meta(ge=0, le=1024)] = option(
         0, "executor threads; 0: one per CUDA device, else one; on a CPU they share its cores"
-    )
-    max_model_len: Annotated[int, Meta(ge=2)] | None = option(
-        None, "longest prompt plus answer, in tokens; default: the model's context"
     )
     max_num_seqs: Annotated[int, Meta(ge=1, le=65536)] = option(32, "sequences that run at a time on one executor")
     max_num_batched_tokens: Count = option(512, "prompt tokens that are read between two decode steps")
@@ -82,7 +99,23 @@ class ServeConfig(Scheduling):
     gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] = option(
         0.9, "share of a CUDA device's memory to use, weights included"
     )
+    enforce_eager: bool = option(False, "decode without CUDA graphs")
+    stall_timeout: NonNegative = option(
+        120.0, "how long an executor that has work may give no sign of life; 0: for ever"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyChoice(Scheduling):
+    """Scheduling: how requests are ordered, batched and placed."""
+
     strategy: str = option("lengthwise", "how requests are ordered, batched and placed", choices=_strategies)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthPrediction:
+    """Length prediction: how long answers become, and what is recorded to learn it."""
+
     length_predictor: str | None = option(
         None, "who predicts how long answers become; default: as the strategy has it", choices=_lengths
     )
@@ -101,38 +134,37 @@ class ServeConfig(Scheduling):
     journal: Path | None = option(None, "where to record what has ended; default: in the cache folder")
     no_journal: bool = option(False, "record nothing, and learn nothing")
     journal_prompts: bool = option(False, "record prompts as well, not only the numbers that were made of them")
-    default_max_tokens: Count | None = option(
-        None,
-        "tokens of a chat's answer without max_tokens; default: what the context holds, 1024 for smollm2-135m-instruct",
-    )
-    override_generation_config: dict[str, Any] | None = option(
-        None,
-        'fields in place of the model\'s own generation_config.json, as {"temperature": 0.2}',
-        check=check_overrides,
-    )
-    stop_repetition: bool = option(
-        False, "end an answer that repeats the same 64 tokens or fewer until they fill 256, with stop_reason repetition"
-    )
-    chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = option(
-        None, "makes the seeds of requests that bring none repeatable; default: new ones at each start"
-    )
-    enforce_eager: bool = option(False, "decode without CUDA graphs")
-    allow_replay: bool = option(
-        False, "let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"
-    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """Admission: which requests are accepted, and what they may ask for."""
+
     max_num_queued_reqs: Natural = option(
         4096, "requests that may wait; a call that comes when so many do is refused with 429 and Retry-After"
     )
     max_num_queued_tokens: Count | None = option(
         None, "the same in tokens, prompts and answers as predicted, or else as long as they may be"
     )
+    requests_per_minute: Count | None = option(None, "generating requests that a key may make in any minute")
+    max_concurrent_requests: Count | None = option(None, "generating requests that a key may have at a time")
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = option(4 * 1024 * 1024, "largest request body")
+    allow_replay: bool = option(
+        False, "let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"
+    )
+    stop_repetition: bool = option(
+        False, "end an answer that repeats the same 64 tokens or fewer until they fill 256, with stop_reason repetition"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Access: keys, and pages in browsers."""
+
     api_key: tuple[str, ...] = option(
         (), "keys of which a caller must bring one; others can read them here, so better use a file", secret=True
     )
     api_key_file: Path | None = option(None, "file with such keys, one a line")
-    requests_per_minute: Count | None = option(None, "generating requests that a key may make in any minute")
-    max_concurrent_requests: Count | None = option(None, "generating requests that a key may have at a time")
     allowed_origins: tuple[str, ...] = option((), "origins whose pages may call from a browser; *: all")
     allowed_methods: tuple[str, ...] = option(("*",), "methods that such pages may use")
     allowed_headers: tuple[str, ...] = option(("*",), "headers that such pages may send")
@@ -140,23 +172,42 @@ class ServeConfig(Scheduling):
         (), "names, beside this machine's own, that a server without keys answers as on a loopback address"
     )
     allow_credentials: bool = option(False, "let such pages send what the browser knows the user by")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Listening: where, how, and for how long."""
+
+    host: str = option("127.0.0.1", "address to listen on")
+    port: Annotated[int, Meta(ge=0, le=65535)] = option(8000, "port to listen on; 0 takes a free one")
+    uds: Path | None = option(None, "listen on a Unix socket of this path instead of an address and a port")
     ssl_certfile: Path | None = option(None, "certificate chain in PEM: serve HTTPS")
     ssl_keyfile: Path | None = option(None, "its key in PEM, where that is not in the same file")
-    uds: Path | None = option(None, "listen on a Unix socket of this path instead of an address and a port")
     max_connections: Count = option(8192, "connections at a time")
     send_timeout: Annotated[float, Meta(ge=0.1)] = option(30.0, "how long a client may leave unread what it is sent")
-    stall_timeout: NonNegative = option(
-        120.0, "how long an executor that has work may give no sign of life; 0: for ever"
-    )
-    max_body_bytes: Annotated[int, Meta(ge=1024)] = option(4 * 1024 * 1024, "largest request body")
     body_timeout: Annotated[float, Meta(ge=0.1)] = option(10.0, "how long a request body may take to arrive")
-    shutdown_timeout: NonNegative = option(30.0, "how long running requests may take to end after SIGTERM")
     sse_keep_alive_interval: NonNegative = option(15.0, "silence after which a stream gets a blank line; 0: never")
+    shutdown_timeout: NonNegative = option(30.0, "how long running requests may take to end after SIGTERM")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """Observation: logs and traces."""
+
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe messages to log")
     log_format: Literal["human", "json"] = option("human", "lines for people, or a JSON object a line")
     otlp_traces_endpoint: str | None = option(
         None, "where to send a span of each call by OTLP over HTTP, as http://localhost:4318/v1/traces; needs [otel]"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig(Observation, Listening, Access, Admission, LengthPrediction, StrategyChoice, Execution, Model):
+    """All settings. Durations are seconds, sizes are bytes unless the name says otherwise."""
+
+
+GROUPS = tuple(reversed(ServeConfig.__bases__))
+"""The parts of a ServeConfig, in the order of its fields."""
 
 
 def load_config(given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> ServeConfig:

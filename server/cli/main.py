@@ -26,7 +26,7 @@ from server.cli import profile as profile_command
 from server.cli import systemd as systemd_command
 from server.cli import train as train_command
 from server.cli.command_line import CommandLine
-from server.cli.config import ServeConfig, load_config
+from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import PREFIX, add_settings, config_file, find_strangers, given
 from server.process.cache_paths import require_writable
 from server.process.openmp import spin_briefly
@@ -38,6 +38,23 @@ if TYPE_CHECKING:
 
 ELSEWHERE = ("CONFIG", "CACHE")
 """Variables that are read though they are no settings: the file with settings, and the cache folder."""
+
+
+EXAMPLES = """\
+examples:
+  lengthwise serve --port 8000                            serve the default model
+  lengthwise models                                       list the models that can be served by name
+  lengthwise chat                                         talk to that server
+  lengthwise profile --quick                              measure this machine for the scheduler
+  lengthwise train                                        train the length predictor from the journal
+  lengthwise journal show -n 5                            print the newest five requests
+  lengthwise systemd print                                print a systemd unit
+  lengthwise bench --num-prompts 50 --request-rate 2      measure a running server
+  lengthwise compare --strategies baton-pd,lengthwise     compare two strategies on this machine
+  lengthwise simulate --strategies vs,scls --rate 10      compare two strategies without a machine
+
+`lengthwise COMMAND --help` explains a command.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +88,10 @@ def run_command(args: argparse.Namespace) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """Every command and flag."""
     parser: argparse.ArgumentParser = CommandLine(
-        prog="lengthwise", description="An LLM inference server that schedules by length."
+        prog="lengthwise",
+        description="An LLM inference server that schedules by length.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"lengthwise {VERSION}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -97,7 +117,7 @@ def _add_serve(subparsers: Subparsers) -> None:
         description="Serve a model over HTTP, as OpenAI's API does. Every flag is also a variable "
         f"({PREFIX}MAX_NUM_SEQS) and a key of the --config file (max_num_seqs); the command line wins.",
     )
-    add_settings(parser, options_of(ServeConfig))
+    add_settings(parser, GROUPS)
     parser.set_defaults(run=_serve)
 
 

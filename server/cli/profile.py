@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from models.flags import add_options
-from models.options import Option, Positive, option, options_of
-from server.cli.config import ServeConfig, load_config
+from models.options import Positive, option, options_of
+from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import add_settings, config_file, given
 from server.process.openmp import spin_briefly
 
@@ -64,18 +64,14 @@ def add_parser(subparsers: Subparsers) -> None:
         "to it, and keep both for `lengthwise serve` with the same settings, which may come from the environment and "
         "a --config file as for `serve`. Nothing else should run on the machine meanwhile.",
     )
-    add_settings(parser, _bearing())
+    add_settings(parser, GROUPS, BEARING)
     add_options(parser, options_of(Measuring))
     parser.set_defaults(run=run)
 
 
-def _bearing() -> list[Option]:
-    return [one for one in options_of(ServeConfig) if one.name in BEARING]
-
-
 def run(args: argparse.Namespace) -> int:
     """Measure, print and keep a profile; returns the exit code."""
-    config = load_config(given(_bearing(), args), os.environ, config_file(args, os.environ))
+    config = load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
     spin_briefly(os.environ)
     # These import torch, which other commands and --help can do without.
     from models.catalog.catalog import default_cache

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from models.errors import UserError
 from models.flags import add_options
-from models.options import Option, suggest
+from models.options import Option, options_of, suggest
 
 PREFIX = "LENGTHWISE_"
 
@@ -22,10 +22,17 @@ class ConfigError(UserError):
     """EX_CONFIG: a service manager should not try again."""
 
 
-def add_settings(parser: argparse.ArgumentParser, known: Iterable[Option]) -> None:
-    """Add a flag for each setting, and --config for the file that may hold them."""
+def add_settings(parser: argparse.ArgumentParser, groups: Iterable[type], names: Container[str] | None = None) -> None:
+    """Add a flag for each setting below the title of its group, and --config for the file that may hold them.
+
+    With `names`, only for the settings of these names.
+    """
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
-    add_options(parser, known, given_only=True)
+    for group in groups:
+        known = [one for one in options_of(group) if names is None or one.name in names]
+        if known:
+            title = (group.__doc__ or "").rstrip(".")
+            add_options(parser.add_argument_group(title), known, given_only=True)
 
 
 def config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
