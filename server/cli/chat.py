@@ -12,7 +12,14 @@ import io
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from models.errors import UserError
+from models.flags import add_options
+from models.options import Count, option, options_of
 
 if TYPE_CHECKING:
     from server.api.output.progress import Progress
@@ -33,28 +40,31 @@ Ctrl-C   stop the answer; at the prompt: leave
 Ctrl-D   leave"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Chat:
+    """Whom to talk to, and how."""
+
+    url: str = option("http://127.0.0.1:8000", "where the server listens", metavar="URL")
+    api_key: str | None = option(
+        None, f"where the server wants one (default: the first of ${KEYS}, or $OPENAI_API_KEY)", metavar="KEY"
+    )
+    model: str | None = option(None, "model to talk to (default: the server's)", metavar="NAME")
+    system: str | None = option(None, "system message: what the assistant shall be")
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = option(None, "0 takes the likeliest token; at most 2")
+    max_tokens: Count | None = option(None, "longest answer, in tokens")
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
     parser = subparsers.add_parser(
         "chat", help="talk to a running server", description="Talk to a running server from the terminal."
     )
-    parser.add_argument(
-        "--url", default="http://127.0.0.1:8000", help="where the server listens (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help=f"where the server wants one (default: the first of ${KEYS}, or $OPENAI_API_KEY)",
-    )
-    parser.add_argument("--model", metavar="NAME", help="model to talk to (default: the server's)")
-    parser.add_argument("--system", metavar="TEXT", help="system message: what the assistant shall be")
-    parser.add_argument("--temperature", type=float, metavar="N", help="0 always says the likeliest; at most 2")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer, in tokens")
+    add_options(parser, options_of(Chat))
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Talk until the user leaves; returns the exit code: 1 when a turn failed and nobody sat at the terminal."""
+    """Talk until the user leaves; returns the exit code: 1 when a turn failed and the input was no terminal."""
     from server.cli.conversation import Conversation  # aiohttp, which --help can do without
 
     given = {"temperature": args.temperature, "max_tokens": args.max_tokens}
@@ -69,7 +79,7 @@ def _key(given: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 class Terminal:
-    """Reads turns and prints answers, with prompts and hints only when somebody sits there."""
+    """Reads turns and prints answers, with prompts and hints only at a terminal."""
 
     def __init__(self, conversation: Conversation, interactive: bool) -> None:
         self._conversation = conversation
@@ -114,8 +124,6 @@ class Terminal:
                 self._answer(line, runner)
 
     def _answer(self, line: str, runner: asyncio.Runner) -> None:
-        from models.errors import UserError
-
         try:
             runner.run(self._conversation.say(line, self._show, self._queued))
             print()

@@ -7,16 +7,56 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
+from models.flags import add_groups, add_options
+from models.options import Count, option, options_of
 
 TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary")
 """As models.proxy.task has them, which would import torch; a test compares."""
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What to train, from what, and where to keep it."""
+
+    predictor: Literal["forest", "proxy"] = option(
+        "forest", "forest: Magnus's, on sentence embeddings; proxy: SSJF's, a fine-tuned encoder"
+    )
+    journal: Path | None = option(None, "journal to train from (default: the server's)")
+    tokenizer: str = option(
+        DEFAULT_MODEL,
+        "model that is to be served, whose tokenizer counts the tokens of texts in files",
+        metavar="NAME",
+    )
+    embedder: str = option(
+        DEFAULT_EMBEDDER, "sentence embedder of the forest, or encoder that the proxy is made of", metavar="NAME"
+    )
+    embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS, "tokens of a text that it reads")
+    output: Path | None = option(None, "where to keep the predictor (default: in the cache folder)", metavar="PATH")
+    sample: Count | None = option(None, "rows of each file to use (default: all)")
+    holdout: Annotated[float, Meta(ge=0.01, le=0.9)] = option(0.2, "share of rows to test with")
+    trees: Count = option(100, "trees of the forest")
+    seed: int = option(0, "seed of the choice of rows and of training")
+    json: bool = option(False, "print the result as JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyTraining:
+    """How a proxy is trained."""
+
+    task: str = option(TASKS[0], "what it learns", choices=lambda: TASKS)
+    compare_tasks: bool = option(False, "train and measure every task, keep --task's")
+    epochs: Count = option(4, "epochs of phase 1 at most")
+    proxy_max_tokens: Count | None = option(None, "tokens of a text that it reads, the last (default: 512)")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -28,65 +68,15 @@ def add_parser(subparsers: Subparsers) -> None:
         "not trained with. Without files, a forest learns from the server's journal.",
     )
     parser.add_argument(
-        "--predictor",
-        choices=("forest", "proxy"),
-        default="forest",
-        help="forest: Magnus's, on sentence embeddings; proxy: SSJF's, a fine-tuned encoder (default: %(default)s)",
-    )
-    parser.add_argument(
         "files",
         nargs="*",
         type=Path,
         metavar="FILE",
         help="JSONL: instruction, input, and length (tokens of the answer) or reference (an answer to count)",
     )
-    parser.add_argument("--journal", type=Path, metavar="FILE", help="journal to train from (default: the server's)")
-    parser.add_argument(
-        "--tokenizer",
-        default=DEFAULT_MODEL,
-        metavar="NAME",
-        help="model that is to be served, whose tokenizer counts the tokens of texts in files (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--embedder",
-        default=DEFAULT_EMBEDDER,
-        metavar="NAME",
-        help="sentence embedder of the forest, or encoder that the proxy is made of (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--embedder-max-tokens",
-        type=_positive,
-        default=EMBEDDER_MAX_TOKENS,
-        metavar="N",
-        help="tokens of a text that it reads (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="PATH", help="where to keep the predictor (default: in the cache folder)"
-    )
-    parser.add_argument("--sample", type=_positive, metavar="N", help="rows of each file to use (default: all)")
-    parser.add_argument(
-        "--holdout", type=_share, default=0.2, metavar="N", help="share of rows to test with (default: %(default)s)"
-    )
-    parser.add_argument("--trees", type=_positive, default=100, metavar="N", help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: %(default)s")
-    _add_proxy_flags(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_options(parser, options_of(Training))
+    add_groups(parser, {"for --predictor proxy": ProxyTraining})
     parser.set_defaults(run=run)
-
-
-def _add_proxy_flags(parser: argparse.ArgumentParser) -> None:
-    proxy = parser.add_argument_group("for --predictor proxy")
-    proxy.add_argument("--task", choices=TASKS, default=TASKS[0], help="what it learns (default: %(default)s)")
-    proxy.add_argument("--compare-tasks", action="store_true", help="teach and measure every task, keep --task's")
-    proxy.add_argument(
-        "--epochs", type=_positive, default=4, metavar="N", help="epochs of phase 1 at most (default: %(default)s)"
-    )
-    proxy.add_argument(
-        "--proxy-max-tokens",
-        type=_positive,
-        metavar="N",
-        help="tokens of a text that it reads, the last (default: 512)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,19 +93,3 @@ def _train_proxy(args: argparse.Namespace, cores: int) -> str:
     )
 
     return train_proxy(args, cores)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.01 <= value <= 0.9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0.01 and 0.9")
-    return value
