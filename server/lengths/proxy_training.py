@@ -73,7 +73,7 @@ def train_proxy(args: argparse.Namespace, cores: int) -> str:
     data = split(texts, np.array([row.length for row in rows], dtype=np.float32), args.holdout, args.seed)
     folder = catalog.resolve(args.embedder)
     tasks = [Task(args.task), *(task for task in Task if task != args.task and args.compare_tasks)]
-    with Bars(threaded=True) as bars:
+    with Bars(threaded=True, lines=False) as bars:
         outcomes = {task: _train(folder, task, data, args, bars) for task in tasks}
     path = args.output or proxy_path(default_cache(), args.tokenizer)
     try:

@@ -47,7 +47,7 @@ class TrainingData:
 def train(args: argparse.Namespace, cores: int) -> str:
     """Do what the arguments say; returns the report. Raises CatalogError, JournalError, UserError."""
     growth = Growth(trees=args.trees, seed=args.seed, jobs=cores)
-    with Bars(threaded=True) as bars:
+    with Bars(threaded=True, lines=False) as bars:
         data, max_tokens = _read_data(args, bars)
         if len(data.examples) < FEWEST:
             raise UserError(f"only {len(data.examples)} rows to train from, {FEWEST} is the least: serve more")
