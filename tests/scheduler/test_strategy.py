@@ -10,6 +10,7 @@ import pytest
 
 from engine.messages import Entry, Terms
 from models.network.quantization import Quantization
+from models.errors import UserError
 from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
@@ -100,7 +101,7 @@ def test_a_choice_that_no_part_would_read_is_refused(name: str, column: str, cho
 
 
 def test_a_strategy_that_estimates_serving_times_asks_for_a_profile() -> None:
-    with pytest.raises(ValueError, match="magnus .* run `lengthwise profile` first"):
+    with pytest.raises(UserError, match="magnus .* run `lengthwise profile` first"):
         assemble(STRATEGIES["magnus"], LIMITS)
 
 
