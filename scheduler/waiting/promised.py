@@ -64,7 +64,7 @@ ONE_IN = 200
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """How far requests may be overtaken by cheaper ones: numbers found by simulation (docs/lengthwise-strategy.md)."""
+    """How far requests may be overtaken by cheaper ones; found by simulation (docs/research/lengthwise-strategy.md)."""
 
     share: float = Scheduling.overtaking_factor
     """β: work that may be served before a request although it came later, as a share of the wait that first come, first

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine.messages import Entry, Terms
-from models.network.quantization import Quantization
 from models.errors import UserError
+from models.network.quantization import Quantization
 from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES

@@ -31,4 +31,5 @@ def write(path: Path | None, content: bytes) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be written: {error.strerror}; choose another")
+    remedy = "name a file in it" if isinstance(error, IsADirectoryError) else "choose another"
+    return UserError(f"{path} cannot be written: {error.strerror}; {remedy}")

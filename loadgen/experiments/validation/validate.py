@@ -90,9 +90,8 @@ def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
                 recorder = Recorder(rig.executors, rig.relay, trace, prompts, _most_tokens(trace))
                 parts = partial(parts_for, config, infos, engine.profile, inline)
                 speed = Speedometer(engine.profile)
-                real = rig.run(
-                    _record(recorder, parts, _predict(config), bars.watch(f"{name} on the engine", len(trace)), speed)
-                )
+                watch = bars.watch(f"{name} on the engine: {len(trace)} requests", len(trace))
+                real = rig.run(_record(recorder, parts, _predict(config), watch, speed))
             found.append(_verdict(name, real, speed.slowdown, partial(_simulate, config, engine, twin, trace)))
     return found
 

@@ -124,7 +124,7 @@ def test_there_is_no_packing_on_other_devices_or_for_half_precision() -> None:
 
 def test_what_has_no_kernels_is_refused_with_the_remedy() -> None:
     require(Quantization.NONE, torch.float16, torch.device("cuda"))
-    with pytest.raises(UnsupportedQuantization, match="leave it away on cuda"):
+    with pytest.raises(UnsupportedQuantization, match="leave it out on cuda"):
         require(Quantization.INT8, torch.bfloat16, torch.device("cuda"))
     with pytest.raises(UnsupportedQuantization, match="--dtype float32"):
         require(Quantization.FLOAT16, torch.bfloat16, CPU)

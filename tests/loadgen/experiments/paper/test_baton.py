@@ -10,6 +10,7 @@ import pytest
 
 from loadgen.experiments.baton import command as baton_command
 from loadgen.experiments.paper import command
+from server.cli.main import run_command
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def parse(*flags: str) -> argparse.Namespace:
 
 def run(*flags: str) -> int:
     args = parse(*flags)
-    return int(args.run(args))
+    return run_command(args)
 
 
 def test_it_is_the_benchmark_of_that_paper(benched: list[argparse.Namespace]) -> None:

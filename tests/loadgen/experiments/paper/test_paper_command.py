@@ -15,6 +15,7 @@ from loadgen.experiments.paper.run import PAPERS
 from loadgen.experiments.paper.stage import Setting, Stage
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
+from server.cli.main import run_command
 
 RUNS = {
     "magnus": ("--scale", "0.14", "--duration", "4", "--rates", "2,4"),
@@ -51,7 +52,7 @@ def test_rows_stand_beside_what_is_published(paper: str, tmp_path: Path, capsys:
     file = tmp_path / "result.json"
     trace = () if paper == "baton" else ("--trace", small_trace(tmp_path))
     args = parse(paper, *RUNS[paper], *trace, "--save-result", str(file))
-    assert args.run(args) == 0
+    assert run_command(args) == 0
     shown = capsys.readouterr().out
     assert "measured" in shown and "published" in shown and "requests: " in shown
     document = json.loads(file.read_text())
@@ -71,7 +72,7 @@ def test_runs_of_few_requests_are_told(
 ) -> None:
     file = tmp_path / "result.json"
     args = parse("baton", "--experiments", "table-2", "--scale", scale, "--save-result", str(file))
-    assert args.run(args) == 0
+    assert run_command(args) == 0
     warning = json.loads(file.read_text())["experiments"]["table-2"]["warning"]
     if fewest is None:
         assert warning is None and "Warning" not in capsys.readouterr().out
@@ -85,7 +86,7 @@ def test_equal_seeds_have_equal_results(tmp_path: Path) -> None:
     for name in ("one", "two"):
         file = tmp_path / f"{name}.json"
         args = parse("ssjf", *RUNS["ssjf"], "--experiments", "rates", "--save-result", str(file))
-        assert args.run(args) == 0
+        assert run_command(args) == 0
         documents.append(json.loads(file.read_text()))
     assert documents[0] == documents[1]
 
@@ -93,7 +94,7 @@ def test_equal_seeds_have_equal_results(tmp_path: Path) -> None:
 def test_vsq_says_that_it_needs_a_real_engine(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     args = parse("magnus", *RUNS["magnus"], "--experiments", "main", "--save-result", str(file))
-    assert args.run(args) == 0
+    assert run_command(args) == 0
     rows = json.loads(file.read_text())["experiments"]["main"]["rows"]
     assert [row["skipped"] for row in rows if "skipped" in row] == ["4-bit weights need a real engine: --real"]
 
@@ -124,7 +125,7 @@ def test_mistakes_are_told_with_their_remedy(
     flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = parse(*flags)
-    assert args.run(args) == 1
+    assert run_command(args) == 1
     error = capsys.readouterr().err
     assert error.startswith("lengthwise: error: ") and message in error
 
