@@ -68,8 +68,8 @@ def test_engine_and_simulator_stand_side_by_side(
             value = one[quantity]
             assert value["real"] > 0
             assert value["deviation"] == pytest.approx(value["simulated"] / value["real"] - 1)
-    # the simulator's side is arithmetic: 12 tokens each, the first of which comes with the prefill
-    assert told[0]["mean_jct"]["simulated"] >= 0.01 + 11 * 0.002
+    # By the profile it is arithmetic, however fast this run was: 12 tokens each, the first of them with the prefill.
+    assert told[0]["mean_jct"]["profiled"] >= 0.01 + 11 * 0.002
 
 
 @pytest.mark.usefixtures("profiled")
