@@ -124,10 +124,10 @@ def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None
         executors, free = 1, torch.cuda.mem_get_info(model.device)[0] / 2**30
     else:
         executors, free = max(1, config.executors), psutil.virtual_memory().available / 2**30
-    if executors * wanted > free:
+    if executors * given > free:
         raise LoadError(
-            f"--kv-cache-memory {given:g}: {executors} x {wanted:.1f} GiB of keys and values do not fit into the "
-            f"{free:.1f} GiB that are free: give less, or lower --max-num-seqs or --max-model-len"
+            f"--kv-cache-memory {given:g}: {executors} x {given:.1f} GiB of keys and values do not fit into the "
+            f"{free:.1f} GiB that are free: give less"
         )
     if given - wanted > 0.05 * given:
         rows = f"--max-num-seqs {config.max_num_seqs} rows of the longest context"
