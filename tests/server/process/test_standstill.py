@@ -50,6 +50,9 @@ class FragilePipeline:
         self.turns = 0
         self.fault: threading.Event | Exception | None = None
         self.stuck = threading.Event()
+        self.go = threading.Event()
+        """Lets an exception out."""
+        self.go.set()
 
     @property
     def idle(self) -> bool:
@@ -80,6 +83,7 @@ class FragilePipeline:
             self.stuck.set()
             assert self.fault.wait(60)
         if self.turns > 1 and isinstance(self.fault, Exception):
+            assert self.go.wait(60)
             raise self.fault
         return [self._advance(row_id) for row_id in list(self.made)]
 
@@ -196,5 +200,10 @@ async def test_what_a_woken_executor_says_changes_no_answer(pool: ThreadPoolExec
 async def test_a_dead_executor_fails_its_requests_once(pool: ThreadPoolExecutor) -> None:
     async with machine(1) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
         made.pipelines[0].fault = RuntimeError("the device is lost")
-        assert await codes(live, 3) == ["executor_failed"] * 3
+        made.pipelines[0].go.clear()
+        ended = asyncio.create_task(codes(live, 3))
+        while made.dispatcher.requests_waiting + made.dispatcher.requests_running < 3:
+            await asyncio.sleep(0)  # a call that came later would be refused at once
+        made.pipelines[0].go.set()
+        assert await ended == ["executor_failed"] * 3
         assert await ready(live) == (503, "no_executor")
