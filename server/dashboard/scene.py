@@ -7,16 +7,17 @@ latest answers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
 from scheduler.request import Request
 from scheduler.worker import Worker
 from server.dashboard import snapshot
 from server.dashboard.lanes import Lanes, Occupant
+from server.observe.queue import Queue
 from server.version import VERSION
 
 MOST_WAITERS = 40
@@ -30,22 +31,6 @@ REMEMBERED = 200
 
 Wait: TypeAlias = Callable[[Request], float | None]
 """Seconds that a request will still wait, None where they are unknown."""
-
-
-class Queue(Protocol):
-    """The part of scheduler.dispatcher.Dispatcher that is read."""
-
-    @property
-    def waiting(self) -> Collection[Request]: ...
-    @property
-    def workers(self) -> Collection[Worker]: ...
-    @property
-    def not_begun(self) -> Collection[Request]: ...
-    @property
-    def requests_waiting(self) -> int: ...
-    @property
-    def requests_running(self) -> int: ...
-    def now(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ It reads the parts and keeps nothing, so between two scrapes it costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeAlias
@@ -14,31 +14,15 @@ from prometheus_client import Metric, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from scheduler.request import Request
 from scheduler.serving_time.learning import Lesson
 from scheduler.worker import Worker
 from server.lengths.lengths import PredictorParts
 from server.observe.metrics import Metrics
+from server.observe.queue import Queue
 from server.version import VERSION
 
 Value: TypeAlias = tuple[Mapping[str, str], float]
 """Labels beside the common ones, and a number."""
-
-
-class Queue(Protocol):
-    """The part of scheduler.dispatcher.Dispatcher that is read."""
-
-    @property
-    def waiting(self) -> Collection[Request]: ...
-    @property
-    def workers(self) -> Collection[Worker]: ...
-    @property
-    def not_begun(self) -> Collection[Request]: ...
-    @property
-    def requests_waiting(self) -> int: ...
-    @property
-    def requests_running(self) -> int: ...
-    def now(self) -> float: ...
 
 
 class Store(Protocol):
