@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from models.options import Option, options_of, read_field
+from models.options import Option, options_of
 
 T = TypeVar("T")
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""The place to which a program's commands are added."""
 
 METAVARS: Mapping[object, str] = types.MappingProxyType({str: "TEXT", Path: "FILE", dict: "JSON"})
 """What stands for a value in --help; N stands for a number."""
@@ -54,11 +56,6 @@ def _converter(one: Option) -> Callable[[str], object]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return convert
-
-
-def convert_to(hint: object) -> Callable[[str], Any]:
-    """A converter for argparse to one value of a type with bounds."""
-    return _converter(read_field(field(metadata={"help": "", "traits": {}}), hint))
 
 
 def _metavar(one: Option) -> str:

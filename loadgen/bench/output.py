@@ -15,16 +15,20 @@ from loadgen.bench import report, result
 from loadgen.bench.options import options
 from loadgen.bench.run import Benchmark, BenchOptions, bench
 from loadgen.load.progress import show_run
+from loadgen.result_file import explain_unwritable, save_json
 from loadgen.workload import table as workload
+from models.files import require_writable_folder
 
 INTERRUPTED = 130
+FOLDER_FLAG = "--result-dir"
 
 
 def run_bench(args: argparse.Namespace) -> int:
     """Run, print and save; returns the exit code. Raises UserError."""
     what = options(args, ignore_eos=workload.ignores_eos(args))
     if _saves(args):
-        result.prepare(_find_folder(args))
+        with explain_unwritable(_find_folder(args), FOLDER_FLAG):
+            require_writable_folder(_find_folder(args))
     prompts = workload.load(args)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         done = runner.run(bench(what, prompts, show_run))
@@ -67,8 +71,7 @@ def _save(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> None
     if args.save_detailed:
         document |= result.details_json(done.run.outcomes)
     path = _find_folder(args) / (args.result_filename or _name_file(args, done.model, date))
-    result.save(path, document)
-    report.print_lines(Console(stderr=True), [f"saved {path}"], "")
+    save_json(path, document, FOLDER_FLAG)
 
 
 def _list_setting(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> dict[str, object]:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import TypeAlias
-
-import orjson
 
 from loadgen.bench.measures import Figures
 from loadgen.bench.metrics import METRICS, itl, ttft
 from loadgen.client.lag import ClientLoad
 from loadgen.client.outcome import Outcome
 from loadgen.load.load import Run
-from models.errors import UserError
-from models.files import require_writable_folder
-
-Json: TypeAlias = dict[str, object]
+from loadgen.result_file import Json
 
 
 def figures_json(figures: Figures) -> Json:
@@ -73,23 +66,3 @@ def details_json(outcomes: Sequence[Outcome]) -> Json:
         "generated_texts": [one.text for one in outcomes],
         "errors": [one.failure.message if one.failure else "" for one in outcomes],
     }
-
-
-def prepare(folder: Path) -> None:
-    """Make sure before a long run that its result can be written. Raises UserError."""
-    try:
-        require_writable_folder(folder)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-
-
-def save(path: Path, result: Mapping[str, object]) -> None:
-    """Write a result. Raises UserError."""
-    try:
-        path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot be written: {error.strerror}; choose another with --result-dir")

@@ -21,6 +21,7 @@ from loadgen.compare.report.document import collect_flags, make_document
 from loadgen.compare.report.terminal import make_summary
 from loadgen.compare.rounds import play_rounds
 from loadgen.html.plot import INSTALL, can_draw
+from loadgen.result_file import explain_unwritable
 from loadgen.workload import table as workload
 from models.errors import UserError
 from models.files import replace_file, require_writable_folder
@@ -93,7 +94,7 @@ def _prepare(folder: Path) -> None:
     """Make sure before a long run that its report can be written. Raises UserError."""
     if (folder / DATA).exists():
         raise UserError(f"{folder / DATA} exists already: choose another folder with --output")
-    with _explain_unwritable(folder):
+    with explain_unwritable(folder, "--output"):
         require_writable_folder(folder / LOGS)
 
 
@@ -111,16 +112,8 @@ def _save_page(folder: Path, known: Comparison, setting: Setting) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all. Raises UserError."""
-    with _explain_unwritable(path.parent), replace_file(path) as file:
+    with explain_unwritable(path.parent, "--output"), replace_file(path) as file:
         file.write(content)
-
-
-@contextmanager
-def _explain_unwritable(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another with --output") from None
 
 
 @contextmanager

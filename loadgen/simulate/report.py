@@ -9,7 +9,8 @@ from types import MappingProxyType
 from rich.table import Table
 
 from loadgen.bench.distribution import Distribution
-from loadgen.bench.result import Json, name_percentile
+from loadgen.bench.result import name_percentile
+from loadgen.result_file import Json
 from loadgen.simulate.figures import SimulatedFigures
 from loadgen.simulate.simulation import Simulation
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loadgen.bench import result
 from loadgen.console import table_console
+from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.figures import SimulatedFigures, figures
 from loadgen.simulate.load import FittedLoad, fit_load, simulated_load
 from loadgen.simulate.prediction import Predict, Prediction
@@ -38,8 +38,7 @@ MAX_NUM_SEQS = 32
 
 def run_simulate(args: argparse.Namespace) -> int:
     """Simulate each strategy, print and save; returns the exit code: 1 when a request failed. Raises UserError."""
-    if args.save_result is not None:
-        result.prepare(args.save_result.parent)
+    require_writable(args.save_result)
     _refuse_unknown(args.strategies)
     cost, machine = machine_of(args)
     load = _load(args, machine)
@@ -49,8 +48,7 @@ def run_simulate(args: argparse.Namespace) -> int:
     console.print(table(found))
     if load.note is not None:
         console.print(load.note, highlight=False)
-    if args.save_result is not None:
-        result.save(args.save_result, _document(args, machine, load, cost, found, done))
+    save_json(args.save_result, _document(args, machine, load, cost, found, done))
     return 1 if any(one.failed for one in found.values()) else 0
 
 

@@ -24,9 +24,8 @@ def add_benchmarks(subparsers: Subparsers) -> None:
         return
     from loadgen.experiments.baton import command as baton_command
     from loadgen.experiments.engine import command as engine_command
-    from loadgen.experiments.engine import quality_command
 
-    for command in (engine_command, quality_command, baton_command):
+    for command in (engine_command, baton_command):
         command.add_parser(subparsers)
 
 

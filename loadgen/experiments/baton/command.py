@@ -1,21 +1,52 @@
-"""`lengthwise bench baton`: the arguments, the errors and the files. bench.py runs it."""
+"""`lengthwise bench baton`: the flags, the errors and the files. bench.py measures."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from loadgen.experiments.engine.command import add_model_flags
-from loadgen.flag_values import whole
+from loadgen.experiments.baton.paper import TARGETS
+from loadgen.experiments.engine.command import BenchedModel
+from loadgen.result_file import require_writable, save, save_json
 from models.errors import UserError
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+from models.flags import Subparsers, add_options, read_options
+from models.options import Count, option, options_of
 
 SCALE = Fraction(1, 16)
 SHORT_SCALE = Fraction(1, 2)
+
+
+def parse_scale(text: str) -> Fraction:
+    """A positive number such as 0.25 or 1/16; raises ValueError."""
+    try:
+        value = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{text!r} is not a number such as 0.25 or 1/16") from None
+    if value <= 0:
+        raise ValueError(f"{text} is not more than 0")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatonBench(BenchedModel):
+    """Which tables to measure, and at which size."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("float32", "as for serve")
+    target: tuple[str, ...] = option(
+        (), "query sets, 1 or 2 (default: both)", nargs="+", choices=lambda: map(str, TARGETS)
+    )
+    scale: Fraction = option(SCALE, "factor of the paper's lengths in Target-1", parse=parse_scale, metavar="X")
+    short_scale: Fraction = option(
+        SHORT_SCALE, "factor of the paper's lengths in Target-2", parse=parse_scale, metavar="X"
+    )
+    num_queries: Count = option(60, "queries of Target-1; the paper's are 120")
+    num_short_queries: Count = option(30, "queries of Target-2, as in the paper")
+    rounds: Count = option(1, "runs of each; medians are shown")
+    save_result: Path | None = option(None, "write figures and curves as JSON")
+    save_report: Path | None = option(None, "write tables and plots as HTML")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -27,68 +58,34 @@ def add_parser(subparsers: Subparsers) -> None:
         "and throughput next to the paper's, and the same answers from all. In float32, as by default, answers are "
         "the same to the token; in shorter types rounding depends on the batch. Nothing else should run meanwhile.",
     )
-    add_model_flags(parser, dtype="float32")
-    parser.add_argument(
-        "--target", type=int, nargs="+", default=[1, 2], choices=(1, 2), help="query sets (default: both)"
-    )
-    parser.add_argument(
-        "--scale", type=scale, default=SCALE, metavar="X",
-        help="what the paper's lengths are multiplied with in Target-1 (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--short-scale",
-        type=scale,
-        default=SHORT_SCALE,
-        metavar="X",
-        help="the same in Target-2 (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--num-queries", type=whole, default=60, metavar="N",
-        help="queries of Target-1; the paper's are 120 (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--num-short-queries", type=whole, default=30, metavar="N",
-        help="queries of Target-2, as in the paper (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--rounds", type=whole, default=1, metavar="N", help="runs of each; medians are shown")
-    parser.add_argument("--save-result", type=Path, metavar="FILE", help="write figures and curves as JSON")
-    parser.add_argument("--save-report", type=Path, metavar="FILE", help="write tables and plots as HTML")
+    add_options(parser, options_of(BatonBench))
     parser.set_defaults(run=run, computes=True)
 
 
-def scale(text: str) -> Fraction:
-    """A positive number such as 0.25 or 1/16."""
-    try:
-        value = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 0.25 or 1/16") from None
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-    return value
-
-
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; returns the exit code: 1 when something is wrong, or float32 answers differ."""
-    # These import torch, which --help can do without.
-    import orjson
+    """Measure and print; returns the exit code."""
+    return run_options(read_options(args, BatonBench))
 
+
+def run_options(asked: BatonBench) -> int:
+    """Measure and print; returns the exit code. Raises UserError, also where float32 answers differ."""
+    # These import torch, which --help can do without.
     from loadgen.console import table_console
-    from loadgen.experiments.baton.bench import run_bench, setting
+    from loadgen.experiments.baton.bench import describe_setting, run_bench
     from loadgen.experiments.baton.report import make_page, show
     from loadgen.experiments.baton.results import table_json
-    from loadgen.experiments.engine.output import require_writable, write
     from loadgen.html.plot import INSTALL, can_draw
 
-    require_writable(args.save_result)
-    require_writable(args.save_report)
-    if args.save_report and not can_draw():
+    require_writable(asked.save_result)
+    require_writable(asked.save_report, "--save-report")
+    if asked.save_report and not can_draw():
         raise UserError(f"--save-report needs {INSTALL}")
-    subject, tables = run_bench(args)
+    subject, tables = run_bench(asked)
     show(tables, table_console())
-    about = setting(args, subject)
-    result = {"setting": about, "tables": [table_json(table) for table in tables]}
-    write(args.save_result, orjson.dumps(result))
-    write(args.save_report, make_page(tables, about).encode())
+    setting = describe_setting(asked, subject)
+    save_json(asked.save_result, {"setting": setting, "tables": [table_json(table) for table in tables]})
+    if asked.save_report:
+        save(asked.save_report, make_page(tables, setting).encode(), "--save-report")
     print_differences(sum(table.different_answers for table in tables), subject.dtype)
     return 0
 

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import random
-from typing import TypeAlias
+from itertools import cycle, islice
 
-from loadgen.experiments.baton.paper import LONG, SHORT, SHORTER
-from loadgen.experiments.engine.job import Job, even_jobs
-
-Range: TypeAlias = tuple[int, int]
-"""Least and most tokens before scaling."""
+from loadgen.experiments.baton.paper import Target
+from loadgen.experiments.engine.job import Job, draw_jobs
 
 SHORTEST_OUTPUT = 2
 """A row with a single token never takes a slot, so that nothing would be left to compare."""
 
-MIX: tuple[tuple[Range, Range], ...] = ((LONG, SHORT), (SHORT, LONG), (SHORT, SHORT), (SHORT, SHORT))
-"""Input and output of four queries: summaries, articles and two short questions, that is 1:1:2."""
 
-
-def target_1(count: int, scale: float, vocab: int, seed: int) -> list[Job]:
-    """The mix, shuffled. Lengths are uniform in their range, then scaled."""
+def draw_lengths(target: Target, count: int, seed: int) -> list[tuple[int, int]]:
+    """Tokens of inputs and outputs before scaling, uniform in their ranges, shuffled."""
     rng = random.Random(seed)
-    jobs = [_job(rng, MIX[number % len(MIX)], scale, vocab) for number in range(count)]
-    rng.shuffle(jobs)
-    return jobs
+    lengths = [(rng.randint(*ins), rng.randint(*outs)) for ins, outs in islice(cycle(target.mix), count)]
+    rng.shuffle(lengths)
+    return lengths
 
 
-def target_2(count: int, scale: float, vocab: int, seed: int) -> list[Job]:
-    """Short inputs, short outputs."""
-    rng = random.Random(seed)
-    return [_job(rng, (SHORTER, SHORTER), scale, vocab) for _ in range(count)]
-
-
-def _job(rng: random.Random, ranges: tuple[Range, Range], scale: float, vocab: int) -> Job:
-    ins, outs = (round(rng.randint(*one) * scale) for one in ranges)
-    return even_jobs(rng, vocab, 1, max(1, ins), max(SHORTEST_OUTPUT, outs))[0]
+def draw_queries(target: Target, count: int, scale: float, vocab: int, seed: int) -> list[Job]:
+    """Queries of random tokens, lengths times `scale`."""
+    lengths = draw_lengths(target, count, seed)
+    shapes = ((max(1, round(ins * scale)), max(SHORTEST_OUTPUT, round(outs * scale))) for ins, outs in lengths)
+    return draw_jobs(random.Random(f"{seed}, tokens"), vocab, shapes)

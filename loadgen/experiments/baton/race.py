@@ -1,4 +1,4 @@
-"""One method over one query set: how long it took, what it did meanwhile, and what it answered."""
+"""A race: one run of one method over one query set, with its time, its curves and its answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """What the paper's Figures 6 to 8 show, over seconds since the start."""
+    """The curves of the paper's Figures 6 to 8, over seconds since the start."""
 
     completed: tuple[Point, ...]
     """Queries answered so far."""
@@ -50,7 +50,7 @@ class Race:
     """Completion time of the whole set."""
     curves: Curves
     tally: Tally
-    """What was computed in all."""
+    """All that was computed."""
     answers: tuple[tuple[int, ...], ...]
     """Token ids, in the queries' order."""
 

@@ -1,4 +1,4 @@
-"""What comes of the races as plain data, next to the paper's figures."""
+"""The results of races as plain data, next to the paper's figures."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from loadgen.experiments.baton.paper import BENCHMARK, TABLE_1, TABLE_2
+from loadgen.experiments.baton.paper import BENCHMARK
 from loadgen.experiments.baton.race import Curves, Race
 from loadgen.html.plot import Point, thin
 
 POINTS = 400
-"""Kept of each curve."""
+"""Points kept of each curve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One method at one batch size, and what the paper says of it."""
+    """One method at one batch size, and its figures in the paper."""
 
     races: tuple[Race, ...]
-    """A run a round."""
+    """The runs, one a round."""
     benchmark_seconds: float
     same_answers: int
     """Queries that it answers with the very tokens of Benchmark, in every round."""
     paper_seconds: float | None
-    paper_benchmark_seconds: float | None
+    paper_speedup: float | None
 
     @property
     def method(self) -> str:
@@ -40,12 +40,6 @@ class Line:
         return self.benchmark_seconds / self.seconds
 
     @property
-    def paper_speedup(self) -> float | None:
-        if self.paper_seconds is None or self.paper_benchmark_seconds is None:
-            return None
-        return self.paper_benchmark_seconds / self.paper_seconds
-
-    @property
     def queries(self) -> int:
         return len(self.races[0].answers)
 
@@ -56,16 +50,12 @@ class Table:
 
     title: str
     scale: Mapping[int, float]
-    """By batch size, what the paper's lengths were multiplied with; its own doubling is part of it."""
+    """Factors of the paper's lengths by batch size; its own doubling is part of them."""
     lines: Mapping[int, Sequence[Line]]
 
     @property
-    def all_lines(self) -> list[Line]:
-        return [line for lines in self.lines.values() for line in lines]
-
-    @property
     def different_answers(self) -> int:
-        return sum(line.queries - line.same_answers for line in self.all_lines)
+        return sum(line.queries - line.same_answers for lines in self.lines.values() for line in lines)
 
 
 def lines_of(races: Sequence[Race], paper: Mapping[int, Mapping[str, float]]) -> list[Line]:
@@ -79,7 +69,7 @@ def lines_of(races: Sequence[Race], paper: Mapping[int, Mapping[str, float]]) ->
             benchmark_seconds=seconds,
             same_answers=_same(own, benchmark[0]),
             paper_seconds=reported.get(method),
-            paper_benchmark_seconds=reported.get(BENCHMARK),
+            paper_speedup=reported[BENCHMARK] / reported[method] if method in reported else None,
         )
         for method in dict.fromkeys(race.method for race in races)
     ]
@@ -88,10 +78,6 @@ def lines_of(races: Sequence[Race], paper: Mapping[int, Mapping[str, float]]) ->
 def _same(races: Sequence[Race], benchmark: Race) -> int:
     answers = zip(benchmark.answers, *(race.answers for race in races), strict=True)
     return sum(len(set(versions)) == 1 for versions in answers)
-
-
-def paper_table(target: int) -> Mapping[int, Mapping[str, float]]:
-    return {1: TABLE_1, 2: TABLE_2}[target]
 
 
 def table_json(table: Table) -> dict[str, object]:

@@ -21,6 +21,6 @@ class Interrupted(Exception):
 
 
 def apart(work: Callable[[threading.Event], T]) -> T:
-    """What `work` returns or raises. It is given an event that asks it to stop, which an interrupt sets."""
+    """Return or raise the same as `work`, which is given an event that asks it to stop; an interrupt sets it."""
     stop = threading.Event()
     return run_in_own_thread(partial(work, stop), stop)

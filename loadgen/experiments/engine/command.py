@@ -1,81 +1,120 @@
-"""`lengthwise bench engine`: the arguments and the errors. bench.py runs it, report.py writes the tables."""
+"""`lengthwise bench engine` and `lengthwise bench quality`: their flags. bench.py and quality.py measure."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from loadgen.experiments.engine.job import ROWS
-from loadgen.flag_values import whole, whole_from
+from loadgen.result_file import require_writable, save_json
 from models.errors import UserError
-from models.network.quantization import QUANTIZATIONS
+from models.flags import Subparsers, add_options, read_options
+from models.network.quantization import QUANTIZATIONS, Quantization
+from models.options import Count, Natural, option, options_of
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+Several = Annotated[int, Meta(ge=2)]
+"""A length in which a token follows another."""
 
-MODEL = "smollm2-135m-instruct"
-SEVERAL = whole_from(2)
-"""Lengths in which a token follows another."""
+KINDS = tuple(kind for kind in QUANTIZATIONS if kind != Quantization.NONE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchedModel:
+    """The model that a benchmark loads into this process."""
+
+    model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "as for serve")
+    quantization: str = option("auto", "as for serve", choices=lambda: ("auto", *QUANTIZATIONS))
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "as for serve")
+    seed: int = option(0, "seed of the prompts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineBench(BenchedModel):
+    """What to compare with transformers."""
+
+    rows: tuple[Count, ...] = option(
+        (),
+        f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged or --overhead: none)",
+        nargs="+",
+    )
+    input_len: Count = option(64, "prompt tokens of a row")
+    output_len: Several = option(64, "tokens to generate for a row")
+    rounds: Count = option(3, "rounds that count, after one more")
+    beside: tuple[str, ...] = option(
+        (), "also this engine with its weights kept so", nargs="+", choices=lambda: QUANTIZATIONS
+    )
+    ragged: bool = option(False, "compare with requests of different lengths")
+    num_requests: Count = option(128, "with --ragged: requests")
+    min_len: Several = option(16, "with --ragged: shortest prompt and output")
+    max_len: Several = option(256, "with --ragged: longest prompt and output")
+    slots: Count = option(32, "with --ragged: rows at a time")
+    overhead: bool = option(False, "time a step of 32 rows outside the forward pass")
+    save_result: Path | None = option(None, "write the figures as JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityBench:
+    """Which texts to read, and with which weights."""
+
+    model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
+    quantization: tuple[str, ...] = option(
+        (), f"which to compare (default: {' '.join(KINDS)})", nargs="+", choices=lambda: KINDS
+    )
+    dataset_path: tuple[Path, ...] = option(
+        (),
+        "JSONL files as of the workload `jsonl`, an equal share of each (default: texts of the standard library)",
+        nargs="+",
+    )
+    num_texts: Count = option(64, "texts, all files together")
+    max_len: Several = option(256, "tokens that are read of a text")
+    seed: Natural = option(0, "seed of the choice of texts")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command below `bench`."""
-    parser = subparsers.add_parser(
+    """Add the commands below `bench`."""
+    engine = subparsers.add_parser(
         "engine",
         help="compare this engine with transformers, in one process",
         description="In one process and interleaved rounds: this engine, transformers' generate on a static batch of "
         "the same prompts, transformers' continuous batching, and the least that memory bandwidth allows. "
         "Nothing else should run on the machine meanwhile.",
     )
-    add_model_flags(parser, dtype="auto")
-    parser.add_argument(
-        "--rows", type=whole, nargs="+", metavar="N",
-        help=f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged or --overhead: none)",
-    )  # fmt: skip
-    parser.add_argument("--input-len", type=whole, default=64, metavar="N", help="prompt tokens of a row")
-    parser.add_argument("--output-len", type=SEVERAL, default=64, metavar="N", help="tokens to generate for a row")
-    parser.add_argument("--rounds", type=whole, default=3, metavar="N", help="rounds that count, after one more")
-    parser.add_argument(
-        "--beside", nargs="+", choices=QUANTIZATIONS, default=(), metavar="KIND",
-        help=f"also this engine with its weights kept so: {', '.join(QUANTIZATIONS)}",
-    )  # fmt: skip
-    parser.add_argument("--ragged", action="store_true", help="compare with requests of different lengths")
-    parser.add_argument("--num-requests", type=whole, default=128, metavar="N", help="of --ragged")
-    parser.add_argument("--min-len", type=SEVERAL, default=16, metavar="N", help="shortest prompt and output of it")
-    parser.add_argument("--max-len", type=SEVERAL, default=256, metavar="N", help="longest prompt and output of it")
-    parser.add_argument("--slots", type=whole, default=32, metavar="N", help="rows at a time in it")
-    parser.add_argument("--overhead", action="store_true", help="time a step of 32 rows outside the forward pass")
-    parser.add_argument("--save-result", type=Path, metavar="FILE", help="write the figures as JSON")
-    parser.set_defaults(run=run, computes=True)
-
-
-def add_model_flags(parser: argparse.ArgumentParser, *, dtype: str) -> None:
-    """What every benchmark in this process is asked."""
-    parser.add_argument("model", nargs="?", default=MODEL, metavar="MODEL", help="as for serve (default: %(default)s)")
-    dtypes = ("auto", "float32", "bfloat16", "float16")
-    parser.add_argument("--dtype", default=dtype, choices=dtypes, help="as for serve (default: %(default)s)")
-    parser.add_argument(
-        "--quantization", default="auto", choices=("auto", *QUANTIZATIONS), help="as for serve (default: %(default)s)"
+    add_options(engine, options_of(EngineBench))
+    engine.set_defaults(run=run, computes=True)
+    quality = subparsers.add_parser(
+        "quality",
+        help="compare how well a model foretells text with its weights in fewer bits",
+        description="Perplexity of the same texts in float32, and with weights kept as --quantization says.",
     )
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="as for serve")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts")
+    add_options(quality, options_of(QualityBench))
+    quality.set_defaults(run=run_quality, computes=True)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare and print; returns the exit code: 1 when something is wrong or this engine could not run."""
+    """Compare and print; returns the exit code. Raises UserError, also when this engine could not run."""
     # These import torch, which --help can do without.
-    import orjson
-
     from loadgen.console import table_console
     from loadgen.experiments.engine.bench import run_bench
-    from loadgen.experiments.engine.output import require_writable, write
     from loadgen.experiments.engine.report import results_json, show
 
-    require_writable(args.save_result)
-    results = run_bench(args)
+    options = read_options(args, EngineBench)
+    require_writable(options.save_result)
+    results = run_bench(options)
     show(results, table_console())
-    write(args.save_result, orjson.dumps(results_json(results), option=orjson.OPT_INDENT_2))
+    save_json(options.save_result, results_json(results))
     if results.troubles:
         raise UserError(results.troubles[0])
+    return 0
+
+
+def run_quality(args: argparse.Namespace) -> int:
+    """Compare and print; returns the exit code."""
+    from loadgen.experiments.engine.quality import run_bench
+
+    run_bench(read_options(args, QualityBench))
     return 0

@@ -15,13 +15,10 @@ from loadgen.experiments.engine.runners import Runner
 Jobs = Callable[[int], Sequence[Job]]
 """The jobs of a round, by its number; other prompts each time, of the same lengths."""
 
-Watch = Callable[[str], None]
-"""Told what has just been done."""
-
 
 @dataclass(slots=True)
 class Standing:
-    """What one runner has done so far."""
+    """The figures of one runner so far."""
 
     name: str
     rates: list[float] = field(default_factory=list)
@@ -43,9 +40,9 @@ class Standing:
 
 
 def contest(
-    runners: Sequence[Runner], jobs: Jobs, rounds: int, device: torch.device, watch: Watch = lambda _: None
+    runners: Sequence[Runner], jobs: Jobs, rounds: int, device: torch.device, watch: Callable[[], None] = lambda: None
 ) -> list[Standing]:
-    """One round that warms up and shows the memory taken, then `rounds` that count; each begins with another runner.
+    """Play a round that warms up and shows the memory taken, then `rounds` that count; each begins with another runner.
 
     A runner that fails says why and is left out from then on.
     """
@@ -57,7 +54,7 @@ def contest(
         for runner, standing in (*pairs[first:], *pairs[:first]):
             if standing.trouble is None:
                 _take_turn(runner, standing, work, device, counts=number > 0)
-            watch(runner.name)
+            watch()
     return standings
 
 

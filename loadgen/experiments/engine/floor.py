@@ -23,7 +23,7 @@ REPEATS = 7
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What bounds a decode step on this machine."""
+    """The bounds of a decode step on this machine."""
 
     bandwidth: float
     """Bytes a second."""

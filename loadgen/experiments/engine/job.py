@@ -1,9 +1,9 @@
-"""What is to be generated, and what a turn at it brought. Knows nobody who does it."""
+"""Jobs to generate, and the outcome of one turn at them. Knows none of the engines that take turns."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from models.errors import UserError
@@ -27,7 +27,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one run over some jobs brought."""
+    """The outcome of one run over some jobs."""
 
     seconds: float
     """From the first prompt to the last token."""
@@ -37,13 +37,13 @@ class Turn:
     """Tokens generated for each job and kept, in the jobs' order."""
 
 
-def even_jobs(rng: random.Random, vocab: int, count: int, input_len: int, output_len: int) -> list[Job]:
-    """Jobs of one shape; no two prompts are the same."""
-    return [Job(_prompt(rng, vocab, input_len), output_len) for _ in range(count)]
+def draw_jobs(rng: random.Random, vocab: int, shapes: Iterable[tuple[int, int]]) -> list[Job]:
+    """Jobs with random prompts, by the tokens of prompt and output of each."""
+    return [Job(tuple(rng.randrange(vocab) for _ in range(inputs)), outputs) for inputs, outputs in shapes]
 
 
-def ragged_jobs(rng: random.Random, vocab: int, count: int, shortest: int, longest: int) -> list[Job]:
-    """Jobs whose prompts all differ in length, and whose outputs do, each uniform in `shortest` to `longest`.
+def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[tuple[int, int]]:
+    """Tokens of prompts, which all differ, and of outputs, which all differ too, uniform in `shortest` to `longest`.
 
     Raises UserError when there are fewer lengths than jobs.
     """
@@ -53,14 +53,9 @@ def ragged_jobs(rng: random.Random, vocab: int, count: int, shortest: int, longe
             f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count} distinct ones: "
             "lower --num-requests, or widen --min-len and --max-len"
         )
-    inputs, outputs = rng.sample(lengths, count), rng.sample(lengths, count)
-    return [Job(_prompt(rng, vocab, ins), outs) for ins, outs in zip(inputs, outputs, strict=True)]
+    return list(zip(rng.sample(lengths, count), rng.sample(lengths, count), strict=True))
 
 
 def longest(jobs: Sequence[Job]) -> int:
     """Columns that hold any of the jobs, also when the longest prompt gets the longest output."""
     return max(len(job.prompt) for job in jobs) + max(job.output_len for job in jobs)
-
-
-def _prompt(rng: random.Random, vocab: int, length: int) -> tuple[int, ...]:
-    return tuple(rng.randrange(vocab) for _ in range(length))

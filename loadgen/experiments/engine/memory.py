@@ -1,4 +1,4 @@
-"""What a piece of work takes of memory at its peak, beyond what was in use before it."""
+"""The memory that a piece of work takes at its peak, beyond what was in use before it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESET_PEAK = "5"
 
 
 def measured(work: Callable[[], T], device: torch.device) -> tuple[T, int | None]:
-    """What `work` returns, and its peak in bytes; None on a system that does not tell."""
+    """Do work; returns its result and its peak in bytes, None on a system that does not tell."""
     gc.collect()
     return _on_cuda(work, device) if device.type == "cuda" else _on_host(work)
 

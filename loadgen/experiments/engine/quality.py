@@ -1,33 +1,83 @@
-"""How much worse a network foretells text when its weights are kept in fewer bits: its perplexity."""
+"""`lengthwise bench quality`: the perplexity of texts when a network keeps its weights in fewer bits."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
 
+from loadgen.console import table_console
+from loadgen.experiments.engine.command import KINDS, QualityBench
+from loadgen.experiments.engine.floor import weight_bytes
+from loadgen.experiments.engine.setup import hush
+from loadgen.workload.jsonl import read_jsonl
+from loadgen.workload.sample import Sample
+from loadgen.workload.stdlib import read_material
+from loadgen.workload.tasks import samples
+from models.catalog.catalog import Catalog
+from models.errors import UserError
 from models.network.kv_adapter import PassingStore
-from models.network.loader import LoadedModel
+from models.network.loader import LoadedModel, load
+from models.network.quantization import Quantization
+from models.progress import Bars
+from models.text import Text
 
 SHORTEST = 2
 """Tokens of a text that has one to foretell."""
+MODULES = 12
+"""Modules of the standard library whose texts are read where no file is named."""
+MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One way to keep the weights."""
+    """The perplexity that one way to keep the weights gives."""
 
     quantization: str
     perplexity: float
     weight_bytes: int
-    """What a decode step reads of them."""
+    """Bytes of weights that a decode step reads."""
 
     def change(self, plain: Quality) -> float:
-        """0.03: three percent worse than `plain`."""
+        """The rise of the perplexity over `plain`, as a share: 0.03 is three percent worse."""
         return self.perplexity / plain.perplexity - 1
+
+
+def run_bench(asked: QualityBench) -> None:
+    """Compare float32 with each kind that was asked for, and print the table. Raises UserError."""
+    hush()
+    folder = Catalog().resolve(asked.model)
+    texts = _encode_texts(asked, Text.load(folder))
+    found = []
+    with Bars() as bars:
+        for kind in (Quantization.NONE.value, *(asked.quantization or KINDS)):
+            bars.begin("float32" if kind == Quantization.NONE else kind, len(texts))
+            model = load(folder, dtype="float32", quantization=kind)
+            found.append(Quality(kind, perplexity(model, texts, bars.advance), weight_bytes(model.network)))
+    table_console().print(table(found))
+
+
+def _encode_texts(asked: QualityBench, text: Text) -> list[list[int]]:
+    """Token ids to foretell: request and answer of each sample, cut."""
+    whole = ("\n".join(filter(None, (one.instruction, one.input, one.reference))) for one in _find_samples(asked))
+    found = [tokens for one in whole if len(tokens := text.encode(one)[: asked.max_len]) >= SHORTEST]
+    if not found:
+        raise UserError("the texts have no two tokens")
+    return found
+
+
+def _find_samples(asked: QualityBench) -> list[Sample]:
+    rng = random.Random(asked.seed)
+    if not asked.dataset_path:
+        return list(islice(samples(read_material(rng, MODULES), rng), asked.num_texts))
+    share = -(-asked.num_texts // len(asked.dataset_path))
+    files = [read_jsonl(path, need_reference=False) for path in asked.dataset_path]
+    return [one for rows in files for one in rng.sample(rows, min(share, len(rows)))]
 
 
 def perplexity(model: LoadedModel, texts: Sequence[Sequence[int]], watch: Callable[[], None] = lambda: None) -> float:
@@ -47,3 +97,15 @@ def _surprise(model: LoadedModel, text: Sequence[int]) -> float:
     places = torch.arange(len(text), device=model.device)[None]
     logits = model.forward(tokens, places, None, PassingStore())[0, :-1]
     return F.cross_entropy(logits, tokens[0, 1:], reduction="sum").item()
+
+
+def table(found: list[Quality]) -> str:
+    """Lines for people; the first of `found` is what the others are compared with."""
+    plain = found[0]
+    lines = [f"{'weights':10} {'MiB a step':>10} {'perplexity':>10} {'change':>8}"]
+    for one in found:
+        name = "float32" if one is plain else one.quantization
+        lines.append(
+            f"{name:10} {one.weight_bytes / MIB:10.0f} {one.perplexity:10.3f} {one.change(plain) * 100:+7.2f}%"
+        )
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What comes of an engine benchmark, for people and as JSON."""
+"""The results of an engine benchmark as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GridResult:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All of a run; what was not asked for is None or empty."""
+    """All results of a run; those that were not asked for are None or empty."""
 
     setting: dict[str, object]
     floor: Floor | None = None
@@ -40,13 +40,17 @@ class Results:
 
     @property
     def troubles(self) -> list[str]:
-        """What kept this engine, of all, from running."""
-        ours = (*(one for result in self.grid for one in result.standings), *self.ragged)
-        return [one.trouble for one in ours if one.name == OURS and one.trouble is not None]
+        """Reasons that kept this engine itself from running."""
+        return [one.trouble for one in self.standings if one.name == OURS and one.trouble is not None]
+
+    @property
+    def standings(self) -> list[Standing]:
+        """Every standing of grid and ragged."""
+        return [*(one for result in self.grid for one in result.standings), *self.ragged]
 
 
 def show(results: Results, console: Console) -> None:
-    """Print what there is."""
+    """Print the tables of all parts that were measured."""
     if results.floor is not None:
         floor = results.floor
         console.print(
@@ -59,7 +63,9 @@ def show(results: Results, console: Console) -> None:
         console.print(_ragged_table(results))
     if results.overhead is not None:
         console.print(_overhead_line(results.overhead), highlight=False)
-    for name, trouble in _foreign_troubles(results).items():
+    for name, trouble in {
+        one.name: one.trouble for one in results.standings if one.trouble and one.name != OURS
+    }.items():
         console.print(f"{name} cannot run here: {trouble}", markup=False, highlight=False)
 
 
@@ -83,15 +89,15 @@ def results_json(results: Results) -> dict[str, object]:
 
 
 def _standing_json(standing: Standing, among: Sequence[Standing]) -> dict[str, object]:
-    found: dict[str, object] = {
+    return {
         "name": standing.name,
         "tokens_per_s": standing.rates,
         "step_seconds": standing.steps,
         "peak_bytes": standing.peak_bytes,
         "trouble": standing.trouble,
+        "median_tokens_per_s": standing.rate if standing.rates else None,
+        "ratio_to_generate": _ratio(standing, among),
     }
-    ratio = _ratio(standing, among)
-    return found | {"median_tokens_per_s": standing.rate if standing.rates else None, "ratio_to_generate": ratio}
 
 
 def _grid_table(results: Results) -> Table:
@@ -140,11 +146,6 @@ def _cells(standing: Standing, among: Sequence[Standing]) -> tuple[str, str, str
 def _ratio(standing: Standing, among: Sequence[Standing]) -> float | None:
     plain = next((one for one in among if one.name == PLAIN), None)
     return standing.rate / plain.rate if standing.rates and plain is not None and plain.rates else None
-
-
-def _foreign_troubles(results: Results) -> dict[str, str]:
-    everybody = (*(one for result in results.grid for one in result.standings), *results.ragged)
-    return {one.name: one.trouble for one in everybody if one.trouble is not None and one.name != OURS}
 
 
 def _title(what: str, setting: dict[str, object]) -> str:

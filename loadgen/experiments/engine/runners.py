@@ -1,6 +1,6 @@
-"""The three that are compared: this engine, transformers' `generate`, and transformers' continuous batching.
+"""The engines to compare: this engine, transformers' `generate`, and transformers' continuous batching.
 
-Each is given jobs and returns a Turn. None knows the others, rounds, or what is made of the figures.
+Each is given jobs and returns a Turn. None knows the others or the rounds.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -41,21 +42,19 @@ class Runner(Protocol):
     name: str
 
     def run(self, jobs: Sequence[Job]) -> Turn:
-        """Raises UserError, or whatever keeps it from running here."""
+        """Generate for all jobs. Raises anything that keeps it from running here."""
         ...
 
 
+@dataclass(slots=True)
 class Lengthwise:
     """This engine: a pipeline in process, fed by the default strategy's batcher."""
 
-    def __init__(
-        self, subject: Subject, slots: int, clock: Clock = time.perf_counter, *, name: str = "lengthwise"
-    ) -> None:
-        self.name = name
-        self._subject = subject
-        self._slots = slots
-        self._clock = clock
-        self._pipeline: Pipeline | None = None  # made in the first run, to be part of the memory that it takes
+    subject: Subject
+    slots: int
+    clock: Clock = time.perf_counter
+    name: str = "lengthwise"
+    _pipeline: Pipeline | None = None  # made in the first run, to be part of the memory that it takes
 
     def run(self, jobs: Sequence[Job]) -> Turn:
         return apart(lambda stop: self._run(jobs, stop))
@@ -63,8 +62,8 @@ class Lengthwise:
     @torch.inference_mode()
     def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
         if self._pipeline is None:
-            self._pipeline = self._subject.pipeline(self._slots, longest(jobs))
-        feed = Feed(self._pipeline, join_batcher(self._slots), jobs, self._clock, device=str(self._subject.device))
+            self._pipeline = self.subject.pipeline(self.slots, longest(jobs))
+        feed = Feed(self._pipeline, join_batcher(self.slots), jobs, self.clock, device=str(self.subject.device))
         steps, end = [], 0.0
         for moment in feed.run():
             if stop.is_set():
@@ -75,30 +74,29 @@ class Lengthwise:
         return Turn(end, tuple(steps), tuple(len(answer) for answer in feed.answers))
 
 
+@dataclass(slots=True)
 class Generate:
     """transformers' `generate` on static batches of `slots` jobs, each until its longest row ends."""
 
-    name = "generate"
-
-    def __init__(self, network: PreTrainedModel, slots: int, clock: Clock = time.perf_counter) -> None:
-        self._network = network
-        self._slots = slots
-        self._clock = clock
+    network: PreTrainedModel
+    slots: int
+    clock: Clock = time.perf_counter
+    name: str = "generate"
 
     def run(self, jobs: Sequence[Job]) -> Turn:
         return apart(lambda stop: self._run(jobs, stop))
 
     @torch.inference_mode()
     def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
-        begin = self._clock()
+        begin = self.clock()
         ticks, lengths = [], []
-        for first in range(0, len(jobs), self._slots):
-            batch = jobs[first : first + self._slots]
-            ticker = _Ticker(self._clock, stop)
+        for first in range(0, len(jobs), self.slots):
+            batch = jobs[first : first + self.slots]
+            ticker = _Ticker(self.clock, stop)
             made = self._generate(batch, ticker)
             ticks.append(ticker.times)
             lengths += [min(made, job.output_len) for job in batch]
-        return Turn(self._clock() - begin, tuple(_gaps(ticks)), tuple(lengths))
+        return Turn(self.clock() - begin, tuple(_gaps(ticks)), tuple(lengths))
 
     def _generate(self, jobs: Sequence[Job], ticker: _Ticker) -> int:
         """Returns how many tokens each row got."""
@@ -108,9 +106,9 @@ class Generate:
         for row, job in enumerate(jobs):
             tokens[row, width - len(job.prompt) :] = torch.tensor(job.prompt)
             mask[row, width - len(job.prompt) :] = 1
-        output: Tensor = self._network.generate(  # type: ignore[operator]
-            tokens.to(self._network.device),
-            attention_mask=mask.to(self._network.device),
+        output: Tensor = self.network.generate(  # type: ignore[operator]
+            tokens.to(self.network.device),
+            attention_mask=mask.to(self.network.device),
             max_new_tokens=max(job.output_len for job in jobs),
             do_sample=False,
             eos_token_id=None,
@@ -120,24 +118,23 @@ class Generate:
         return output.shape[1] - width
 
 
+@dataclass(slots=True)
 class GenerateBatch:
-    """transformers' continuous batching: what `generate_batch` does, with a length of each request's own.
+    """transformers' continuous batching, as `generate_batch` has it, with a length of each request's own.
 
-    It is given what it may want: K and V for `slots` requests of the longest job, steps as large as this engine's
+    It is given all that it may want: K and V for `slots` requests of the longest job, steps as large as this engine's
     chunks, and no search for common prefixes, of which there are none.
     """
 
-    name = "generate_batch"
-
-    def __init__(self, network: PreTrainedModel, slots: int, clock: Clock = time.perf_counter) -> None:
-        self._network = network
-        self._slots = slots
-        self._clock = clock
+    network: PreTrainedModel
+    slots: int
+    clock: Clock = time.perf_counter
+    name: str = "generate_batch"
 
     def run(self, jobs: Sequence[Job]) -> Turn:
-        """Raises whatever transformers says against running here."""
-        begin = self._clock()
-        manager = self._network.init_continuous_batching(  # type: ignore[operator]
+        """Generate for all jobs. Raises anything that transformers raises where it cannot run."""
+        begin = self.clock()
+        manager = self.network.init_continuous_batching(  # type: ignore[operator]
             generation_config=_greedy(),
             continuous_batching_config=self._config(jobs),
         )
@@ -152,7 +149,7 @@ class GenerateBatch:
                 result = _next_result(manager)
                 lengths[order[result.request_id]] = len(result.generated_tokens)
                 ticks.append(result.timestamps or [])
-            end = self._clock()
+            end = self.clock()
         finally:
             manager.stop(block=True, hard_stop=True)
             manager.destroy()
@@ -161,15 +158,15 @@ class GenerateBatch:
     def _config(self, jobs: Sequence[Job]) -> ContinuousBatchingConfig:
         page = ContinuousBatchingConfig.page_size
         return ContinuousBatchingConfig(
-            num_blocks=self._slots * (-(-longest(jobs) // page) + 1),
-            max_batch_tokens=max(CHUNK_TOKENS, self._slots),
-            max_requests_per_batch=self._slots,
+            num_blocks=self.slots * (-(-longest(jobs) // page) + 1),
+            max_batch_tokens=max(CHUNK_TOKENS, self.slots),
+            max_requests_per_batch=self.slots,
             allow_block_sharing=False,
         )
 
 
 def join_batcher(slots: int) -> Batcher:
-    """The server's own by default."""
+    """The batcher of `serve --strategy baton-pd`."""
     limits = Limits(group_tokens=CHUNK_TOKENS, prefill_ahead=max(1, slots // 8))
     return assemble(STRATEGIES["baton-pd"], limits).batcher
 
@@ -198,7 +195,7 @@ def _gaps(ticks: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _next_result(manager: ContinuousBatchingManager) -> GenerationOutput:
-    """The next finished request; raises UserError with what went wrong."""
+    """Wait for the next finished request. Raises UserError with the cause."""
     while True:
         result = manager.get_result(timeout=1)
         if result is not None and result.error is not None:

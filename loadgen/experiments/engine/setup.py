@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from engine.forward.batch import HEADROOM, RunningBatch
 from engine.kv.arena import KvArena
 from engine.pipeline import Pipeline
+from loadgen.experiments.engine.command import BenchedModel
 from models.catalog.catalog import Catalog
 from models.errors import UserError
 from models.network.loader import LoadedModel, load
@@ -65,23 +66,23 @@ class Subject:
             )
 
 
-def load_subject(name: str, *, dtype: str, device: str, quantization: str = "auto") -> Subject:
-    """Raises CatalogError, LoadError and TextError with the remedy."""
+def load_subject(asked: BenchedModel) -> Subject:
+    """The model that was asked for. Raises CatalogError, LoadError and TextError with the remedy."""
     hush()
-    folder = Catalog().resolve(name)
-    return Subject(
-        name, load(folder, dtype=dtype, device=_device(device), quantization=quantization), Text.load(folder)
-    )
+    folder = Catalog().resolve(asked.model)
+    device = _find_device(asked.device)
+    model = load(folder, dtype=asked.dtype, device=device, quantization=asked.quantization)
+    return Subject(asked.model, model, Text.load(folder))
 
 
 def load_beside(subject: Subject, quantization: str) -> Subject:
-    """The same with its weights kept otherwise; raises LoadError."""
+    """The same model with its weights kept otherwise; raises LoadError."""
     kept = load(subject.model.folder, dtype=subject.dtype, device=str(subject.device), quantization=quantization)
     return replace(subject, model=kept)
 
 
 def load_plain(subject: Subject) -> PreTrainedModel:
-    """The same checkpoint as transformers alone would run it, with its default attention."""
+    """The checkpoint as transformers alone would run it, with its default attention."""
     network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         subject.model.folder, dtype=subject.model.kv.dtype, local_files_only=True, use_safetensors=True
     )
@@ -90,8 +91,8 @@ def load_plain(subject: Subject) -> PreTrainedModel:
     return network
 
 
-def machine(device: torch.device) -> dict[str, object]:
-    """What the figures depend on besides the code."""
+def describe_machine(device: torch.device) -> dict[str, object]:
+    """The device and the versions on which figures depend."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "threads": torch.get_num_threads(),
@@ -101,7 +102,7 @@ def machine(device: torch.device) -> dict[str, object]:
     }
 
 
-def _device(name: str) -> str:
+def _find_device(name: str) -> str:
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
         raise UserError("--device cuda, but no CUDA device is visible: check the driver and CUDA_VISIBLE_DEVICES")
@@ -109,7 +110,7 @@ def _device(name: str) -> str:
 
 
 def hush() -> None:
-    """What transformers says of itself is no part of a table."""
+    """Keep transformers from writing between the lines of a table."""
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():

@@ -5,33 +5,21 @@ Simulated here; on the real engine they are what `lengthwise bench baton` measur
 
 from __future__ import annotations
 
-import argparse
-import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from types import MappingProxyType
 
 from loadgen.experiments.baton import command as bench_baton
-from loadgen.experiments.baton.paper import (
-    BATON,
-    BENCHMARK,
-    DOUBLED,
-    SHORTER,
-    STRATEGIES,
-    TABLE_1,
-    TABLE_2,
-    TARGET_1_QUERIES,
-    TARGET_2_QUERIES,
-)
-from loadgen.experiments.baton.queries import MIX, Range
+from loadgen.experiments.baton.paper import BENCHMARK, STRATEGIES, TARGETS, Target
+from loadgen.experiments.baton.queries import draw_lengths
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.options import choose
+from loadgen.experiments.paper.options import PaperOptions
 from loadgen.experiments.paper.plan import Line, Plan, Run
 from loadgen.experiments.paper.published import baton_seconds, baton_times
 from loadgen.experiments.paper.row import AnyRow, Row
-from loadgen.experiments.paper.stage import Setting, Stage, limits
+from loadgen.experiments.paper.stage import Stage, limits
 from loadgen.simulate.simulation import Machine
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
@@ -56,73 +44,27 @@ def _machine(token: float) -> Machine:
     return Machine(cost, capacity_tokens=65_536, max_num_seqs=16, context_length=65_536, max_prefill_tokens=8192)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One of the tables."""
-
-    number: int
-    title: str
-    device: str
-    machine: Machine
-    methods: tuple[str, ...]
-    queries: int
-    mix: Sequence[tuple[Range, Range]]
-    doubled: int | None
-    """The batch size at which all sequences are twice as long."""
-    published: Mapping[int, Mapping[str, float]]
-    where: str
-
-
-TARGETS: Mapping[str, Target] = MappingProxyType(
-    {
-        "table-1": Target(
-            1,
-            "Baton: Table 1 (Target-1)",
-            "an A6000",
-            _machine(1.742e-4),  # 154.8e12 operations/s in 16 bits
-            tuple(STRATEGIES),
-            TARGET_1_QUERIES,
-            MIX,
-            DOUBLED,
-            TABLE_1,
-            "5.2.1, Table 1",
-        ),
-        "table-2": Target(
-            2,
-            "Baton: Table 2 (Target-2)",
-            "a 4090",
-            _machine(1.632e-4),  # 165.2e12
-            (BENCHMARK, BATON),
-            TARGET_2_QUERIES,
-            ((SHORTER, SHORTER),),
-            None,
-            TABLE_2,
-            "5.2.2, Table 2",
-        ),
-    }
-)
-
-
-def table(stage: Stage, target: Target) -> Plan:
+def table(stage: Stage, target: Target, machine: Machine) -> Plan:
     """All methods at each batch size of a table."""
     count = max(1, round(target.queries * stage.setting.scale))
     runs: list[Run] = []
-    for size in target.published:
-        queries = _queries(target.mix, count, 2 if size == target.doubled else 1, stage.setting)
-        longest = max(one.input_length + one.output_length for one in queries.lengths)
-        machine = replace(
-            target.machine, capacity_tokens=ROOM * longest * size, context_length=longest, max_num_seqs=size
-        )
-        load, bounds = Load(float("inf"), count), limits(max_batch_size=size)
-        runs += [
-            Run(STRATEGIES[method], _point(size), machine, load, bounds, pool=queries) for method in target.methods
+    for size, methods in target.seconds.items():
+        factor = 2 if size == target.doubled else 1
+        lengths = [
+            Lengths(0.0, factor * ins, factor * outs) for ins, outs in draw_lengths(target, count, stage.setting.seed)
         ]
+        queries = Pool(tuple(lengths), SOURCE)
+        longest = max(one.input_length + one.output_length for one in lengths)
+        sized = replace(machine, capacity_tokens=ROOM * longest * size, context_length=longest, max_num_seqs=size)
+        load, bounds = Load(float("inf"), count), limits(max_batch_size=size)
+        runs += [Run(STRATEGIES[method], _point(size), sized, load, bounds, pool=queries) for method in methods]
     setting = (
         f"{count} queries on llama2-7b-chat in 16 bits on {target.device}; two of this machine's speeds are solved for "
         "from Benchmark's completion times at 2 rows of Table 2 and 8 rows of Table 1: those two rows are no test"
     )
-    rows = partial(table_rows, said=target.published, where=target.where, whole=stage.setting.scale == 1)
-    return Plan(target.title, setting, SHOWN, runs, rows)
+    rows = partial(table_rows, said=target.seconds, where=target.where, whole=stage.setting.scale == 1)
+    number = target.table.removeprefix("Table ")
+    return Plan(f"Baton: {target.table} (Target-{number})", setting, SHOWN, runs, rows)
 
 
 def table_rows(
@@ -146,41 +88,31 @@ def table_rows(
     return rows
 
 
-def _queries(mix: Sequence[tuple[Range, Range]], count: int, factor: int, setting: Setting) -> Pool:
-    rng = random.Random(setting.seed)
-    pairs = [mix[number % len(mix)] for number in range(count)]
-    lengths = [Lengths(0.0, factor * rng.randint(*ins), factor * rng.randint(*outs)) for ins, outs in pairs]
-    rng.shuffle(lengths)
-    return Pool(tuple(lengths), SOURCE)
-
-
 def _point(size: int) -> str:
     return f"{size} rows"
 
 
 EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
-    {name: partial(table, target=target) for name, target in TARGETS.items()}
+    {
+        "table-1": partial(table, target=TARGETS[1], machine=_machine(1.742e-4)),  # 154.8e12 operations/s in 16 bits
+        "table-2": partial(table, target=TARGETS[2], machine=_machine(1.632e-4)),  # 165.2e12
+    }
 )
 
 
-def run_baton(args: argparse.Namespace) -> int:
-    """Measure both tables, or the chosen ones, on the real engine; returns the exit code. Raises UserError."""
-    chosen = choose(list(TARGETS), args.experiments)
-    parser = argparse.ArgumentParser()
-    bench_baton.add_parser(parser.add_subparsers())
-    bench = parser.parse_args(["baton", *_flags(args, chosen)])
-    return int(bench.run(bench))
+def run_baton(asked: PaperOptions) -> int:
+    """Measure both tables, or the chosen ones, on the real engine; returns the exit code. Raises UserError.
 
-
-def _flags(args: argparse.Namespace, chosen: Sequence[str]) -> list[str]:
-    """The flags of `bench baton`: a given scale is Table 1's, the short queries of Table 2 keep their proportion."""
-    flags = [] if args.model is None else [args.model]
-    flags += ["--target", *(str(TARGETS[name].number) for name in chosen), "--seed", str(args.seed)]
-    if args.length_scale is not None:
-        scale = Fraction(str(args.length_scale))
-        flags += ["--scale", str(scale), "--short-scale", str(scale * bench_baton.SHORT_SCALE / bench_baton.SCALE)]
-    if args.rounds is not None:
-        flags += ["--rounds", str(args.rounds)]
-    if args.save_result is not None:
-        flags += ["--save-result", str(args.save_result)]
-    return flags
+    A given scale is Table 1's; the short queries of Table 2 keep their proportion.
+    """
+    chosen = asked.choose(list(EXPERIMENTS))
+    scale = bench_baton.SCALE if asked.length_scale is None else Fraction(str(asked.length_scale))
+    bench = bench_baton.BatonBench(
+        target=tuple(name.removeprefix("table-") for name in chosen),
+        seed=asked.seed,
+        scale=scale,
+        short_scale=scale * bench_baton.SHORT_SCALE / bench_baton.SCALE,
+        rounds=asked.rounds or 1,
+        save_result=asked.save_result,
+    )
+    return bench_baton.run_options(bench if asked.model is None else replace(bench, model=asked.model))

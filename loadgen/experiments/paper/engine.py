@@ -5,7 +5,6 @@ The composition root of that: models, executors, their profile. Knows no paper's
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from types import MappingProxyType
 
 from loadgen.experiments.paper.baton import run_baton
 from loadgen.experiments.paper.hardware import LENGTH_SCALE, Hardware
+from loadgen.experiments.paper.options import PaperOptions
 from loadgen.experiments.paper.plan import NotHere
 from loadgen.experiments.paper.run import PAPERS, run_paper
 from loadgen.experiments.paper.trial import Course, Player, Trial, assemble_course, prediction_for, trial
@@ -39,28 +39,28 @@ EXECUTORS: Mapping[str, int] = MappingProxyType({"magnus": 1, "scls": 2, "ssjf":
 """Executors on a CPU by default: SCLS balances load, which takes two at least."""
 
 
-def run_real_paper(args: argparse.Namespace) -> int:
+def run_real_paper(asked: PaperOptions) -> int:
     """Measure and print; returns the exit code. Raises UserError."""
-    if args.paper == "baton":
-        return run_baton(args)
-    return run_paper(args, partial(_open, args))
+    if asked.paper == "baton":
+        return run_baton(asked)
+    return run_paper(asked, partial(_open, asked))
 
 
-def _open(args: argparse.Namespace) -> tuple[Hardware, Player]:
+def _open(asked: PaperOptions) -> tuple[Hardware, Player]:
     """Load the engine; raises UserError where the lengths do not fit, and what `load_engine` raises."""
-    config = _config(args)
+    config = _config(asked)
     engine = run_in_own_thread(partial(load_engine, config))
     hardware = Hardware(
         cost=engine.profile,
         executors=len(engine.models),
         chunk_tokens=config.max_num_batched_tokens,
         about=_about(engine),
-        length_scale=LENGTH_SCALE if args.length_scale is None else args.length_scale,
-        loads=args.loads,
-        duration=args.duration,
-        rounds=1 if args.rounds is None else args.rounds,
+        length_scale=LENGTH_SCALE if asked.length_scale is None else asked.length_scale,
+        loads=asked.loads,
+        duration=asked.duration,
+        rounds=1 if asked.rounds is None else asked.rounds,
     )
-    context, most = hardware.context(PAPERS[args.paper].longest), engine.models[0].context_length
+    context, most = hardware.context(PAPERS[asked.paper].longest), engine.models[0].context_length
     if context > most:
         raise UserError(
             f"rows of {context} tokens, prompt and answer, exceed the model's context of {most}: give a --length-scale "
@@ -69,13 +69,13 @@ def _open(args: argparse.Namespace) -> tuple[Hardware, Player]:
     return hardware, EnginePlayer(engine)
 
 
-def _config(args: argparse.Namespace) -> ServeConfig:
+def _config(asked: PaperOptions) -> ServeConfig:
     """The settings of environment and flags; memory, slots and context are each experiment's own."""
-    given = {"model": args.model, "executors": args.executors}
+    given = {"model": asked.model, "executors": asked.executors}
     config = load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
     if config.executors or cuda_devices(config):
         return config
-    return replace(config, executors=min(EXECUTORS[args.paper], cores()))
+    return replace(config, executors=min(EXECUTORS[asked.paper], cores()))
 
 
 def _about(engine: Engine) -> str:

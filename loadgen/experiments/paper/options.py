@@ -1,16 +1,17 @@
-"""Flags of `lengthwise paper` that cannot be followed together, or with the paper that is named."""
+"""The flags of `lengthwise paper`, and which of them cannot be followed together or with the paper that is named."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
 from types import MappingProxyType
 
 from models.errors import UserError
+from models.options import Count, Natural, Positive, option
 
 REAL_ONLY = ("model", "executors", "length_scale", "loads", "rounds")
-"""Flags that mean nothing to the simulator; None where they are not given."""
-
+"""Flags that mean nothing to the simulator."""
 INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "scale": "give --length-scale and --executors, which say how much of a paper's size fits",
@@ -18,7 +19,6 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
     }
 )
 """Remedies on the real engine, by the flag that is for the simulator."""
-
 FIXED_BY_BATON: Mapping[str, str] = MappingProxyType(
     {
         "duration": "its queries are all there from the start",
@@ -30,35 +30,98 @@ FIXED_BY_BATON: Mapping[str, str] = MappingProxyType(
 )
 """Reasons why Baton's tables leave no choice on the real engine, by flag."""
 
-DEFAULTS: Mapping[str, float] = MappingProxyType({"scale": 1.0, "input_scale": 1.0})
+
+@dataclass(frozen=True, kw_only=True)
+class Experiments:
+    """Which experiments to run, and under which load."""
+
+    experiments: tuple[str, ...] | None = option(
+        None, "some of them by name (default: all; a wrong name lists them)", commas=True, metavar="A,B,..."
+    )
+    scale: Positive = option(
+        1.0,
+        "share of the paper's size: executors and rates (magnus, scls), runs (ssjf), queries (baton)",
+        metavar="X",
+    )
+    seed: Natural = option(0, "seed of lengths, arrivals and errors")
+    duration: Positive | None = option(
+        None,
+        "seconds of arrivals (default: the paper's; with --real 30, for ssjf 30 requests; baton has none)",
+        metavar="S",
+    )
+    rates: tuple[Positive, ...] | None = option(
+        None,
+        "requests a second on the paper's whole machine: for magnus, scls's main experiments and ssjf's rates",
+        commas=True,
+        metavar="A,B,...",
+    )
+    trace: Path | None = option(
+        None,
+        "lengths from an Azure LLM inference CSV (default: the built-in tasks for magnus, drawn lengths for scls and "
+        "ssjf; baton's are always drawn)",
+    )
+    input_scale: Positive = option(
+        1.0, "factor of the prompts' lengths, for loads whose prompts are shorter than the trace's", metavar="X"
+    )
+    save_result: Path | None = option(None, "write all runs and rows as JSON")
 
 
-def refuse(args: argparse.Namespace) -> None:
-    """Raises UserError for the first flag that cannot be followed."""
-    given = {name for name, value in vars(args).items() if value is not None and value != DEFAULTS.get(name)}
-    if not args.real:
-        for name in REAL_ONLY:
+@dataclass(frozen=True, kw_only=True)
+class RealEngine:
+    """Whether the real engine serves, and with how much of everything."""
+
+    real: bool = option(
+        False,
+        "serve for real, in this process: settings of the engine come from the environment, as for `lengthwise "
+        "serve`, and from the flags below; `lengthwise profile` with the same settings comes first. Nothing else "
+        "should run on the machine meanwhile",
+    )
+    model: str | None = option(None, "as for serve", metavar="MODEL")
+    executors: Count | None = option(
+        None, "executor threads (default: one a CUDA device; on a CPU, whose cores they share, 2 for scls, else 1)"
+    )
+    length_scale: Positive | None = option(
+        None, "factor of the paper's lengths (default: 1/8; baton: 1/16, its short queries 1/2)", metavar="X"
+    )
+    loads: tuple[Positive, ...] | None = option(
+        None,
+        "rates, as multiples of what the paper's first baseline serves here (default: 2,6 for magnus, 2,4 for scls, "
+        "4,16 for ssjf)",
+        commas=True,
+        metavar="A,B,...",
+    )
+    rounds: Count | None = option(None, "runs of each, with other requests; means are shown (default: 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions(Experiments, RealEngine):
+    """All flags of the command."""
+
+    paper: str = ""
+
+    def refuse(self) -> None:
+        """Raise UserError for the first flag that cannot be followed."""
+        given = {one.name for one in fields(self) if getattr(self, one.name) != one.default}
+        if not self.real:
+            for name in REAL_ONLY:
+                if name in given:
+                    raise UserError(f"{_flag(name)} is for the real engine: add --real, or leave it out")
+            if self.paper == "baton" and given & {"trace", "input_scale"}:
+                raise UserError("Baton's queries are drawn as its text says: leave --trace and --input-scale out")
+            return
+        for name, remedy in INSTEAD.items():
             if name in given:
-                raise UserError(f"{_flag(name)} is for the real engine: add --real, or leave it out")
-        if args.paper == "baton" and given & {"trace", "input_scale"}:
-            raise UserError("Baton's queries are drawn as its text says: leave --trace and --input-scale out")
-        return
-    for name, remedy in INSTEAD.items():
-        if name in given:
-            raise UserError(f"{_flag(name)} is for the simulator: with --real {remedy}")
-    for name, why in FIXED_BY_BATON.items() if args.paper == "baton" else ():
-        if name in given:
-            raise UserError(f"{_flag(name)} with baton: {why}; leave it out")
+                raise UserError(f"{_flag(name)} is for the simulator: with --real {remedy}")
+        for name, why in FIXED_BY_BATON.items() if self.paper == "baton" else ():
+            if name in given:
+                raise UserError(f"{_flag(name)} with baton: {why}; leave it out")
 
-
-def choose(known: Sequence[str], names: Sequence[str] | None) -> Sequence[str]:
-    """The experiments to run, all unless there are names; raises UserError for one that is not known."""
-    if names is None:
-        return known
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        raise UserError(f"--experiments: {', '.join(unknown) or 'nothing'} is none of {', '.join(known)}")
-    return names
+    def choose(self, known: Sequence[str]) -> Sequence[str]:
+        """The experiments to run, all unless there are names; raises UserError for one that is not known."""
+        unknown = [name for name in self.experiments or () if name not in known]
+        if unknown:
+            raise UserError(f"--experiments: {', '.join(unknown)} is none of {', '.join(known)}")
+        return tuple(dict.fromkeys(self.experiments or known))
 
 
 def _flag(name: str) -> str:

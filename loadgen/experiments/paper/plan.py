@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypeAlias
 
-from loadgen.bench.result import Json
 from loadgen.experiments.paper.load import Load, Pool
 from loadgen.experiments.paper.row import AnyRow, Skipped
 from loadgen.experiments.paper.trial import Trial, pooled
+from loadgen.result_file import Json
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Machine
 from scheduler.batching.batcher import Limits

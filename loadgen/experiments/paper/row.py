@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loadgen.bench.result import Json
 from loadgen.experiments.paper.published import PERCENT, TIMES, Published
+from loadgen.result_file import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
-from loadgen.bench import result
 from loadgen.console import table_console
 from loadgen.experiments.paper import baton, magnus, published, scls, ssjf
 from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
 from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, shortened, task_pool, trace_pool
-from loadgen.experiments.paper.options import choose
+from loadgen.experiments.paper.options import PaperOptions
 from loadgen.experiments.paper.plan import Experiment, Plan, carry_out, experiment_json
 from loadgen.experiments.paper.report import report
 from loadgen.experiments.paper.stage import Setting, Stage
 from loadgen.experiments.paper.trial import Player
+from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
 from models.progress import Bars
@@ -66,26 +65,25 @@ PAPERS: Mapping[str, Paper] = MappingProxyType(
 )
 
 
-def run_paper(args: argparse.Namespace, open_engine: OpenEngine | None = None) -> int:
+def run_paper(asked: PaperOptions, open_engine: OpenEngine | None = None) -> int:
     """Run, print and save; returns the exit code, 130 after Ctrl-C, which leaves what was measured until then.
 
     Simulates unless the real engine can be opened. Raises UserError, and what opening and the engine raise.
     """
-    paper = PAPERS[args.paper]
-    chosen = choose(paper.names(real=open_engine is not None), args.experiments)
-    if args.save_result is not None:
-        result.prepare(args.save_result.parent)
-    return _run_all({name: paper.experiments[name] for name in chosen}, _stage(args, open_engine), args)
+    paper = PAPERS[asked.paper]
+    chosen = asked.choose(paper.names(real=open_engine is not None))
+    require_writable(asked.save_result)
+    return _run_all({name: paper.experiments[name] for name in chosen}, _stage(asked, open_engine), asked)
 
 
-def _stage(args: argparse.Namespace, open_engine: OpenEngine | None) -> Stage:
-    paper = PAPERS[args.paper]
-    if args.trace is None:
-        pool = paper.pool(args.seed, args.input_scale)
+def _stage(asked: PaperOptions, open_engine: OpenEngine | None) -> Stage:
+    paper = PAPERS[asked.paper]
+    if asked.trace is None:
+        pool = paper.pool(asked.seed, asked.input_scale)
     else:
-        pool = trace_pool(args.trace, paper.longest, args.input_scale)
+        pool = trace_pool(asked.trace, paper.longest, asked.input_scale)
     prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else Prediction()
-    setting = Setting(args.scale, args.seed, args.duration, args.rates)
+    setting = Setting(asked.scale, asked.seed, asked.duration, asked.rates)
     if open_engine is None:
         return Stage(pool, setting, paper.longest, prediction)
     with Bars() as bars:
@@ -95,7 +93,7 @@ def _stage(args: argparse.Namespace, open_engine: OpenEngine | None) -> Stage:
     return Stage(short, setting, hardware.tokens(paper.longest), prediction, player, hardware)
 
 
-def _run_all(builds: Mapping[str, Build], stage: Stage, args: argparse.Namespace) -> int:
+def _run_all(builds: Mapping[str, Build], stage: Stage, asked: PaperOptions) -> int:
     """One experiment after another, each printed when it is over."""
     console = table_console()
     console.print(f"requests: {stage.pool.source}", highlight=False)
@@ -114,8 +112,8 @@ def _run_all(builds: Mapping[str, Build], stage: Stage, args: argparse.Namespace
     except KeyboardInterrupt:  # between two runs, or in those that show what the baseline serves
         pass
     finally:  # a run that fails takes nothing from those before it
-        if args.save_result is not None and done:
-            result.save(args.save_result, _document(args, stage, done, interrupted))
+        if done:
+            save_json(asked.save_result, _document(asked, stage, done, interrupted))
     return INTERRUPTED if interrupted else 0
 
 
@@ -124,17 +122,17 @@ def _begin(bars: Bars, title: str, total: int) -> Watch:
 
 
 def _document(
-    args: argparse.Namespace, stage: Stage, done: Mapping[str, Experiment], interrupted: bool
+    asked: PaperOptions, stage: Stage, done: Mapping[str, Experiment], interrupted: bool
 ) -> dict[str, object]:
     """The file's content; lengths and what the real engine is stand there only if it was measured."""
     document = {
-        "paper": args.paper,
+        "paper": asked.paper,
         "requests": stage.pool.source,
-        "scale": args.scale,
-        "seed": args.seed,
-        "duration": args.duration,
-        "input_scale": args.input_scale,
-        "rates": args.rates,
+        "scale": asked.scale,
+        "seed": asked.seed,
+        "duration": asked.duration,
+        "input_scale": asked.input_scale,
+        "rates": asked.rates,
         "prediction_sigma": stage.prediction.sigma,
         "experiments": {name: experiment_json(one) for name, one in done.items()},
         "interrupted": interrupted,

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 
 from engine.messages import ExecutorInfo
-from loadgen.bench import result
 from loadgen.console import table_console
 from loadgen.experiments.playing import random_prompts
 from loadgen.experiments.real_engine import Engine, load_engine, new_executors
@@ -20,6 +19,7 @@ from loadgen.experiments.recorder import Recorder
 from loadgen.experiments.validation.load import lengths, paced
 from loadgen.experiments.validation.speed import Speedometer
 from loadgen.experiments.validation.verdict import BOUND, Quantity, Verdict, table, verdict_json
+from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Machine, Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
@@ -42,14 +42,12 @@ def validate(args: argparse.Namespace) -> int:
 
 def _validate(args: argparse.Namespace) -> list[Verdict]:
     _refuse_unknown(args.strategies)
-    if args.save_result is not None:
-        result.prepare(args.save_result.parent)
+    require_writable(args.save_result)
     config = _config(args)
     engine = run_in_own_thread(partial(load_engine, config))
     verdicts = _verdicts(args, engine)
     table_console().print(table(verdicts))
-    if args.save_result is not None:
-        result.save(args.save_result, {"bound": BOUND, "strategies": [verdict_json(one) for one in verdicts]})
+    save_json(args.save_result, {"bound": BOUND, "strategies": [verdict_json(one) for one in verdicts]})
     return verdicts
 
 

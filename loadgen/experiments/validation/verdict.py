@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from loadgen.bench.result import Json
+from loadgen.result_file import Json
 
 BOUND = 0.15
 """Within this share of what was measured, the simulator is trusted."""

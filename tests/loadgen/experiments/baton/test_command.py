@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.experiments.baton.command import print_differences, scale
+from loadgen.experiments.baton.command import parse_scale, print_differences
 from models.errors import UserError
 from server.cli import main as cli
 
@@ -59,7 +59,7 @@ def test_answers_may_differ_where_rounding_depends_on_the_batch(capsys: pytest.C
 
 
 def test_scales_are_fractions_or_decimals(capsys: pytest.CaptureFixture[str]) -> None:
-    assert scale("1/16") == scale("0.0625")
+    assert parse_scale("1/16") == parse_scale("0.0625")
     for text in ("0", "x", "1/0"):
         with pytest.raises(SystemExit):
             cli.main(["bench", "baton", "--scale", text])

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from loadgen.experiments.baton.paper import BATON, BATON_PD, BENCHMARK, PD, STRATEGIES, TABLE_1
-from loadgen.experiments.baton.queries import target_1
+from loadgen.experiments.baton.paper import BATON, BATON_PD, BENCHMARK, PD, STRATEGIES, TARGETS
+from loadgen.experiments.baton.queries import draw_queries
 from loadgen.experiments.baton.race import Race, race
 from loadgen.experiments.baton.report import make_page, make_plots
 from loadgen.experiments.baton.results import Table, lines_of, table_json
@@ -16,7 +16,7 @@ from models.network.loader import LoadedModel
 from models.text import Text
 from tests.loadgen.experiments.engine.parts import subject_of, ticking
 
-JOBS = target_1(8, 1 / 200, 300, seed=1)
+JOBS = draw_queries(TARGETS[1], 8, 1 / 200, 300, seed=1)
 OUTPUTS = [job.output_len for job in JOBS]
 
 
@@ -47,7 +47,7 @@ def test_curves_end_with_everything_done_and_the_last_memory_freed(races: dict[s
 
 
 def table_of(races: dict[str, Race]) -> Table:
-    return Table("Target-1 <x>", {4: 0.01}, {4: lines_of(list(races.values()), TABLE_1)})
+    return Table("Target-1 <x>", {4: 0.01}, {4: lines_of(list(races.values()), TARGETS[1].seconds)})
 
 
 def test_lines_stand_next_to_the_papers(races: dict[str, Race]) -> None:
@@ -64,7 +64,7 @@ def test_lines_stand_next_to_the_papers(races: dict[str, Race]) -> None:
 def test_an_answer_that_differs_in_any_round_is_counted(races: dict[str, Race]) -> None:
     answers = races[BATON].answers
     other = replace(races[BATON], answers=(answers[0][:-1], *answers[1:]))
-    lines = lines_of([*races.values(), other], TABLE_1)
+    lines = lines_of([*races.values(), other], TARGETS[1].seconds)
     assert [line.same_answers for line in lines] == [8, 8, 7, 8]
     assert Table("t", {4: 1.0}, {4: lines}).different_answers == 1
 

@@ -4,23 +4,23 @@ import random
 
 import pytest
 
-from loadgen.experiments.engine.job import Job, even_jobs, longest, ragged_jobs
+from loadgen.experiments.engine.job import Job, draw_jobs, draw_ragged_shapes, longest
 from models.errors import UserError
 
 
-def test_ragged_jobs_differ_in_every_length_and_use_the_whole_range() -> None:
-    jobs = ragged_jobs(random.Random(0), 300, 11, 5, 15)
-    assert sorted(len(job.prompt) for job in jobs) == sorted(job.output_len for job in jobs) == list(range(5, 16))
-    assert [len(job.prompt) for job in jobs] != [job.output_len for job in jobs]
+def test_ragged_shapes_differ_in_every_length_and_use_the_whole_range() -> None:
+    inputs, outputs = zip(*draw_ragged_shapes(random.Random(0), 11, 5, 15), strict=True)
+    assert sorted(inputs) == sorted(outputs) == list(range(5, 16))
+    assert inputs != outputs
 
 
 def test_more_jobs_than_lengths_are_refused_with_the_remedy() -> None:
     with pytest.raises(UserError, match="--num-requests"):
-        ragged_jobs(random.Random(0), 300, 12, 5, 15)
+        draw_ragged_shapes(random.Random(0), 12, 5, 15)
 
 
 def test_even_jobs_have_prompts_of_their_own() -> None:
-    jobs = even_jobs(random.Random(0), 300, 8, 6, 3)
+    jobs = draw_jobs(random.Random(0), 300, [(6, 3)] * 8)
     assert {(len(job.prompt), job.output_len) for job in jobs} == {(6, 3)}
     assert len({job.prompt for job in jobs}) == 8
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from loadgen.experiments.engine.quality import Quality, perplexity
-from loadgen.experiments.engine.quality_command import table
+from loadgen.experiments.engine.quality import Quality, perplexity, table
 from models.network.kv_adapter import PassingStore
 from models.network.loader import LoadedModel
 from server.cli.main import main

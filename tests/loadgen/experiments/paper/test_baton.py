@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 
 from loadgen.experiments.baton import command as baton_command
+from loadgen.experiments.baton.command import BatonBench
 from loadgen.experiments.paper import command
 from server.cli.main import run_command
 
 
 @pytest.fixture
-def benched(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
+def benched(monkeypatch: pytest.MonkeyPatch) -> list[BatonBench]:
     """The benchmarks that were run; they come out as if something was wrong."""
-    ran: list[argparse.Namespace] = []
+    ran: list[BatonBench] = []
 
-    def run(args: argparse.Namespace) -> int:
-        ran.append(args)
+    def run(asked: BatonBench) -> int:
+        ran.append(asked)
         return 1
 
-    monkeypatch.setattr(baton_command, "run", run)
+    monkeypatch.setattr(baton_command, "run_options", run)
     return ran
 
 
@@ -37,19 +38,19 @@ def run(*flags: str) -> int:
     return run_command(args)
 
 
-def test_it_is_the_benchmark_of_that_paper(benched: list[argparse.Namespace]) -> None:
+def test_it_is_the_benchmark_of_that_paper(benched: list[BatonBench]) -> None:
     assert run() == 1
     (ran,) = benched
-    assert (ran.target, ran.rounds, ran.seed, ran.save_result) == ([1, 2], 1, 0, None)
+    assert (ran.target, ran.rounds, ran.seed, ran.save_result) == (("1", "2"), 1, 0, None)
     assert (ran.scale, ran.short_scale) == (baton_command.SCALE, baton_command.SHORT_SCALE)
 
 
-def test_flags_are_handed_on(benched: list[argparse.Namespace], tmp_path: Path) -> None:
+def test_flags_are_handed_on(benched: list[BatonBench], tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     flags = ("--model", "tiny", "--experiments", "table-2", "--length-scale", "0.125", "--rounds", "3", "--seed", "5")
     run(*flags, "--save-result", str(file))
     (ran,) = benched
-    assert (ran.model, ran.target, ran.rounds, ran.seed, ran.save_result) == ("tiny", [2], 3, 5, file)
+    assert (ran.model, ran.target, ran.rounds, ran.seed, ran.save_result) == ("tiny", ("2",), 3, 5, file)
     assert (ran.scale, ran.short_scale) == (Fraction(1, 8), Fraction(1))
 
 
@@ -66,7 +67,7 @@ def test_flags_are_handed_on(benched: list[argparse.Namespace], tmp_path: Path) 
     ],
 )
 def test_what_it_cannot_follow_is_refused(
-    benched: list[argparse.Namespace], flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    benched: list[BatonBench], flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*flags) == 1 and benched == []
     error = capsys.readouterr().err

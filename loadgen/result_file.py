@@ -1,0 +1,46 @@
+"""Files with results: found to be writable before a long run, and written after it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import orjson
+
+from models.errors import UserError
+from models.files import require_writable_file
+
+Json: TypeAlias = dict[str, object]
+
+
+@contextmanager
+def explain_unwritable(path: Path, flag: str) -> Iterator[None]:
+    """Raise UserError where the system refuses to write; `flag` is the one that names another place."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "name a file in it" if isinstance(error, IsADirectoryError) else f"choose another with {flag}"
+        raise UserError(f"{path}: cannot be written: {error.strerror}; {remedy}") from None
+
+
+def require_writable(path: Path | None, flag: str = "--save-result") -> None:
+    """Make sure that a file can be written, if one is asked for; makes its folder. Raises UserError."""
+    if path is not None:
+        with explain_unwritable(path, flag):
+            require_writable_file(path)
+
+
+def save_json(path: Path | None, document: Mapping[str, object], flag: str = "--save-result") -> None:
+    """Write a result as JSON, if a file is asked for. Raises UserError."""
+    if path is not None:
+        save(path, orjson.dumps(document, option=orjson.OPT_INDENT_2), flag)
+
+
+def save(path: Path, content: bytes, flag: str) -> None:
+    """Write a file and print its name. Raises UserError."""
+    with explain_unwritable(path, flag):
+        path.write_bytes(content)
+    print(f"saved {path}", file=sys.stderr)
