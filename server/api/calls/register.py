@@ -81,7 +81,7 @@ class Register:
         self._history = history
         self._open: dict[str, Record] = {}
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
-        self._names: dict[Caller, str] = {}  # of open and of remembered calls
+        self._names: dict[Caller, dict[str, None]] = {}  # ids of open and of remembered calls, the latest last
 
     def __len__(self) -> int:
         """Calls under way."""
@@ -91,7 +91,7 @@ class Register:
     def enter(self, record: Record) -> Iterator[Record]:
         """Keep a call for as long as it is under way, and a while longer what became of it."""
         self._open[record.id] = record
-        self._names[record.caller] = record.id
+        self._names.setdefault(record.caller, {})[record.id] = None
         try:
             yield record
         finally:
@@ -120,7 +120,9 @@ class Register:
         return [*(self._status(record) for record in own), *islice(past, limit - len(own))]
 
     def _id(self, name: str, holder: str | None) -> str:
-        return name if name in self._open or name in self._ended else self._names.get(Caller(holder, name), "")
+        if name in self._open or name in self._ended:
+            return name
+        return next(reversed(self._names.get(Caller(holder, name), {})), "")
 
     def _record(self, name: str, holder: str | None) -> Record | None:
         record = self._open.get(self._id(name, holder))
@@ -140,12 +142,17 @@ class Register:
         """Calls that were refused before they were in line are not worth it."""
         if record.requests or record.cancelled:
             self._ended[record.id] = _Ended(record.caller, self._status(record))
-        elif self._names.get(record.caller) == record.id:
-            del self._names[record.caller]
+        else:
+            self._forget(record.caller, record.id)
         while len(self._ended) > self._history:
             oldest, ended = self._ended.popitem(last=False)
-            if self._names.get(ended.caller) == oldest:
-                del self._names[ended.caller]
+            self._forget(ended.caller, oldest)
+
+    def _forget(self, caller: Caller, call: str) -> None:
+        names = self._names[caller]
+        del names[call]
+        if not names:
+            del self._names[caller]
 
     def _status(self, record: Record) -> RequestStatus:
         requests, state = record.requests, record.state

@@ -179,6 +179,16 @@ async def test_calls_that_are_refused_leave_no_trace(live: Live) -> None:
     assert (await get(live, "/v1/requests"))[1] == {"data": [], "object": "list"}
 
 
+async def test_a_refused_call_leaves_the_name_to_one_that_is_under_way(live: Live) -> None:
+    """A refused call of the same X-Request-Id took the name away: the running one could not be found by it."""
+    live.dispatcher.pause = 1
+    task = begin(live, CHAT, chat_body(), **{"X-Request-Id": "same"})
+    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 1)
+    assert (await begin(live, CHAT, chat_body(min_tokens=1000), **{"X-Request-Id": "same"}))[0] == 400
+    assert (await cancel(live, "same"))[1]["state"] == "cancelled"
+    assert (await task)[0] == 499
+
+
 async def test_the_list_has_the_latest_first_and_as_many_as_are_wanted(live: Live) -> None:
     names = [(await live.chat())["id"] for _ in range(3)]
     _, listed = await get(live, "/v1/requests?limit=2")
