@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,12 +9,9 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
-from server.api.generator import DISPATCHER
-from server.api.input.body import read_body
-from server.api.input.prompts import chat_prompt
-from server.api.input.refusals import refuse_unsupported
+from server.api.input.body import read_call
+from server.api.input.prompts import Prompt, chat_prompt
 from server.api.input.schema import ChatBody
-from server.api.models import model_name
 from server.api.output.answer import respond
 from server.api.output.call import Answer
 from server.api.output.logprobs import chat_logprobs, prompt_logprobs
@@ -29,24 +25,23 @@ from server.api.output.reply import (
     ChatReply,
     ChunkChoice,
     Delta,
+    FunctionCall,
+    FunctionDelta,
     Head,
     Metrics,
+    ToolCall,
+    ToolCallDelta,
     Usage,
 )
 from server.api.served_model import MODEL, Codec
-from server.api.tools.reading import Piece, Reader, Said
-from server.api.tools.replies import calls, deltas, reader_of, said
+from server.api.tools.reading import Argued, Called, FoundCalls, GuaranteedCalls, Piece, Reader, Said
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Handle one chat completion."""
-    model = request.app[MODEL]
-    body = await read_body(request, ChatBody)
-    arrival = request.app[DISPATCHER].now()
-    head = Head(f"chatcmpl-{secrets.token_hex(16)}", model_name(body.model, model))
-    refuse_unsupported(body)
-    prompt = await chat_prompt(body, model)
-    return await respond(request, body, [prompt], ChatForm(head, model.text, body), arrival)
+    body, head = await read_call(request, ChatBody, "chatcmpl-")
+    prompt = await chat_prompt(body, request.app[MODEL])
+    return await respond(request, body, [prompt], ChatForm(head, request.app[MODEL].text, body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +82,8 @@ class ChatForm:
 
     def _choice(self, answer: Answer, update: RowUpdate) -> ChatChoice:
         pieces = self._pieces(answer, update)
-        called = calls(pieces)
-        message = ChatMessage(said(pieces) or None, tool_calls=called) if called else ChatMessage(said(pieces))
+        called = _calls(pieces)
+        message = ChatMessage(_said(pieces) or None, tool_calls=called) if called else ChatMessage(_said(pieces))
         finish = self._finish(answer, update)
         return ChatChoice(answer.index, message, self._logprobs(update), finish, update.stop_reason)
 
@@ -97,7 +92,7 @@ class ChatForm:
         if not answer.prompt.tools:
             return [Said(update.text)] if update.text else []
         if answer.index not in self.readers:
-            self.readers[answer.index] = reader_of(answer.prompt)
+            self.readers[answer.index] = _reader_of(answer.prompt)
         return self.readers[answer.index].push(update.text, last=update.finish_reason is not None)
 
     def _finish(self, answer: Answer, update: RowUpdate) -> ChatFinish | None:
@@ -130,7 +125,7 @@ def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
 
     The role comes with the first, so that clients may take the first event for the first token.
     """
-    text, called = said(pieces), deltas(pieces)
+    text, called = _said(pieces), _call_deltas(pieces)
     found = [Delta(content=text)] if text else []
     found += [Delta(tool_calls=[call]) for call in called]
     found = found or [Delta(content=None if answer.prompt.tools else "")]
@@ -138,3 +133,46 @@ def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
         found[0] = msgspec.structs.replace(found[0], role="assistant")
     answer.begun = True
     return found
+
+
+def _reader_of(prompt: Prompt) -> Reader:
+    """Reads the answer to a prompt that offers tools."""
+    if prompt.grammar is not None:
+        return GuaranteedCalls()
+    return FoundCalls(prompt.tools.names, parallel=prompt.tools.parallel)
+
+
+def _said(pieces: Sequence[Piece]) -> str:
+    """The text besides the calls."""
+    return "".join(piece.text for piece in pieces if isinstance(piece, Said))
+
+
+def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCallDelta]:
+    """What is added to the calls of a message, one delta a call. Each belongs in a chunk of its own: many clients read
+    the first delta of a chunk only, or take a second one of the same index for another call.
+    """
+    parts = [piece for piece in pieces if not isinstance(piece, Said)]
+    return [
+        _call_delta([part for part in parts if part.index == index]) for index in dict.fromkeys(p.index for p in parts)
+    ]
+
+
+def _call_delta(parts: Sequence[Called | Argued]) -> ToolCallDelta:
+    """What a chunk adds to one call, from its parts in order."""
+    first, arguments = parts[0], "".join(part.arguments for part in parts)
+    if isinstance(first, Argued):
+        return ToolCallDelta(first.index, FunctionDelta(arguments))
+    return ToolCallDelta(first.index, FunctionDelta(arguments, first.name), first.id, "function")
+
+
+def _calls(pieces: Sequence[Piece]) -> list[ToolCall]:
+    """All calls of a message."""
+    return [
+        ToolCall(piece.id, FunctionCall(piece.name, piece.arguments + _rest(piece.index, pieces)))
+        for piece in pieces
+        if isinstance(piece, Called)
+    ]
+
+
+def _rest(index: int, pieces: Sequence[Piece]) -> str:
+    return "".join(piece.arguments for piece in pieces if isinstance(piece, Argued) and piece.index == index)

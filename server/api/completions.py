@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from engine.messages import RowUpdate, TokenLogprob
-from server.api.generator import DISPATCHER
-from server.api.input.body import read_body
+from server.api.input.body import read_call
 from server.api.input.prompts import completion_prompts
-from server.api.input.refusals import refuse_unsupported
 from server.api.input.schema import CompletionBody
-from server.api.models import model_name
 from server.api.output.answer import respond
 from server.api.output.call import Answer
 from server.api.output.logprobs import characters, completion_logprobs, prompt_logprobs
@@ -32,13 +28,9 @@ from server.api.served_model import MODEL, Codec
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """Handle one completion."""
-    model = request.app[MODEL]
-    body = await read_body(request, CompletionBody)
-    arrival = request.app[DISPATCHER].now()
-    head = Head(f"cmpl-{secrets.token_hex(16)}", model_name(body.model, model))
-    refuse_unsupported(body)
-    prompts = await completion_prompts(body, model)
-    return await respond(request, body, prompts, CompletionForm(head, model.text, body), arrival)
+    body, head = await read_call(request, CompletionBody, "cmpl-")
+    prompts = await completion_prompts(body, request.app[MODEL])
+    return await respond(request, body, prompts, CompletionForm(head, request.app[MODEL].text, body))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""What goes wrong, as the API says it: ApiError, its JSON body, and the middleware that gives every failure that body.
+"""Failures as the API tells them: ApiError, its JSON body, and the middleware that gives every failure that body.
 
-It knows no endpoint. What a client may read is written where the error is raised; anything unforeseen is logged
-under the request's id and told as an internal error.
+It knows no endpoint. A message for the client is written where the error is raised; anything unforeseen is logged under
+the request's id and told as an internal error.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import logging
 from collections.abc import Mapping
 from math import ceil
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from scheduler.request import Failure
 from server.api.output.reply import encode
 from server.http.request_id import request_id
 
@@ -23,25 +25,45 @@ log = logging.getLogger(__name__)
 
 _CODE = web.RequestKey("error_code", str)
 
-KINDS: Mapping[int, tuple[str, str]] = MappingProxyType(
+
+class StatusMeaning(NamedTuple):
+    """An error's `type` and its usual `code`, and what the API's document says of the status."""
+
+    type: str
+    code: str
+    meaning: str
+
+
+STATUSES: Mapping[int, StatusMeaning] = MappingProxyType(
     {
-        400: ("BadRequestError", "invalid_request"),
-        401: ("AuthenticationError", "invalid_api_key"),
-        403: ("PermissionDeniedError", "forbidden"),
-        404: ("NotFoundError", "not_found"),
-        405: ("MethodNotAllowedError", "method_not_allowed"),
-        408: ("RequestTimeoutError", "request_timeout"),
-        413: ("PayloadTooLargeError", "body_too_large"),
-        417: ("ExpectationFailedError", "expectation_failed"),
-        421: ("MisdirectedRequestError", "misdirected_request"),
-        429: ("RateLimitError", "rate_limit_exceeded"),
-        499: ("RequestCancelledError", "request_cancelled"),
-        500: ("InternalServerError", "internal_error"),
-        503: ("ServiceUnavailableError", "unavailable"),
-        504: ("DeadlineExceededError", "deadline_exceeded"),
+        400: StatusMeaning("BadRequestError", "invalid_request", "The request has to change; `param` names the field"),
+        401: StatusMeaning("AuthenticationError", "invalid_api_key", "The API key is missing or wrong"),
+        403: StatusMeaning("PermissionDeniedError", "forbidden", "A page of another origin may not do this"),
+        404: StatusMeaning("NotFoundError", "not_found", "The model, or what the path names, is not here"),
+        405: StatusMeaning("MethodNotAllowedError", "method_not_allowed", "The path does not take this method"),
+        408: StatusMeaning("RequestTimeoutError", "request_timeout", "The body did not arrive in time"),
+        413: StatusMeaning("PayloadTooLargeError", "body_too_large", "The body is too large"),
+        417: StatusMeaning(
+            "ExpectationFailedError", "expectation_failed", "The Expect header asks for what is not there"
+        ),
+        421: StatusMeaning(
+            "MisdirectedRequestError",
+            "misdirected_request",
+            "A server without keys on a loopback address does not answer as this host",
+        ),
+        429: StatusMeaning(
+            "RateLimitError",
+            "rate_limit_exceeded",
+            "Too much is under way, or too much of this key's, or the deadline cannot be met; try again later",
+        ),
+        499: StatusMeaning("RequestCancelledError", "request_cancelled", "The request was cancelled by its id"),
+        500: StatusMeaning("InternalServerError", "internal_error", "The server failed"),
+        503: StatusMeaning(
+            "ServiceUnavailableError", "unavailable", "The server is shutting down, or no executor works"
+        ),
+        504: StatusMeaning("DeadlineExceededError", "deadline_exceeded", "The deadline passed before the answer began"),
     }
 )
-"""HTTP status -> the error's `type` and its usual `code`."""
 
 
 class ApiError(Exception):
@@ -98,10 +120,33 @@ def busy(message: str, code: str, retry_after: float) -> ApiError:
     return ApiError(429, message, code=code, headers=headers)
 
 
+_FAILURES: Mapping[Failure | None, tuple[int, str]] = MappingProxyType(
+    {
+        Failure.SHUTDOWN: (503, "server_shutting_down"),
+        Failure.EXECUTOR: (503, "executor_failed"),
+        Failure.SCHEDULER: (500, "scheduler_failed"),
+        # Not 408: the request was fine and came whole, but nothing came of it in the time that was given.
+        Failure.DEADLINE: (504, "deadline_exceeded"),
+        None: (500, "generation_failed"),
+    }
+)
+
+
+def failure_error(failure: Failure | None, message: str) -> ApiError:
+    """The error of a request that the scheduler gave up or refused; None where its own row failed."""
+    status, code = _FAILURES[failure]
+    return ApiError(status, message, code=code, close=failure is Failure.SHUTDOWN)
+
+
+def shutting_down() -> ApiError:
+    """Status 503 for a call that comes while the server drains; its connection ends: the next one goes elsewhere."""
+    return failure_error(Failure.SHUTDOWN, "the server is shutting down")
+
+
 def error_body(error: ApiError) -> ErrorBody:
     """The error as the client gets it, in a response or in a stream."""
-    kind, code = KINDS.get(error.status, KINDS[500 if error.status >= 500 else 400])
-    return ErrorBody(ErrorDetail(error.message, kind, error.param, error.code or code))
+    status = STATUSES.get(error.status, STATUSES[500 if error.status >= 500 else 400])
+    return ErrorBody(ErrorDetail(error.message, status.type, error.param, error.code or status.code))
 
 
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> web.Response:

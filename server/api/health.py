@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from server.api.calls.failures import shutting_down
-from server.api.errors import ApiError
+from server.api.errors import ApiError, shutting_down
 from server.api.generator import DISPATCHER
 from server.api.output.reply import json_response
 

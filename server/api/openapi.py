@@ -10,8 +10,8 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from server.api.errors import ErrorBody
-from server.api.input.foreign import Foreign
+from server.api.errors import STATUSES, ErrorBody
+from server.api.input.refusals import Foreign
 from server.api.operation import Operation, Parameter
 from server.api.output.progress import HEADER as PROGRESS_HEADER
 from server.http.request_id import HEADER
@@ -36,23 +36,6 @@ PROGRESS = Parameter(
 
 REF = "#/components/schemas/{name}"
 
-ERRORS: Mapping[int, str] = MappingProxyType(
-    {
-        400: "The request has to change; `param` names the field",
-        401: "The API key is missing or wrong",
-        403: "A page of another origin may not do this",
-        404: "The model, or what the path names, is not here",
-        408: "The body did not arrive in time",
-        413: "The body is too large",
-        417: "The Expect header asks for what is not there",
-        421: "A server without keys on a loopback address does not answer as this host",
-        429: "Too much is under way, or too much of this key's, or the deadline cannot be met; try again later",
-        499: "The request was cancelled by its id",
-        500: "The server failed",
-        503: "The server is shutting down, or no executor works",
-        504: "The deadline passed before the answer began",
-    }
-)
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 1}}}
 _HEADERS = {HEADER: {"$ref": "#/components/headers/RequestId"}}
 _ANSWERED_ID = {"description": "The request's own id, or one that was made for it", "schema": {"type": "string"}}
@@ -178,7 +161,7 @@ def _errors(operation: Operation) -> Iterator[tuple[str, Any]]:
 def _error(status: int) -> dict[str, Any]:
     headers = _HEADERS | (RETRY_AFTER if status == 429 else {})
     content = {"application/json": {"schema": _ref(ErrorBody)}}
-    return {"description": ERRORS[status], "headers": headers, "content": content}
+    return {"description": STATUSES[status].meaning, "headers": headers, "content": content}
 
 
 def _ref(one: type[msgspec.Struct]) -> dict[str, str]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.api.calls.failures import shutting_down
-from server.api.errors import ApiError, busy
+from server.api.errors import ApiError, busy, shutting_down
 from server.api.generator import DISPATCHER, Generator
 from server.api.health import LIFE
 from server.api.limits import LIMITS, PENDING, Limits

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -16,8 +17,12 @@ import orjson
 from aiohttp import web
 
 from server.api.errors import ApiError, bad_request, busy
+from server.api.generator import DISPATCHER
 from server.api.input.admission import count_arrived
+from server.api.input.schema import GenerationBody
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
+from server.api.models import model_name
+from server.api.output.reply import Head
 from server.api.served_model import MODEL
 
 LARGE = 64 * 1024
@@ -27,6 +32,17 @@ LARGE_BODIES = 64
 """Large bodies that may be under way at a time, since each takes its memory from its first byte on."""
 
 T = TypeVar("T", bound=msgspec.Struct)
+G = TypeVar("G", bound=GenerationBody)
+
+
+async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple[G, Head]:
+    """The body of a call that generates, and the head of its answer, whose id begins with `prefix`.
+
+    Raises ApiError 400, 404, 408, 413 or 429.
+    """
+    body = await read_body(request, schema)
+    name = model_name(body.model, request.app[MODEL])
+    return body, Head(f"{prefix}{secrets.token_hex(16)}", name, request.app[DISPATCHER].now())
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:

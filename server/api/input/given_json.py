@@ -16,6 +16,11 @@ MAX_BYTES = 64 * 1024
 MAX_DEPTH = 48
 
 
+def is_given(raw: msgspec.Raw) -> bool:
+    """Whether a field was sent, and is not null."""
+    return bytes(raw) not in (b"", b"null")
+
+
 def given_json(raw: bytes, path: str, param: str) -> Any:
     """The value at `path` of a body; raises ApiError 400 where it is not JSON, too large or too deep."""
     if len(raw) > MAX_BYTES:

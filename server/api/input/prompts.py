@@ -18,6 +18,7 @@ import orjson
 from engine.sampling.grammar import Compiled
 from models.errors import TextError
 from server.api.errors import ApiError, bad_request
+from server.api.input.refusals import refuse_asked, refuse_foreign
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
 from server.api.input.structured import constraint
 from server.api.served_model import Codec, ServedModel
@@ -46,6 +47,7 @@ class Prompt:
 
 async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     """The conversation through the model's chat template; raises ApiError 400."""
+    _refuse_unsupported(body, ("functions", body.functions, "are not supported; use tools"))
     return await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, _converse, body, model)
 
 
@@ -103,29 +105,42 @@ def _how(body: GenerationBody, model: ServedModel) -> InstructionSplit:
 def _turn(message: Message, path: str) -> Turn:
     """A message as chat templates know it: they have no developer, which is OpenAI's newer word for system."""
     role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": _content(message, path), **tool_fields(message, path)}
+    silent = message.content is None and message.role == "assistant"
+    content = "" if silent else join_content(message.content, f"{path}.content", ("text",))
+    return {"role": role, "content": content, **tool_fields(message, path)}
 
 
-def _content(message: Message, path: str) -> str:
-    if message.content is None:
-        if message.role == "assistant":
-            return ""
-        raise bad_request(f"{path}.content: must be a string or a list of text parts", "messages")
-    if isinstance(message.content, str):
-        return message.content
-    return "".join(_part(part, f"{path}.content[{place}]") for place, part in enumerate(message.content))
+def join_content(content: str | Sequence[ContentPart] | None, path: str, types: Sequence[str]) -> str:
+    """The text of a message whose parts must be of one of `types`; raises ApiError 400."""
+    param = path.partition("[")[0]
+    if content is None:
+        raise bad_request(f"{path}: must be a string or a list of text parts", param)
+    if isinstance(content, str):
+        return content
+    for place, part in enumerate(content):
+        if part.type not in types:
+            raise bad_request(f"{path}[{place}]: only parts of type {types[0]!r} are supported", param, "unsupported")
+        if part.text is None:
+            raise bad_request(f"{path}[{place}].text: is missing", param)
+    return "".join(part.text or "" for part in content)
 
 
-def _part(part: ContentPart, path: str) -> str:
-    if part.type != "text":
-        raise bad_request(f"{path}: only parts of type 'text' are supported", "messages", "unsupported")
-    if part.text is None:
-        raise bad_request(f"{path}.text: is missing", "messages")
-    return part.text
+def _refuse_unsupported(body: GenerationBody, *own: tuple[str, object, str]) -> None:
+    """Raise ApiError 400 for the first field, of all bodies or the body's `own`, that asks for what is not there."""
+    refuse_foreign(body)
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options: is allowed only when stream is true", "stream_options")
+    refuse_asked(own)
 
 
 async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     """The prompts of a completion, each by itself; raises ApiError 400."""
+    wants_best = body.best_of is not None and body.best_of != (body.n or 1)
+    _refuse_unsupported(
+        body,
+        ("suffix", body.suffix, "is not supported; leave it out"),
+        ("best_of", wants_best, "only the value of n is supported"),
+    )
     return await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, _complete, body, model)
 
 

@@ -1,38 +1,81 @@
-"""What OpenAI's API knows and this server cannot do: said, rather than silently left out of the answer."""
+"""Fields of OpenAI's API and of other servers' that would change an answer and that this server cannot honour.
+
+They are refused where they ask for anything; passed over in silence, the client would take another answer for its own.
+"""
 
 from __future__ import annotations
 
-from server.api.errors import ApiError, bad_request
-from server.api.input.foreign import refuse_foreign
-from server.api.input.schema import ChatBody, CompletionBody, GenerationBody
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias, get_type_hints
+
+import msgspec
+from msgspec import Raw
+
+from server.api.errors import bad_request
+
+NOTHING = frozenset({b"", b"null", b"false", b"[]", b"{}", b'""'})
+"""Values, without white space, that ask for nothing in most of these fields."""
+UNLESS_FALSE = frozenset({b"", b"null", b"true"})
+
+ABSENT: Any = msgspec.field(default_factory=Raw)
+"""The default of a field whose value is not read."""
+
+OnlyText: TypeAlias = Annotated[Raw, "only text comes out of this server"]
+UseLogitBias: TypeAlias = Annotated[Raw, "is not supported; use logit_bias"]
+UseLogprobs: TypeAlias = Annotated[Raw, "is not supported; use logprobs, or /tokenize"]
 
 
-def refuse_unsupported(body: ChatBody | CompletionBody) -> None:
-    """Raise ApiError 400 for the first field that asks for what is not there."""
-    _refuse_common(body)
-    if isinstance(body, ChatBody):
-        _refuse_chat(body)
-    else:
-        _refuse_completion(body)
+class Foreign(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that are known and refused, each with the reason; their values are not even read."""
+
+    add_generation_prompt: Annotated[Raw, "an answer always begins a turn of its own"] = ABSENT
+    allowed_token_ids: UseLogitBias = ABSENT
+    audio: OnlyText = ABSENT
+    bad_words: UseLogitBias = ABSENT
+    chat_template: Annotated[Raw, "start the server with --chat-template instead"] = ABSENT
+    continue_final_message: Annotated[Raw, "is not supported; put the turn into a prompt for /v1/completions"] = ABSENT
+    documents: Annotated[Raw, "is not supported; put them into a message"] = ABSENT
+    function_call: Annotated[Raw, "is not supported; use tools and tool_choice"] = ABSENT
+    guided_choice: Annotated[Raw, "is not supported; use structured_outputs with choice"] = ABSENT
+    guided_grammar: Annotated[Raw, "is not supported; use structured_outputs with grammar"] = ABSENT
+    guided_json: Annotated[Raw, "is not supported; use response_format, or structured_outputs with json"] = ABSENT
+    guided_regex: Annotated[Raw, "is not supported; use structured_outputs with regex"] = ABSENT
+    logits_processors: Annotated[Raw, "is not supported"] = ABSENT
+    modalities: OnlyText = ABSENT
+    prompt_embeds: Annotated[Raw, "only text and token ids can be read"] = ABSENT
+    return_token_ids: UseLogprobs = ABSENT
+    return_tokens_as_token_ids: UseLogprobs = ABSENT
+    skip_special_tokens: Annotated[Raw, "control tokens are always left out"] = ABSENT
+    truncate_prompt_tokens: Annotated[Raw, "is not supported; shorten the prompt, /tokenize tells its length"] = ABSENT
+    use_beam_search: Annotated[Raw, "is not supported; use n and a temperature"] = ABSENT
+    web_search_options: Annotated[Raw, "this server looks nothing up"] = ABSENT
 
 
-def _refuse_common(body: GenerationBody) -> None:
-    refuse_foreign(body)
-    if body.stream_options is not None and not body.stream:
-        raise bad_request("stream_options: is allowed only when stream is true", "stream_options")
+_REASONS: Mapping[str, str] = MappingProxyType(
+    {name: hint.__metadata__[0] for name, hint in get_type_hints(Foreign, include_extras=True).items()}
+)
+_HARMLESS: Mapping[str, frozenset[bytes]] = MappingProxyType(
+    {
+        "add_generation_prompt": UNLESS_FALSE,
+        "function_call": NOTHING | {b'"none"', b'"auto"'},
+        "modalities": NOTHING | {b'["text"]'},
+        "skip_special_tokens": UNLESS_FALSE,
+    }
+)
 
 
-def _refuse_chat(body: ChatBody) -> None:
-    if body.functions:
-        raise _unsupported("functions", "are not supported; use tools")
+def refuse_foreign(body: Foreign) -> None:
+    """Raise ApiError 400 for the first of these fields that asks for something."""
+    refuse_asked((name, _asks(name, getattr(body, name)), reason) for name, reason in _REASONS.items())
 
 
-def _refuse_completion(body: CompletionBody) -> None:
-    if body.suffix:
-        raise _unsupported("suffix", "is not supported; leave it out")
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise _unsupported("best_of", "only the value of n is supported")
+def _asks(name: str, value: Raw) -> bool:
+    return bytes(value).translate(None, b" \t\r\n") not in _HARMLESS.get(name, NOTHING)
 
 
-def _unsupported(param: str, message: str) -> ApiError:
-    return bad_request(f"{param}: {message}", param, "unsupported")
+def refuse_asked(fields: Iterable[tuple[str, object, str]]) -> None:
+    """Raise ApiError 400 for the first field (name, whether it asks for anything, why that is not there)."""
+    for name, asks, reason in fields:
+        if asks:
+            raise bad_request(f"{name}: {reason}", name, "unsupported")

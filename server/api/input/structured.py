@@ -16,14 +16,11 @@ from engine.messages import Grammar, GrammarKind
 from engine.sampling.grammar import Compiled, GrammarError
 from engine.sampling.grammar_bounds import require_bounds
 from server.api.errors import ApiError, bad_request
-from server.api.input.given_json import given_json
+from server.api.input.given_json import given_json, is_given
 from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs
 from server.api.served_model import ServedModel
 from server.api.tools.grammar import arguments_schema, calls_grammar
 from server.api.tools.tools import NO_TOOLS, Toolbox
-
-NOTHING = frozenset({b"", b"null"})
-"""Raw JSON that was left out."""
 
 ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
@@ -69,7 +66,7 @@ def _of_format(format_: ResponseFormat) -> Grammar | None:
             return ANY_OBJECT
         case "json_schema":
             path = "response_format.json_schema"
-            if format_.json_schema is None or bytes(format_.json_schema.schema) in NOTHING:
+            if format_.json_schema is None or not is_given(format_.json_schema.schema):
                 raise bad_request(f"{path}.schema: is missing", "response_format")
             schema = given_json(bytes(format_.json_schema.schema), f"{path}.schema", "response_format")
             return _json(schema, f"{path}.schema", "response_format", lenient=format_.json_schema.strict is False)
@@ -96,7 +93,7 @@ def _of_outputs(outputs: StructuredOutputs) -> Grammar:
 
 def _is_given(outputs: StructuredOutputs, name: str) -> bool:
     value = getattr(outputs, name)
-    return bytes(value) not in NOTHING if isinstance(value, Raw) else value not in (None, False)
+    return is_given(value) if isinstance(value, Raw) else value not in (None, False)
 
 
 def _json(schema: Any, path: str, param: str, *, lenient: bool) -> Grammar:

@@ -24,8 +24,7 @@ from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
 from server.api.limits import LIMITS
 from server.api.output.call import Answer, Call, open_call
-from server.api.output.place_notes import send_places
-from server.api.output.progress import HEADER
+from server.api.output.progress import HEADER, send_places
 from server.api.output.reply import Head, Metrics, Usage, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Arrivals, Updates
@@ -53,13 +52,10 @@ class Form(Protocol):
 
 
 async def respond(
-    request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], form: Form, arrival: float
+    request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], form: Form
 ) -> web.StreamResponse:
-    """Generate what the body asks for and answer the client; raises ApiError until the answer begins.
-
-    `arrival` is when the body was there, in seconds of the dispatcher's clock.
-    """
-    async with register_call(request, body, prompts, form.head, arrival) as call:
+    """Generate what the body asks for and answer the client; raises ApiError until the answer begins."""
+    async with register_call(request, body, prompts, form.head) as call:
         if body.stream:
             options = body.stream_options or StreamOptions()
             return await stream_answers(request, call, FormWriter(call, form, options), options)
@@ -68,14 +64,14 @@ async def respond(
 
 @asynccontextmanager
 async def register_call(
-    request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], head: Head, arrival: float
+    request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], head: Head
 ) -> AsyncIterator[Call]:
     """Put a call in line, and in the register until the context is left. Raises ApiError."""
     caller = Caller(holder_of(request), request_id(request))
-    record = Record(head.id, caller, request.path, head.model, head.created, bool(body.stream), arrival)
+    record = Record(head.id, caller, request.path, head.model, head.created, bool(body.stream), head.arrival)
     request[CALL] = record.id
     with request.app[REGISTER].enter(record):
-        async with open_call(body, prompts, request.app, arrival, record) as call:
+        async with open_call(body, prompts, request.app, record) as call:
             count_queued(request)
             yield call
 

@@ -19,10 +19,9 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
-from server.api.calls.failures import failure_error
 from server.api.calls.register import Record
 from server.api.calls.request_status import measure
-from server.api.errors import bad_request, busy
+from server.api.errors import bad_request, busy, failure_error
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, Generator
 from server.api.input.admission import check_tokens
 from server.api.input.prompts import Prompt
@@ -128,7 +127,7 @@ def _sampling(body: ChatBody | CompletionBody, prompt: Prompt, model: ServedMode
 
 @asynccontextmanager
 async def open_call(
-    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], app: web.Application, arrival: float, record: Record
+    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], app: web.Application, record: Record
 ) -> AsyncIterator[Call]:
     """Submit every answer of a call, and note them in its record; on leaving, cancel what has not ended.
 
@@ -138,7 +137,7 @@ async def open_call(
     async with _predict(wanted, dispatcher, lengths) as predictions:  # a client that leaves meanwhile has cost nothing
         record.check()
         check_tokens(sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted), app[LIMITS], dispatcher)
-        async with _submit_all(wanted, predictions, body, app, arrival) as answers:
+        async with _submit_all(wanted, predictions, body, app, record.arrival) as answers:
             call = Call(answers, record, is_scoring(body))
             record.requests = call.requests
             yield call

@@ -1,12 +1,28 @@
-"""A waiting request's progress in line: how a client asks a stream for it, and the comment that tells it."""
+"""A waiting request's progress in line: how a client asks a stream for it, and the comments that tell it.
+
+Only clients that ask get them: some clients lose the event behind a comment.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+
+from scheduler.request import Request
+from server.api.calls.request_status import Line, find_place
+from server.api.output.sse import EventStream
 
 HEADER = "x-lengthwise-progress"
 """Request header by which a client asks for progress in a stream, with the value 1."""
+
+FIRST_LOOK = 0.1
+"""Seconds before the first look: most requests start before that."""
+
+REPEAT = 5
+"""Looks after which a place is sent again though it is the same."""
 
 _COMMENT = re.compile(r"queued place=(?P<place>\d+)(?: expected_wait_s=(?P<wait>\d+\.\d+))?")
 
@@ -25,8 +41,37 @@ class Progress:
 
 
 def progress_in(comment: str) -> Progress | None:
-    """What a comment tells; None for a comment of another kind."""
+    """The progress that a comment tells; None for a comment of another kind."""
     found = _COMMENT.fullmatch(comment)
     if found is None:
         return None
     return Progress(int(found["place"]), None if found["wait"] is None else float(found["wait"]))
+
+
+@asynccontextmanager
+async def send_places(
+    stream: EventStream, requests: Sequence[Request], line: Line, interval: float
+) -> AsyncIterator[None]:
+    """Send the place in line whenever it has changed, until the first of the requests starts or the context is left.
+
+    Looks every `interval` seconds.
+    """
+    task = asyncio.create_task(_send(stream, requests, line, interval))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _send(stream: EventStream, requests: Sequence[Request], line: Line, interval: float) -> None:
+    sent: int | None = None
+    looks = 0
+    await asyncio.sleep(min(FIRST_LOOK, interval))
+    with suppress(ConnectionError):  # the handler is being cancelled already
+        while not any(request.times.started is not None or request.state.is_final for request in requests):
+            now = find_place(requests, line)
+            if now.place is not None and (now.place != sent or looks >= REPEAT):
+                await stream.comment(Progress(now.place, now.expected_wait_s).comment())
+                sent, looks = now.place, 0
+            looks += 1
+            await asyncio.sleep(interval)

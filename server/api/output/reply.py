@@ -29,10 +29,12 @@ def json_response(body: msgspec.Struct, status: int = 200) -> web.Response:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every body of one call repeats; `created` is in seconds since 1970."""
+    """The fields that every body of one call repeats; `created` is in seconds since 1970."""
 
     id: str
     model: str
+    arrival: float
+    """When the call's own body was there, in seconds of the dispatcher's clock."""
     created: int = field(default_factory=lambda: int(time.time()))
 
 

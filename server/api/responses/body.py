@@ -15,7 +15,9 @@ from msgspec import Meta
 
 from models.network.generation_config import TokenCount
 from server.api.errors import ApiError, bad_request
-from server.api.input.foreign import ABSENT
+from server.api.input.given_json import is_given
+from server.api.input.prompts import join_content
+from server.api.input.refusals import ABSENT, refuse_asked
 from server.api.input.schema import (
     Alternatives,
     ChatBody,
@@ -133,45 +135,23 @@ def _message(item: InputItem, path: str) -> Message:
         raise bad_request(f"{path}.type: only 'message' is supported", "input", "unsupported")
     if item.role is None:
         raise bad_request(f"{path}.role: is missing", "input")
-    return Message(item.role, _content(item, path))
-
-
-def _content(item: InputItem, path: str) -> str:
-    if item.content is None:
-        raise bad_request(f"{path}.content: must be a string or a list of text parts", "input")
-    if isinstance(item.content, str):
-        return item.content
-    return "".join(_part(part, f"{path}.content[{place}]") for place, part in enumerate(item.content))
-
-
-def _part(part: ContentPart, path: str) -> str:
-    if part.type not in ("input_text", "output_text"):
-        raise bad_request(f"{path}: only parts of type 'input_text' are supported", "input", "unsupported")
-    if part.text is None:
-        raise bad_request(f"{path}.text: is missing", "input")
-    return part.text
+    return Message(item.role, join_content(item.content, f"{path}.content", ("input_text", "output_text")))
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:
     """Raise ApiError 400 for the first field that asks for what is not there."""
-    asked = {
-        "store": (body.store, "nothing is stored here; leave it out or set it to false"),
-        "background": (body.background, "answers come in the response only; leave it out"),
-        "previous_response_id": (body.previous_response_id, "nothing is stored here; send the whole conversation"),
-        "conversation": (_given(body.conversation), "nothing is stored here; send the whole conversation"),
-        "prompt": (_given(body.prompt), "there are no stored prompts here; use instructions and input"),
-        "truncation": (body.truncation == "auto", "nothing is left out of a conversation; use 'disabled'"),
-        "tools": (body.tools, "use /v1/chat/completions for tools"),
-        "tool_choice": (body.tool_choice not in (None, "none", "auto"), "use /v1/chat/completions for tools"),
-        "n": ((body.n or 1) > 1, "there is one answer to a response; use /v1/chat/completions for several"),
-        "max_tokens": (body.max_tokens is not None, "is called max_output_tokens here"),
-        "response_format": (body.response_format, "is called text.format here"),
-        "prompt_logprobs": (body.prompt_logprobs is not None, "use /v1/chat/completions or /v1/completions for them"),
-    }
-    for name, (wanted, reason) in asked.items():
-        if wanted:
-            raise bad_request(f"{name}: {reason}", name, "unsupported")
-
-
-def _given(raw: msgspec.Raw) -> bool:
-    return bytes(raw) not in (b"", b"null")
+    asked = (
+        ("store", body.store, "nothing is stored here; leave it out or set it to false"),
+        ("background", body.background, "answers come in the response only; leave it out"),
+        ("previous_response_id", body.previous_response_id, "nothing is stored here; send the whole conversation"),
+        ("conversation", is_given(body.conversation), "nothing is stored here; send the whole conversation"),
+        ("prompt", is_given(body.prompt), "there are no stored prompts here; use instructions and input"),
+        ("truncation", body.truncation == "auto", "nothing is left out of a conversation; use 'disabled'"),
+        ("tools", body.tools, "use /v1/chat/completions for tools"),
+        ("tool_choice", body.tool_choice not in (None, "none", "auto"), "use /v1/chat/completions for tools"),
+        ("n", (body.n or 1) > 1, "there is one answer to a response; use /v1/chat/completions for several"),
+        ("max_tokens", body.max_tokens is not None, "is called max_output_tokens here"),
+        ("response_format", body.response_format, "is called text.format here"),
+        ("prompt_logprobs", body.prompt_logprobs is not None, "use /v1/chat/completions or /v1/completions for them"),
+    )
+    refuse_asked(asked)

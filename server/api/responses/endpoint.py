@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,12 +12,9 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from server.api.errors import ApiError, error_body
-from server.api.generator import DISPATCHER
-from server.api.input.body import read_body
+from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
-from server.api.input.refusals import refuse_unsupported
 from server.api.input.schema import StreamOptions
-from server.api.models import model_name
 from server.api.output.answer import gather_answers, join_updates, register_call, stream_answers
 from server.api.output.call import Call
 from server.api.output.logprobs import chat_logprobs
@@ -47,16 +43,12 @@ from server.api.served_model import MODEL, Codec
 
 async def responses(request: web.Request) -> web.StreamResponse:
     """Handle one response."""
-    model = request.app[MODEL]
-    body = await read_body(request, ResponsesBody)
-    arrival = request.app[DISPATCHER].now()
-    head = Head(f"resp_{secrets.token_hex(16)}", model_name(body.model, model))
+    body, head = await read_call(request, ResponsesBody, "resp_")
     chat = as_chat(body)
     with reword_errors():
-        refuse_unsupported(chat)
-        prompt = await chat_prompt(chat, model)
-        async with register_call(request, chat, [prompt], head, arrival) as call:
-            form = ResponseForm(head, model.text, body, call)
+        prompt = await chat_prompt(chat, request.app[MODEL])
+        async with register_call(request, chat, [prompt], head) as call:
+            form = ResponseForm(head, request.app[MODEL].text, body, call)
             if body.stream:
                 return await stream_answers(request, call, ResponseWriter(call, form), StreamOptions())
             ((_, update),) = await gather_answers(call)

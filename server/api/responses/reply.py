@@ -111,48 +111,42 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics | None
 
 
+class PartOfEvent(NamedEvent, frozen=True, kw_only=True):
+    """An event about the one part of the one message."""
+
+    item_id: str
+    output_index: int = 0
+    content_index: int = 0
+
+
 class ResponseEvent(NamedEvent, frozen=True, kw_only=True):
     """response.created, .in_progress, .completed, .incomplete and .failed."""
 
-    sequence_number: int
     response: ResponseObject
 
 
 class ItemEvent(NamedEvent, frozen=True, kw_only=True):
     """response.output_item.added and .done."""
 
-    sequence_number: int
     output_index: int = 0
     item: OutputMessage
 
 
-class PartEvent(NamedEvent, frozen=True, kw_only=True):
+class PartEvent(PartOfEvent, frozen=True, kw_only=True):
     """response.content_part.added and .done."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int = 0
-    content_index: int = 0
     part: OutputText
 
 
-class TextDelta(NamedEvent, frozen=True, kw_only=True):
+class TextDelta(PartOfEvent, frozen=True, kw_only=True):
     """response.output_text.delta."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int = 0
-    content_index: int = 0
     delta: str
     logprobs: list[ChatLogprob]
 
 
-class TextDone(NamedEvent, frozen=True, kw_only=True):
+class TextDone(PartOfEvent, frozen=True, kw_only=True):
     """response.output_text.done."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int = 0
-    content_index: int = 0
     text: str
     logprobs: list[ChatLogprob]

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from server.api.errors import bad_request
-from server.api.input.given_json import given_object
+from server.api.input.given_json import given_object, is_given
 from server.api.input.schema import ChatBody, FunctionTool, NamedTool
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({"type": "object", "properties": {}, "additionalProperties": False})
@@ -88,7 +88,7 @@ def _tool(function: FunctionTool, path: str) -> Tool:
     if function.name.endswith("\n"):  # which the schema's pattern lets pass
         raise bad_request(f"{path}.name: must not end with a line break", "tools")
     parameters: Mapping[str, Any] = NO_PARAMETERS
-    if bytes(function.parameters) not in (b"", b"null"):
+    if is_given(function.parameters):
         parameters = given_object(bytes(function.parameters), f"{path}.parameters", "tools")
     if parameters.get("type", "object") != "object":
         raise bad_request(f"{path}.parameters.type: must be 'object', as a call's arguments are one", "tools")
