@@ -21,8 +21,8 @@ from server.observe.metrics import Metrics
 from server.observe.queue import Queue
 from server.version import VERSION
 
-Value: TypeAlias = tuple[Mapping[str, str], float]
-"""Labels beside the common ones, and a number."""
+Row: TypeAlias = tuple[str, str, float]
+"""A metric without labels: name, text, number."""
 
 
 class Store(Protocol):
@@ -71,74 +71,73 @@ class Gauges(Collector):
         ProcessCollector(registry=metrics.registry)  # memory, CPU time and open files, under the usual names
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._queue()
+        for name, text, value in (*self._queue(), *self._memory(), *self._errors()):
+            yield _family(GaugeMetricFamily, name, text, [({}, value)])
         yield from self._executors()
-        yield from self._memory()
-        yield from self._predictions()
-        yield from self._serving_times()
+        for name, text, count in self._counts():
+            yield _family(CounterMetricFamily, name, text, [({}, count)])
+        if (front := self._sources.learned.front) is not None:
+            sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
+            text = "Predicted lengths, by what they come from."
+            yield _family(CounterMetricFamily, "lengthwise:predictions", text, sources)
 
-    def _queue(self) -> Iterator[Metric]:
-        dispatcher, sources = self._sources.dispatcher, self._sources
+    def _queue(self) -> Iterator[Row]:
+        dispatcher = self._sources.dispatcher
         tokens = sum(request.input_length for request in chain(dispatcher.waiting, dispatcher.not_begun))
-        yield self._gauge(
-            "vllm:num_requests_waiting", "Requests that nothing has been read of.", dispatcher.requests_waiting
-        )
-        yield self._gauge(
-            "vllm:num_requests_running", "Requests that executors have begun.", dispatcher.requests_running
-        )
-        yield self._gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of what waits.", tokens)
-        yield self._gauge("lengthwise:dashboard_viewers", "Open dashboards.", sources.feed.viewers)
-        info = {"version": VERSION, "strategy": sources.strategy}
-        yield self._gauges("lengthwise:info", "Always 1; its labels tell what serves.", [(info, 1.0)])
+        yield "vllm:num_requests_waiting", "Requests that nothing has been read of.", dispatcher.requests_waiting
+        yield "vllm:num_requests_running", "Requests that executors have begun.", dispatcher.requests_running
+        yield "lengthwise:waiting_prompt_tokens", "Prompt tokens of what waits.", tokens
+        yield "lengthwise:dashboard_viewers", "Open dashboards.", self._sources.feed.viewers
+
+    def _memory(self) -> Iterator[Row]:
+        store = self._sources.store
+        yield "lengthwise:host_memory_bytes", "K and V of rows that wait, in host memory.", store.bytes
+        yield "lengthwise:host_memory_rows", "Rows that were handed back.", len(store)
+
+    def _errors(self) -> Iterator[Row]:
+        if lessons := self._sources.learned.lessons:
+            text = "Error of the predictions in the interval before the latest lesson."
+            yield "lengthwise:length_rmse_tokens", text, lessons[-1].rmse
+        learning = self._sources.serving_times
+        if learning is not None and (latest := learning.latest) is not None:
+            text = "Error of the estimates in the interval before the latest lesson."
+            yield "lengthwise:serving_time_rmse_seconds", text, latest.rmse
+
+    def _counts(self) -> Iterator[Row]:
+        learned, learning = self._sources.learned, self._sources.serving_times
+        if (front := learned.front) is not None:
+            yield "lengthwise:prediction_timeouts", "Requests that went on without waiting longer.", front.timeouts
+            yield "lengthwise:predictions_declined", "Requests that did not even wait.", front.declined
+            yield "lengthwise:predictions_deferred", "Requests that had nothing to wait for.", front.deferred
+            yield "lengthwise:prediction_failures", "Batches that the predictor failed.", front.failures
+        if (cached := learned.cached) is not None:
+            yield "lengthwise:length_cache_lookups", "Looks into it.", cached.lookups
+            yield "lengthwise:length_cache_hits", "Looks that found it.", cached.hits
+        if learning is not None:
+            text = "Times that estimates were learned from what batches took."
+            yield "lengthwise:serving_time_lessons", text, learning.changes
 
     def _executors(self) -> Iterator[Metric]:
-        workers = self._sources.dispatcher.workers
+        info = {"version": VERSION, "strategy": self._sources.strategy}
+        yield _family(GaugeMetricFamily, "lengthwise:info", "Always 1; its labels tell what serves.", [(info, 1.0)])
         for name, text, read in (
             ("lengthwise:executor_up", "Whether an executor lives.", _up),
             ("lengthwise:executor_rows", "Rows of its batch.", lambda worker: worker.batch.rows),
             ("lengthwise:executor_slots", "Most rows of its batch.", lambda worker: worker.info.max_rows),
-            ("lengthwise:staged_rows", "Rows that have K and V and wait for a slot.", lambda one: one.batch.staged),
-            ("lengthwise:kv_capacity_tokens", "Tokens of K and V it can hold.", lambda one: one.capacity_tokens),
+            (
+                "lengthwise:staged_rows",
+                "Rows that have K and V and wait for a slot.",
+                lambda worker: worker.batch.staged,
+            ),
+            ("lengthwise:kv_capacity_tokens", "Tokens of K and V it can hold.", lambda worker: worker.capacity_tokens),
             ("lengthwise:predicted_load_seconds", "Predicted time of the plans it has.", lambda worker: worker.load),
             ("lengthwise:step_age_seconds", "Since its last sign of life, while it has work.", self._age),
+            ("vllm:kv_cache_usage_perc", "Part of its K and V cells that its batch takes.", _usage),
         ):
-            yield self._gauges(name, text, [({"executor": str(one.info.index)}, float(read(one))) for one in workers])
-        usage = [({"engine": str(worker.info.index)}, _usage(worker)) for worker in workers]
-        yield self._gauges("vllm:kv_cache_usage_perc", "Part of its K and V cells that its batch takes.", usage)
-
-    def _memory(self) -> Iterator[Metric]:
-        store = self._sources.store
-        yield self._gauge("lengthwise:host_memory_bytes", "K and V of rows that wait, in host memory.", store.bytes)
-        yield self._gauge("lengthwise:host_memory_rows", "Rows that were handed back.", len(store))
-
-    def _predictions(self) -> Iterator[Metric]:
-        learned = self._sources.learned
-        if (front := learned.front) is not None:
-            sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
-            yield self._counters("lengthwise:predictions", "Predicted lengths, by what they come from.", sources)
-            for name, text, count in (
-                ("lengthwise:prediction_timeouts", "Requests that went on without waiting longer.", front.timeouts),
-                ("lengthwise:predictions_declined", "Requests that did not even wait.", front.declined),
-                ("lengthwise:predictions_deferred", "Requests that had nothing to wait for.", front.deferred),
-                ("lengthwise:prediction_failures", "Batches that the predictor failed.", front.failures),
-            ):
-                yield self._counters(name, text, [({}, float(count))])
-        if (cached := learned.cached) is not None:
-            yield self._counters("lengthwise:length_cache_lookups", "Looks into it.", [({}, float(cached.lookups))])
-            yield self._counters("lengthwise:length_cache_hits", "Looks that found it.", [({}, float(cached.hits))])
-        if learned.lessons:
-            text = "Error of the predictions in the interval before the latest lesson."
-            yield self._gauge("lengthwise:length_rmse_tokens", text, learned.lessons[-1].rmse)
-
-    def _serving_times(self) -> Iterator[Metric]:
-        learning = self._sources.serving_times
-        if learning is None:
-            return
-        text = "Times that estimates were learned from what batches took."
-        yield self._counters("lengthwise:serving_time_lessons", text, [({}, float(learning.changes))])
-        if (latest := learning.latest) is not None:
-            text = "Error of the estimates in the interval before the latest lesson."
-            yield self._gauge("lengthwise:serving_time_rmse_seconds", text, latest.rmse)
+            label = "engine" if name.startswith("vllm:") else "executor"
+            workers = self._sources.dispatcher.workers
+            values = [({label: str(worker.info.index)}, float(read(worker))) for worker in workers]
+            yield _family(GaugeMetricFamily, name, text, values)
 
     def _age(self, worker: Worker) -> float:
         """Seconds since an executor with work last reported, or was given it: an idle one does not report."""
@@ -148,27 +147,26 @@ class Gauges(Collector):
         reported = self._metrics.last_report(worker.info.index)
         return max(0.0, self._sources.dispatcher.now() - max(given, reported or given))
 
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        return self._gauges(name, text, [({}, value)])
 
-    def _gauges(self, name: str, text: str, values: Sequence[Value]) -> Metric:
-        family = GaugeMetricFamily(name, text, labels=self._names(values))
-        for labels, value in values:
-            family.add_metric([*self._metrics.labels.values(), *labels.values()], value)
-        return family
-
-    def _counters(self, name: str, text: str, values: Sequence[Value]) -> Metric:
-        family = CounterMetricFamily(name, text, labels=self._names(values))
-        for labels, value in values:
-            family.add_metric([*self._metrics.labels.values(), *labels.values()], value)
-        return family
-
-    def _names(self, values: Sequence[Value]) -> list[str]:
-        return [*self._metrics.labels, *(values[0][0] if values else ())]
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    text: str,
+    values: Sequence[tuple[Mapping[str, str], float]],
+) -> Metric:
+    """One metric, as labels and a number each; all of them have the same labels."""
+    family = kind(name, text, labels=list(values[0][0]) if values else ())
+    for labels, value in values:
+        family.add_metric(list(labels.values()), value)
+    return family
 
 
 def _up(worker: Worker) -> bool:
     return worker.port.alive and not worker.lost
+
+
+def _staged(worker: Worker) -> int:
+    return worker.batch.staged
 
 
 def _usage(worker: Worker) -> float:

@@ -7,7 +7,7 @@ cost the event loop more than the rest of a report does.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import inf
 
@@ -19,12 +19,9 @@ from prometheus_client.registry import Collector
 class WeightedHistogram(Collector):
     """Counts in buckets; the last one takes whatever is above the others."""
 
-    def __init__(
-        self, name: str, text: str, bounds: Sequence[float], labels: Mapping[str, str], registry: CollectorRegistry
-    ) -> None:
+    def __init__(self, name: str, text: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
         self._name = name
         self._text = text
-        self._labels = labels
         self._bounds = (*bounds, inf)
         self._counts = [0] * len(self._bounds)
         self._sum = 0.0
@@ -35,8 +32,6 @@ class WeightedHistogram(Collector):
         self._sum += value * times
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        family = HistogramMetricFamily(self._name, self._text, labels=list(self._labels))
         bounds = ["+Inf" if bound == inf else str(float(bound)) for bound in self._bounds]
         counts = [float(count) for count in accumulate(self._counts)]
-        family.add_metric(list(self._labels.values()), list(zip(bounds, counts, strict=True)), self._sum)
-        yield family
+        yield HistogramMetricFamily(self._name, self._text, list(zip(bounds, counts, strict=True)), self._sum)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter as Tallies
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 
 from aiohttp import web
@@ -46,12 +47,31 @@ REASONS = (
 """Codes of the errors that turn a call away which another time could have been served."""
 
 
+SPANS = (
+    ("vllm:request_queue_time_seconds", "Arrival to start.", "arrival", "started"),
+    ("vllm:e2e_request_latency_seconds", "Arrival to last token.", "arrival", "end"),
+    ("vllm:request_inference_time_seconds", "Start to last token.", "started", "end"),
+    ("vllm:request_prefill_time_seconds", "Start to first token.", "started", "first_token"),
+    ("vllm:request_decode_time_seconds", "First to last token.", "first_token", "end"),
+)
+"""Histograms of the time between two moments of a request: name, text, and the fields of its Times."""
+
+
 class Registry(CollectorRegistry):
-    """All metrics, without the moment when each counter and histogram was made: a fifth of all samples, never used."""
+    """All metrics: ours with the model's name, and none with the moment when it was made, a fifth of all samples."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self._labels = {"model_name": model}
 
     def collect(self) -> Iterator[Metric]:
         for family in super().collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            common = self._labels if ":" in family.name else {}
+            family.samples = [
+                sample._replace(labels={**common, **sample.labels})
+                for sample in family.samples
+                if not sample.name.endswith("_created")
+            ]
             yield family
 
 
@@ -59,92 +79,74 @@ class Metrics:
     """An observer of the scheduler's requests and batches, and a reader of the executors' reports. Event loop only."""
 
     def __init__(self, model: str, now: Callable[[], float] = time.monotonic) -> None:
-        self.registry = Registry()
-        self.labels = {"model_name": model}
+        self.registry = Registry(model)
         self._now = now
         self._latest_tokens: dict[RowId, float] = {}  # when each row's latest token came
         self._swept = now()
         self._reported: dict[int, float] = {}
-        self._count_tokens()
         self._count_requests()
         self._count_steps()
         self._measure_predictions()
 
-    def _count_tokens(self) -> None:
-        self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens that were read.")
-        self._generated = self._counter("vllm:generation_tokens", "Tokens that went into answers.")
-        self._pad = self._counter(
-            "lengthwise:pad_tokens", "Cells that held no token of their row.", phase=("prefill", "decode")
-        )
-        self._reads = self._counter("lengthwise:decode_reads", "Cells of K and V that decode steps read.")
-        self._invalid = self._counter("lengthwise:invalid_tokens", "Tokens made for rows that had ended.")
-
     def _count_requests(self) -> None:
-        self._success = self._counter("vllm:request_success", "Requests that ended well.", finished_reason=GOOD)
-        self._failed = self._counter(
-            "lengthwise:request_failure", "Requests that failed or were cancelled.", kind=FAILURES
-        )
-        self._refused = self._counter(
-            "vllm:admission_rejections", "Calls refused for load or for going.", reason=REASONS
-        )
-        self._responses = self._counter("lengthwise:http_responses", "Responses.", method=(), route=(), status=())
-        self._first = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", SECONDS)
+        counter, histogram = self._counter, self._histogram
+        self._success = counter("vllm:request_success", "Requests that ended well.", finished_reason=GOOD)
+        self._failed = counter("lengthwise:request_failure", "Requests that failed or were cancelled.", kind=FAILURES)
+        self._refused = counter("vllm:admission_rejections", "Calls refused for load or for going.", reason=REASONS)
+        self._responses = counter("lengthwise:http_responses", "Responses.", method=(), route=(), status=())
+        self._first = histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", SECONDS)
         self._gap = WeightedHistogram(
-            "vllm:inter_token_latency_seconds", "Between tokens of a row.", GAPS, self.labels, self.registry
+            "vllm:inter_token_latency_seconds", "Between tokens of a row.", GAPS, self.registry
         )
-        self._time_per_token = self._histogram(
+        self._time_per_token = histogram(
             "vllm:request_time_per_output_token_seconds", "A request's mean gap between tokens.", GAPS
         )
-        self._latency = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.", SECONDS)
-        self._queue = self._histogram("vllm:request_queue_time_seconds", "Arrival to start.", SECONDS)
-        self._inference = self._histogram("vllm:request_inference_time_seconds", "Start to last token.", SECONDS)
-        self._prefill = self._histogram("vllm:request_prefill_time_seconds", "Start to first token.", SECONDS)
-        self._decode = self._histogram("vllm:request_decode_time_seconds", "First to last token.", SECONDS)
-        self._input = self._histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", TOKENS)
-        self._length = self._histogram("vllm:request_generation_tokens", "Tokens of an answer.", TOKENS)
-        self._most = self._histogram("vllm:request_params_max_tokens", "Most tokens of an answer, as asked.", TOKENS)
-        self._runs = self._histogram("lengthwise:request_runs", "Times a request was given to an executor.", RUNS)
+        self._spans = [(histogram(name, text, SECONDS), start, end) for name, text, start, end in SPANS]
+        self._input = histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", TOKENS)
+        self._length = histogram("vllm:request_generation_tokens", "Tokens of an answer.", TOKENS)
+        self._most = histogram("vllm:request_params_max_tokens", "Most tokens of an answer, as asked.", TOKENS)
+        self._runs = histogram("lengthwise:request_runs", "Times a request was given to an executor.", RUNS)
 
     def _count_steps(self) -> None:
-        self._busy = self._counter(
-            "lengthwise:executor_busy_seconds", "Seconds that an executor computed.", executor=()
-        )
-        self._deaths = self._counter("lengthwise:executor_deaths", "Executors that are gone.")
-        self._rows = self._histogram("lengthwise:batch_rows", "Rows of the batch at each decode step.", ROWS)
-        self._step = self._histogram("lengthwise:step_seconds", "Duration of an executor's turns.", SECONDS)
-        self._turn = self._histogram("vllm:iteration_tokens_total", "Tokens read and made in a turn.", STEP_TOKENS)
-        self._preempted = self._counter("vllm:num_preemptions", "Running rows that had to make way.")
-        self._returned = self._counter(
+        counter, histogram, phases = self._counter, self._histogram, ("prefill", "decode")
+        self._prompt = counter("vllm:prompt_tokens", "Prompt tokens that were read.")
+        self._generated = counter("vllm:generation_tokens", "Tokens that went into answers.")
+        self._pad = counter("lengthwise:pad_tokens", "Cells that held no token of their row.", phase=phases)
+        self._reads = counter("lengthwise:decode_reads", "Cells of K and V that decode steps read.")
+        self._invalid = counter("lengthwise:invalid_tokens", "Tokens made for rows that had ended.")
+        self._busy = counter("lengthwise:executor_busy_seconds", "Seconds that an executor computed.", executor=())
+        self._deaths = counter("lengthwise:executor_deaths", "Executors that are gone.")
+        self._rows = histogram("lengthwise:batch_rows", "Rows of the batch at each decode step.", ROWS)
+        self._step = histogram("lengthwise:step_seconds", "Duration of an executor's turns.", SECONDS)
+        self._turn = histogram("vllm:iteration_tokens_total", "Tokens read and made in a turn.", STEP_TOKENS)
+        self._preempted = counter("vllm:num_preemptions", "Running rows that had to make way.")
+        self._returned = counter(
             "lengthwise:handed_back_rows", "Rows let go before their end.", cause=Cause, kv=("kept", "dropped")
         )
-        self.lag = self._histogram("lengthwise:event_loop_lag_seconds", "How late the event loop woke up.", SECONDS)
+        self.lag = histogram("lengthwise:event_loop_lag_seconds", "How late the event loop woke up.", SECONDS)
 
     def _measure_predictions(self) -> None:
-        self._predicted = self._histogram("lengthwise:request_predicted_tokens", "Predicted length.", TOKENS)
-        waited = self._histogram("lengthwise:prediction_seconds", "What a request waits for its prediction.", SECONDS)
-        self.prediction = waited.labels(**self.labels)
-        late = self._histogram(
-            "lengthwise:late_prediction_seconds", "What requests that went on without theirs went without it.", SECONDS
-        )
-        self.late = late.labels(**self.labels)
-        self._error = self._histogram(
-            "lengthwise:predicted_length_error_tokens", "Distance of the predicted from the true length.", TOKENS
-        )
+        counter, histogram = self._counter, self._histogram
+        self._predicted = histogram("lengthwise:request_predicted_tokens", "Predicted length.", TOKENS)
+        text = "What a request waits for its prediction."
+        self.prediction = histogram("lengthwise:prediction_seconds", text, SECONDS)
+        text = "What requests that went on without theirs went without it."
+        self.late = histogram("lengthwise:late_prediction_seconds", text, SECONDS)
+        text = "Distance of the predicted from the true length."
+        self._error = histogram("lengthwise:predicted_length_error_tokens", text, TOKENS)
         # The mean bias is their difference: a histogram of values that may be negative has no sum.
-        self._over = self._counter("lengthwise:overpredicted_tokens", "Tokens that were foreseen and did not come.")
-        self._under = self._counter("lengthwise:underpredicted_tokens", "Tokens that came and were not foreseen.")
-        self._relative = self._histogram(
-            "lengthwise:predicted_length_relative_error", "That distance, as a share of the true length.", SHARES
-        )
-        self._serving = self._histogram("lengthwise:serving_time_seconds", "What planned batches took.", SECONDS)
-        self._misjudged = self._histogram(
-            "lengthwise:serving_time_error_seconds", "Distance of the predicted from the true serving time.", SECONDS
-        )
+        self._over = counter("lengthwise:overpredicted_tokens", "Tokens that were foreseen and did not come.")
+        self._under = counter("lengthwise:underpredicted_tokens", "Tokens that came and were not foreseen.")
+        text = "That distance, as a share of the true length."
+        self._relative = histogram("lengthwise:predicted_length_relative_error", text, SHARES)
+        self._serving = histogram("lengthwise:serving_time_seconds", "What planned batches took.", SECONDS)
+        text = "Distance of the predicted from the true serving time."
+        self._misjudged = histogram("lengthwise:serving_time_error_seconds", text, SECONDS)
 
     def expect(self, executors: Iterable[int]) -> None:
         """These executors have computed nothing yet."""
         for executor in executors:
-            self._busy.labels(**self.labels, executor=str(executor))
+            self._busy.labels(executor=str(executor))
 
     def receive(self, report: Report) -> None:
         """An executor has reported."""
@@ -154,7 +156,7 @@ class Metrics:
                 self._count(report)
                 self._count_gaps(report, now)
             case ExecutorDied():
-                self._deaths.labels(**self.labels).inc()
+                self._deaths.inc()
 
     def last_report(self, executor: int) -> float | None:
         """Time of an executor's latest report."""
@@ -162,19 +164,19 @@ class Metrics:
 
     def first_token(self, request: Request, now: float) -> None:
         """An answer has begun."""
-        self._observe(self._first, now - request.times.arrival)
+        self._first.observe(now - request.times.arrival)
 
     def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended; without a reason its client had left."""
         self._latest_tokens.pop(request.row_id, None)
         if reason is None or reason is FinishReason.ERROR:
-            self._failed.labels(**self.labels, kind=request.failure or reason or "cancelled").inc()
+            self._failed.labels(kind=request.failure or reason or "cancelled").inc()
             return
-        self._success.labels(**self.labels, finished_reason=reason).inc()
-        self._observe(self._length, request.generated)
-        self._observe(self._input, request.input_length)
-        self._observe(self._most, request.sampling.max_tokens)
-        self._observe(self._runs, request.runs)
+        self._success.labels(finished_reason=reason).inc()
+        self._length.observe(request.generated)
+        self._input.observe(request.input_length)
+        self._most.observe(request.sampling.max_tokens)
+        self._runs.observe(request.runs)
         self._time(request, now)
         if request.predicted_length is not None:
             self._judge(request.predicted_length, request.generated)
@@ -183,37 +185,37 @@ class Metrics:
         """A batch is over; its time counts where it ran as planned."""
         if assignment.intact and assignment.plan.estimate and assignment.began is not None:
             seconds = now - assignment.began
-            self._observe(self._serving, seconds)
-            self._observe(self._misjudged, abs(assignment.plan.estimate - seconds))
+            self._serving.observe(seconds)
+            self._misjudged.observe(abs(assignment.plan.estimate - seconds))
 
     def count_refusal(self, reason: str) -> None:
         """A call was turned away that another time could have been served."""
-        self._refused.labels(**self.labels, reason=reason).inc()
+        self._refused.labels(reason=reason).inc()
 
     def count_response(self, method: str, route: str, status: str) -> None:
         """A response, or its attempt, is over."""
-        self._responses.labels(**self.labels, method=method, route=route, status=status).inc()
+        self._responses.labels(method=method, route=route, status=status).inc()
 
     def _count(self, report: StepReport) -> None:
         tally = report.tally
-        self._prompt.labels(**self.labels).inc(tally.prompt)
-        self._generated.labels(**self.labels).inc(tally.generated)
-        self._pad.labels(**self.labels, phase="prefill").inc(tally.pad)
-        self._pad.labels(**self.labels, phase="decode").inc(tally.pad_reads)
-        self._reads.labels(**self.labels).inc(tally.reads)
-        self._invalid.labels(**self.labels).inc(tally.invalid)
-        self._busy.labels(**self.labels, executor=str(report.executor)).inc(report.seconds)
-        self._observe(self._step, report.seconds)
-        self._observe(self._turn, tally.prompt + tally.generated)
+        self._prompt.inc(tally.prompt)
+        self._generated.inc(tally.generated)
+        self._pad.labels(phase="prefill").inc(tally.pad)
+        self._pad.labels(phase="decode").inc(tally.pad_reads)
+        self._reads.inc(tally.reads)
+        self._invalid.inc(tally.invalid)
+        self._busy.labels(executor=str(report.executor)).inc(report.seconds)
+        self._step.observe(report.seconds)
+        self._turn.observe(tally.prompt + tally.generated)
         if not tally.prompt and tally.generated:
-            self._observe(self._rows, tally.generated + tally.invalid)
-        self._preempted.labels(**self.labels).inc(len(report.extracted))
+            self._rows.observe(tally.generated + tally.invalid)
+        self._preempted.inc(len(report.extracted))
         for back in report.handed_back:
             kept = len(back.row_ids) - len(back.dropped)
-            self._returned.labels(**self.labels, cause=back.cause, kv="kept").inc(kept)
-            self._returned.labels(**self.labels, cause=back.cause, kv="dropped").inc(len(back.dropped))
+            self._returned.labels(cause=back.cause, kv="kept").inc(kept)
+            self._returned.labels(cause=back.cause, kv="dropped").inc(len(back.dropped))
             if back.cause is not Cause.SLICE:
-                self._preempted.labels(**self.labels).inc(len(back.row_ids))
+                self._preempted.inc(len(back.row_ids))
 
     def _count_gaps(self, report: StepReport, now: float) -> None:
         rows = [update.row_id for update in report.updates if update.token_ids]
@@ -226,41 +228,32 @@ class Metrics:
             self._swept = now
 
     def _time(self, request: Request, now: float) -> None:
-        times = request.times
-        for histogram, start, end in (
-            (self._queue, times.arrival, times.started),
-            (self._latency, times.arrival, now),
-            (self._inference, times.started, now),
-            (self._prefill, times.started, times.first_token),
-            (self._decode, times.first_token, now),
-        ):
-            if start is not None and end is not None:
-                self._observe(histogram, end - start)
+        times = replace(request.times, end=now)
+        for histogram, start, end in self._spans:
+            begin, over = getattr(times, start), getattr(times, end)
+            if begin is not None and over is not None:
+                histogram.observe(over - begin)
         if times.first_token is not None and request.generated > 1:
-            self._observe(self._time_per_token, (now - times.first_token) / (request.generated - 1))
+            self._time_per_token.observe((now - times.first_token) / (request.generated - 1))
 
     def _judge(self, predicted: float, true: int) -> None:
-        self._observe(self._predicted, predicted)
-        self._observe(self._error, abs(predicted - true))
-        self._over.labels(**self.labels).inc(max(0.0, predicted - true))
-        self._under.labels(**self.labels).inc(max(0.0, true - predicted))
+        self._predicted.observe(predicted)
+        self._error.observe(abs(predicted - true))
+        self._over.inc(max(0.0, predicted - true))
+        self._under.inc(max(0.0, true - predicted))
         if true:
-            self._observe(self._relative, abs(predicted - true) / true)
-
-    def _observe(self, histogram: Histogram, value: float) -> None:
-        histogram.labels(**self.labels).observe(value)
+            self._relative.observe(abs(predicted - true) / true)
 
     def _counter(self, name: str, text: str, **values: Iterable[str]) -> Counter:
-        """A counter with labels of its own; it is 0 from the start where the values of all of them are known."""
-        counter = Counter(name, text, [*self.labels, *values], registry=self.registry)
-        for combination in product(*values.values()):
-            counter.labels(*self.labels.values(), *combination)
+        """A counter that is 0 from the start where the values of all its labels are known."""
+        counter = Counter(name, text, [*values], registry=self.registry)
+        if values:
+            for combination in product(*values.values()):
+                counter.labels(*combination)
         return counter
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        histogram = Histogram(name, text, list(self.labels), buckets=buckets, registry=self.registry)
-        histogram.labels(**self.labels)  # so that it is there from the start
-        return histogram
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
 
 
 METRICS = web.AppKey("metrics", Metrics)

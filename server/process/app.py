@@ -79,7 +79,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         stack.enter_context(relay.send_to(receive))
         stack.enter_context(_run_executors(loaded.executors))
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
-        await stack.enter_async_context(measure_lag(metrics.lag.labels(**metrics.labels).observe))
+        await stack.enter_async_context(measure_lag(metrics.lag.observe))
         await stack.enter_async_context(background(watchdog.run(), "watchdog of executors"))
 
         model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
