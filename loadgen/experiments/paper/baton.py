@@ -17,8 +17,7 @@ from loadgen.experiments.baton.queries import draw_lengths
 from loadgen.experiments.paper.load import Load, Pool
 from loadgen.experiments.paper.options import PaperOptions
 from loadgen.experiments.paper.plan import Line, Plan, Run
-from loadgen.experiments.paper.published import baton_seconds, baton_times
-from loadgen.experiments.paper.row import AnyRow, Row
+from loadgen.experiments.paper.row import SECONDS, TIMES, Published, Row
 from loadgen.experiments.paper.stage import Stage, limits
 from loadgen.simulate.simulation import Machine
 from loadgen.workload.lengths import Lengths
@@ -69,10 +68,10 @@ def table(stage: Stage, target: Target, machine: Machine) -> Plan:
 
 def table_rows(
     lines: Sequence[Line], said: Mapping[int, Mapping[str, float]], where: str, whole: bool = True
-) -> list[AnyRow]:
+) -> list[Row]:
     """Throughput against Benchmark's, and, where the sets are `whole`, seconds."""
     seconds = {(line.point, line.strategy): line.trial.duration for line in lines}
-    rows: list[AnyRow] = []
+    rows: list[Row] = []
     for size, by_method in said.items():
         point = _point(size)
         for method, published in by_method.items():
@@ -80,11 +79,13 @@ def table_rows(
                 continue
             own = seconds[point, STRATEGIES[method]]
             if whole:
-                rows.append(Row(f"{method}, {point}: completion time", {point: own}, baton_seconds(published, where)))
+                said_seconds = Published(published, published, SECONDS, where)
+                rows.append(said_seconds.beside(f"{method}, {point}: completion time", {point: own}))
             if method != BENCHMARK:
                 measured = {point: seconds[point, STRATEGIES[BENCHMARK]] / own}
-                faster = baton_times(by_method[BENCHMARK] / published, where)
-                rows.append(Row(f"{method}, {point}: throughput to Benchmark's", measured, faster))
+                ratio = by_method[BENCHMARK] / published
+                faster = Published(ratio, ratio, TIMES, where)
+                rows.append(faster.beside(f"{method}, {point}: throughput to Benchmark's", measured))
     return rows
 
 

@@ -1,33 +1,71 @@
-"""One strategy against another, over the points of a sweep."""
+"""Figures of one strategy against those of another, over the points of a sweep, beside the published ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from loadgen.experiments.paper.plan import Line
-from loadgen.experiments.paper.published import Gains
-from loadgen.experiments.paper.row import AnyRow, Row, less, more
+from loadgen.experiments.paper.row import PERCENT, TIMES, Published, Row, less, more
 from loadgen.experiments.paper.trial import Trial
 
+TITLES: Mapping[str, str] = MappingProxyType(
+    {
+        "throughput": "throughput",
+        "mean": "mean response time less by",
+        "tail": "95 % response time less by",
+        "valid_tokens": "valid tokens a second",
+        "total_tokens": "all tokens a second",
+        "batch_size": "batch size",
+    }
+)
+"""Names of the figures in which strategies are compared."""
 
-def gain_rows(lines: Sequence[Line], new: str, old: str, gains: Gains) -> list[AnyRow]:
-    """Throughput and response times of one strategy against another."""
-    what = f"{new} over {old}"
+
+def read_published(kind: str, table: str) -> list[Any]:
+    """A table of published.toml."""
+    rows: list[Any] = tomllib.loads(Path(__file__).with_name("published.toml").read_text("utf-8"))[kind][table]
+    return rows
+
+
+def gain_rows(lines: Sequence[Line], table: str) -> list[Row]:
+    """The rows of a table of published gains whose two strategies have run."""
+    ran = {line.strategy for line in lines}
     return [
-        Row(f"{what}: throughput", increase(lines, new, old, "throughput"), gains.throughput),
-        Row(f"{what}: mean response time less by", decrease(lines, new, old, "mean"), gains.mean),
-        Row(f"{what}: 95 % response time less by", decrease(lines, new, old, "tail"), gains.tail),
+        Published(low, high, PERCENT, where).beside(
+            f"{new} over {old}: {TITLES[figure]}", gain(lines, new, old, figure)
+        )
+        for new, old, figure, low, high, where in read_published("gains", table)
+        if {new, old} <= ran
     ]
 
 
-def increase(lines: Sequence[Line], new: str, old: str, figure: str) -> dict[str, float]:
-    """By how many percent a figure of one strategy is more than that of another, by point."""
-    return compare(lines, new, old, figure, more)
+def sjf_rows(lines: Sequence[Line], table: str) -> list[Row]:
+    """Short jobs first against FCFS in the same mode; the text's figures are means over the points."""
+    rows = []
+    for name, (low, high), where, (least, most), times_where in read_published("short-jobs-first", table):
+        fcfs = f"fcfs-{name.rpartition('-')[2]}"
+        own, theirs = by_point(lines, name), by_point(lines, fcfs)
+        if not own:
+            continue
+        answered = {
+            point: trial.answered_meanwhile / theirs[point].answered_meanwhile
+            for point, trial in own.items()
+            if theirs[point].answered_meanwhile > 0
+        }
+        said = Published(low, high, PERCENT, f"4.2, {where}")
+        rows.append(said.beside(f"{name}: mean JCT less by", gain(lines, name, fcfs, "mean")))
+        if answered:
+            rows.append(Published(least, most, TIMES, f"4.2, {times_where}").beside(f"{name}: throughput", answered))
+    return rows
 
 
-def decrease(lines: Sequence[Line], new: str, old: str, figure: str) -> dict[str, float]:
-    """By how many percent a figure of one strategy is less than that of another, by point."""
-    return compare(lines, new, old, figure, less)
+def gain(lines: Sequence[Line], new: str, old: str, figure: str) -> dict[str, float]:
+    """The gain of one strategy over another in percent, by point: less response time, more of everything else."""
+    return compare(lines, new, old, figure, less if figure in ("mean", "tail") else more)
 
 
 def compare(

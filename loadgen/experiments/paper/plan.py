@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TypeAlias
 
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.row import AnyRow, Skipped
+from loadgen.experiments.paper.row import Row, skip
 from loadgen.experiments.paper.trial import Trial, pooled
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import Prediction
@@ -54,7 +54,7 @@ class Line:
     """The trials that `trial` is the mean of, where there was more than one round."""
 
 
-Rows: TypeAlias = Callable[[Sequence[Line]], Sequence[AnyRow]]
+Rows: TypeAlias = Callable[[Sequence[Line]], Sequence[Row]]
 Play: TypeAlias = Callable[[Run, int], Trial]
 """Plays a run in the round with this number, from 0. Raises NotHere."""
 
@@ -71,7 +71,7 @@ class Plan:
     runs: Sequence[Run]
     """The runs, those of one point beside each other."""
     rows: Rows
-    skipped: Sequence[Skipped] = ()
+    skipped: Sequence[Row] = ()
     """Rows that cannot be measured, whatever comes out."""
     sweeping: bool = False
     """Whether the rows speak of all points together, so that some of them tell nothing."""
@@ -83,7 +83,7 @@ class Experiment:
 
     plan: Plan
     lines: Sequence[Line]
-    rows: Sequence[AnyRow]
+    rows: Sequence[Row]
     interrupted: bool = False
     """Whether it was broken off, so that this is not all of it."""
 
@@ -123,7 +123,7 @@ def carry_out(plan: Plan, play: Play, rounds: int = 1) -> Experiment:
         for run, done in trials.items()
         if done
     ]
-    refusals = [Skipped(f"all that concerns {name}", why) for name, why in refused.items()]
+    refusals = [skip(f"all that concerns {name}", why) for name, why in refused.items()]
     lacking = {run.point for run, done in trials.items() if not done and run.strategy not in refused}
     complete = [line for line in lines if line.point not in lacking]
     rows = plan.rows(complete) if complete and not (plan.sweeping and lacking) else ()
@@ -152,7 +152,7 @@ def experiment_json(one: Experiment) -> Json:
         "setting": one.plan.setting,
         "warning": one.warning,
         "runs": [_line_json(line) for line in one.lines],
-        "rows": [row.json() for row in one.rows],
+        "rows": [row.document for row in one.rows],
     }
 
 

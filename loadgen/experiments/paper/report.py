@@ -66,5 +66,5 @@ def _beside(one: Experiment) -> Table:
     for head in ("", "measured", "published", "where"):
         table.add_column(head, justify="left", overflow="fold")
     for row in one.rows:
-        table.add_row(row.what, row.measured_text, row.published_text, row.where)
+        table.add_row(row.what, row.measured, row.published, row.where)
     return table

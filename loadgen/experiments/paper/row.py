@@ -2,115 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
-from loadgen.experiments.paper.published import PERCENT, TIMES, Published
 from loadgen.result_file import Json
+
+PERCENT, TIMES, SECONDS = "%", "x", "s"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published figure and what was measured of it, by point of a sweep."""
+    """A row as text, and as JSON."""
 
     what: str
-    measured: Mapping[str, float]
-    """Point -> value in the published unit."""
-    published: Published
-
-    @property
-    def measured_text(self) -> str:
-        return span(min(self.measured.values()), max(self.measured.values()), self.published.unit)
-
-    @property
-    def published_text(self) -> str:
-        return span(self.published.low, self.published.high, self.published.unit)
-
-    @property
-    def where(self) -> str:
-        return self.published.where
-
-    def json(self) -> Json:
-        said = self.published
-        return {
-            "what": self.what,
-            "measured": dict(self.measured),
-            "published": [said.low, said.high],
-            "unit": said.unit,
-            "where": said.where,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Something that the text says in words."""
-
-    what: str
-    holds: bool
     measured: str
+    published: str
     where: str
-
-    @property
-    def measured_text(self) -> str:
-        return f"{'yes' if self.holds else 'no'}: {self.measured}"
-
-    @property
-    def published_text(self) -> str:
-        return "yes"
-
-    def json(self) -> Json:
-        return {"what": self.what, "holds": self.holds, "measured": self.measured, "where": self.where}
+    document: Json
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that was measured here and that no paper tells."""
+class Published:
+    """A published range, its ends being equal where the text has one number."""
 
-    what: str
-    value: float
+    low: float
+    high: float
     unit: str
+    where: str
+    """Section and figure."""
 
-    @property
-    def measured_text(self) -> str:
-        return span(self.value, self.value, self.unit)
-
-    @property
-    def published_text(self) -> str:
-        return ""
-
-    @property
-    def where(self) -> str:
-        return ""
-
-    def json(self) -> Json:
-        return {"what": self.what, "measured": self.value, "unit": self.unit}
+    def beside(self, what: str, measured: Mapping[str, float]) -> Row:
+        """The row with the figures that were measured, by point of a sweep, in the published unit."""
+        document: Json = {"what": what, "measured": dict(measured), "published": [self.low, self.high]}
+        document |= {"unit": self.unit, "where": self.where}
+        shown = span(min(measured.values()), max(measured.values()), self.unit)
+        return Row(what, shown, span(self.low, self.high, self.unit), self.where, document)
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """Something that could not be measured, and why."""
-
-    what: str
-    why: str
-    published: Published | None = None
-
-    @property
-    def measured_text(self) -> str:
-        return f"skipped: {self.why}"
-
-    @property
-    def published_text(self) -> str:
-        return "" if self.published is None else span(self.published.low, self.published.high, self.published.unit)
-
-    @property
-    def where(self) -> str:
-        return "" if self.published is None else self.published.where
-
-    def json(self) -> Json:
-        return {"what": self.what, "skipped": self.why}
+def claim(what: str, holds: bool, measured: str, where: str) -> Row:
+    """The row of something that the text says in words."""
+    document: Json = {"what": what, "holds": holds, "measured": measured, "where": where}
+    return Row(what, f"{'yes' if holds else 'no'}: {measured}", "yes", where, document)
 
 
-AnyRow = Row | Claim | Finding | Skipped
+def claim_rise(what: str, values: Mapping[str, float], where: str, digits: int = 1, *, falls: bool = False) -> Row:
+    """The row of the claim that values rise, or fall, in their order."""
+    sign = -1 if falls else 1
+    return claim(what, rises([sign * one for one in values.values()]), chain(values, digits), where)
+
+
+def find(what: str, value: float, unit: str) -> Row:
+    """The row of something that was measured here and that no paper tells."""
+    return Row(what, span(value, value, unit), "", "", {"what": what, "measured": value, "unit": unit})
+
+
+def skip(what: str, why: str, said: Published | None = None) -> Row:
+    """The row of something that could not be measured, and why."""
+    published = "" if said is None else span(said.low, said.high, said.unit)
+    return Row(what, f"skipped: {why}", published, "" if said is None else said.where, {"what": what, "skipped": why})
 
 
 def span(low: float, high: float, unit: str) -> str:
@@ -131,8 +81,9 @@ def less(new: float, old: float) -> float:
     return (1 - new / old) * 100
 
 
-def rising(values: Sequence[float]) -> bool:
-    return all(one < other for one, other in zip(values, values[1:], strict=False))
+def rises(values: list[float]) -> bool:
+    """Whether each value is more than the one before."""
+    return all(one < other for one, other in pairwise(values))
 
 
 def chain(values: Mapping[str, float], digits: int = 1) -> str:

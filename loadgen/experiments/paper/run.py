@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from loadgen.console import table_console
-from loadgen.experiments.paper import baton, magnus, published, scls, ssjf
+from loadgen.experiments.paper import baton, magnus, scls, ssjf
 from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
 from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, shortened, task_pool, trace_pool
@@ -51,14 +51,14 @@ PAPERS: Mapping[str, Paper] = MappingProxyType(
         "magnus": Paper(
             magnus.EXPERIMENTS,
             task_pool,
-            prediction=lambda lengths: Prediction(sigma_for_rmse(lengths, published.MAGNUS_RMSE)),
+            prediction=lambda lengths: Prediction(sigma_for_rmse(lengths, magnus.RMSE)),
         ),
         "scls": Paper(scls.EXPERIMENTS, lambda seed, scale: chat_pool(seed, input_scale=scale)),
         "ssjf": Paper(
             ssjf.EXPERIMENTS,
             lambda seed, scale: chat_pool(seed, ssjf.LONGEST, scale),
             ssjf.LONGEST,
-            lambda lengths: Prediction(sigma_for_accuracy(lengths, published.SSJF_CLASSES, published.SSJF_ACCURACY)),
+            lambda lengths: Prediction(sigma_for_accuracy(lengths, ssjf.CLASSES, ssjf.ACCURACY)),
         ),
         "baton": Paper(baton.EXPERIMENTS, lambda seed, scale: Pool((), baton.SOURCE)),
     }

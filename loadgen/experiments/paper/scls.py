@@ -116,7 +116,7 @@ def main(place: Place) -> Plan:
         for point, load in place.loads.items()
         for name in (*place.baselines, "scls")
     ]
-    return place.plan("Figs. 12, 13, 14 and 17", runs, lambda lines: main_rows(lines, place.key, place.baselines))
+    return place.plan("Figs. 12, 13, 14 and 17", runs, partial(main_rows, backend=place.key))
 
 
 def ablation(place: Place) -> Plan:

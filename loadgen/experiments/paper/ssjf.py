@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
-from loadgen.experiments.paper import published
 from loadgen.experiments.paper.accuracy import sigma_for_accuracy
-from loadgen.experiments.paper.gains import by_point, decrease
+from loadgen.experiments.paper.gains import gain, sjf_rows
 from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import Load, outputs
 from loadgen.experiments.paper.plan import Line, Plan, Rows, Run
-from loadgen.experiments.paper.published import Sjf
-from loadgen.experiments.paper.row import AnyRow, Claim, Row, chain
+from loadgen.experiments.paper.row import Row, chain, claim
 from loadgen.experiments.paper.stage import GROUP_TOKENS, Stage, limits
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.presets import SSJF
@@ -43,7 +41,11 @@ ROOM = 2
 """Times the memory that rows of the greatest length need: the paper tells of none that ran short."""
 LONGEST = 512
 """Answers are shorter than this (4.3, note on data processing)."""
-RIGHT = f"{published.SSJF_ACCURACY:.1%} (Table 2)"
+ACCURACY, CLASSES = 0.615, 5
+"""Accuracy of the paper's predictor over classes of length (4.3, Table 2, REG (L1))."""
+ROUND_ACCURACY: Mapping[str, float] = MappingProxyType({"round 1": 0.619, "round 2": 0.60})
+"""The best and the worst of that accuracy by conversation round (4.3, Fig. 9)."""
+RIGHT = f"{ACCURACY:.1%} (Table 2)"
 """Predictions that fall into the right class, where nothing else is said."""
 ROUNDS_RIGHT = "the share that each round's name tells"
 SHOWN = ("mean", "tail", "answered_meanwhile", "throughput", "batch_size")
@@ -90,14 +92,14 @@ class Point:
 
 def rates(stage: Stage) -> Plan:
     """Figures 4 and 6."""
-    place, rows = _place(stage), partial(sjf_rows, said=published.SSJF_RATES)
+    place, rows = _place(stage), partial(sjf_rows, table="rates")
     points = [Point(place.named(rate), rate) for rate in place.rates]
     return _plan(stage, place, "rates, Figs. 4 and 6", points, MODES, rows)
 
 
 def burstiness(stage: Stage) -> Plan:
     """Figures 5 and 7."""
-    place, rows = _place(stage), partial(sjf_rows, said=published.SSJF_BURSTINESS)
+    place, rows = _place(stage), partial(sjf_rows, table="burstiness")
     points = [Point(f"CV {variation:g}", place.burst, variation) for variation in place.variations]
     return _plan(stage, place, f"burstiness at {place.named(place.burst)}, Figs. 5 and 7", points, MODES, rows)
 
@@ -118,11 +120,11 @@ def rounds(stage: Stage) -> Plan:
         Point(
             f"{name}, {accuracy:.1%} right",
             place.rounds_rate,
-            prediction=Prediction(sigma_for_accuracy(lengths, published.SSJF_CLASSES, accuracy)),
+            prediction=Prediction(sigma_for_accuracy(lengths, CLASSES, accuracy)),
         )
-        for name, accuracy in published.SSJF_ROUND_ACCURACY.items()
+        for name, accuracy in ROUND_ACCURACY.items()
     ]
-    rows = partial(sjf_rows, said={f"ssjf-{mode}": published.SSJF_ROUNDS for mode in MODES})
+    rows = partial(sjf_rows, table="rounds")
     title = f"conversation rounds at {place.named(place.rounds_rate)}, Fig. 9"
     return _plan(stage, place, title, points, MODES, rows, right=ROUNDS_RIGHT)
 
@@ -152,7 +154,7 @@ def _plan(
         for name in names
     ]
     setting = (
-        f"{place.setting}; predictions fall into the right one of {published.SSJF_CLASSES} classes in {right}; "
+        f"{place.setting}; predictions fall into the right one of {CLASSES} classes in {right}; "
         "throughput, which the text does not define, counts requests answered before the last one comes"
     )
     return Plan(f"{place.title}: {title}", setting, SHOWN, runs, rows, sweeping=sweeping)
@@ -225,34 +227,17 @@ def _last(stage: Stage, requests: int) -> str:
     return f"{requests} requests" if duration is None else f"{duration:g} s of arrivals"
 
 
-def sjf_rows(lines: Sequence[Line], said: Mapping[str, Sjf]) -> list[AnyRow]:
-    """Short jobs first against FCFS in the same mode; the text's figures are means over the points."""
-    rows: list[AnyRow] = []
-    for name, gains in said.items():
-        fcfs = f"fcfs-{name.rpartition('-')[2]}"
-        theirs = by_point(lines, fcfs)
-        answered = {
-            point: trial.answered_meanwhile / theirs[point].answered_meanwhile
-            for point, trial in by_point(lines, name).items()
-            if theirs[point].answered_meanwhile > 0
-        }
-        rows.append(Row(f"{name}: mean JCT less by", decrease(lines, name, fcfs, "mean"), gains.jct))
-        if answered:
-            rows.append(Row(f"{name}: throughput", answered, gains.throughput))
-    return rows
-
-
-def size_rows(lines: Sequence[Line]) -> list[AnyRow]:
+def size_rows(lines: Sequence[Line]) -> list[Row]:
     """Rows of Figure 8, which the text tells in words."""
     where = "4.2, Fig. 8"
-    jct = decrease(lines, "ssjf-continuous", "ssjf-dynamic", "mean")
+    jct = gain(lines, "ssjf-continuous", "ssjf-dynamic", "mean")
     below = all(value >= 0 for value in jct.values())
-    rows: list[AnyRow] = [Claim("continuous batching has less JCT than dynamic", below, f"{chain(jct)} % less", where)]
+    rows = [claim("continuous batching has less JCT than dynamic", below, f"{chain(jct)} % less", where)]
     for mode in ("dynamic", "continuous"):
-        gains = decrease(lines, f"ssjf-{mode}", f"fcfs-{mode}", "mean")
+        gains = gain(lines, f"ssjf-{mode}", f"fcfs-{mode}", "mean")
         values = list(gains.values())
         shrink = f"ssjf-{mode}: JCT gains shrink with the batch size"
-        rows.append(Claim(shrink, values[-1] < values[0], f"{chain(gains)} %", where))
+        rows.append(claim(shrink, values[-1] < values[0], f"{chain(gains)} %", where))
     return rows
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from loadgen.experiments.paper.load import Load
 from loadgen.experiments.paper.plan import Experiment, Line, NotHere, Plan, Run, carry_out
 from loadgen.experiments.paper.report import report
-from loadgen.experiments.paper.row import AnyRow, Claim, Skipped
+from loadgen.experiments.paper.row import Row, claim
 from loadgen.experiments.paper.stage import limits
 from loadgen.experiments.paper.trial import Course, Trial
 from loadgen.simulate.prediction import Prediction
@@ -19,8 +19,8 @@ from tests.loadgen.experiments.paper.parts import HARDWARE, Scripted, stage_of, 
 MACHINE = HARDWARE.machine(HARDWARE.context(), 4)
 
 
-def rows(lines: Sequence[Line]) -> list[AnyRow]:
-    return [Claim("points", True, " ".join(f"{line.strategy}@{line.point}" for line in lines), "here")]
+def rows(lines: Sequence[Line]) -> list[Row]:
+    return [claim("points", True, " ".join(f"{line.strategy}@{line.point}" for line in lines), "here")]
 
 
 def plan(*, sweeping: bool = False) -> Plan:
@@ -79,7 +79,7 @@ def test_an_interrupt_leaves_what_ran_and_rows_of_complete_points() -> None:
     made = carry_out(plan(), stage_of(interrupting(3)).play, 1)
     assert made.interrupted
     assert told(made) == ["vs@slow", "ccb@slow", "vs@fast"]
-    assert [row.measured_text for row in made.rows] == ["yes: vs@slow ccb@slow"]
+    assert [row.measured for row in made.rows] == ["yes: vs@slow ccb@slow"]
     none = carry_out(plan(), stage_of(interrupting(0)).play, 1)
     assert none.interrupted and none.lines == [] and none.rows == []
 
@@ -100,5 +100,5 @@ def test_a_strategy_that_cannot_run_here_is_skipped_with_its_reason() -> None:
     assert player.names == ["vs", "ccb", "vs"], "it is not tried twice"
     assert told(made) == ["vs@slow", "vs@fast"]
     skipped, other = made.rows
-    assert isinstance(skipped, Skipped) and skipped.measured_text == "skipped: no kernels"
-    assert other.measured_text == "yes: vs@slow vs@fast", "the others' points are complete without it"
+    assert skipped.measured == "skipped: no kernels"
+    assert other.measured == "yes: vs@slow vs@fast", "the others' points are complete without it"

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.experiments.paper import published
 from loadgen.experiments.paper.baton import table_rows
-from loadgen.experiments.paper.gains import gain_rows
+from loadgen.experiments.paper.gains import gain_rows, sjf_rows
 from loadgen.experiments.paper.magnus import ablation_rows as magnus_ablation_rows
 from loadgen.experiments.paper.magnus import main_rows as magnus_rows
 from loadgen.experiments.paper.plan import Line
-from loadgen.experiments.paper.row import AnyRow, Claim, Finding, Row, Skipped, rising, span
+from loadgen.experiments.paper.row import PERCENT, Published, Row, rises, skip, span
 from loadgen.experiments.paper.scls_rows import (
     KEPT,
     READ_ANEW,
@@ -23,7 +22,7 @@ from loadgen.experiments.paper.scls_rows import (
     slice_rows,
     worker_rows,
 )
-from loadgen.experiments.paper.ssjf import size_rows, sjf_rows
+from loadgen.experiments.paper.ssjf import size_rows
 from loadgen.experiments.paper.trial import Trial
 
 PLAIN = Trial(
@@ -49,7 +48,7 @@ def line(strategy: str, point: str = "20/s", **figures: Any) -> Line:
     return Line(strategy, point, replace(PLAIN, **figures))
 
 
-def found(rows: list[AnyRow], what: str) -> Any:
+def found(rows: list[Row], what: str) -> Any:
     [row] = [one for one in rows if what in one.what]
     return row
 
@@ -61,11 +60,11 @@ def test_gains_are_percents_of_the_other_strategy() -> None:
         line("sls", "20/s", throughput=4.0, mean=50.0, tail=100.0),
         line("scls", "20/s", throughput=6.0, mean=25.0, tail=80.0),
     ]
-    throughput, mean, tail = gain_rows(lines, "scls", "sls", published.SCLS_OVER_SLS["hf"])
-    assert isinstance(throughput, Row) and throughput.measured == pytest.approx({"10/s": 150.0, "20/s": 50.0})
-    assert isinstance(mean, Row) and mean.measured == pytest.approx({"10/s": 80.0, "20/s": 50.0})
-    assert isinstance(tail, Row) and tail.measured == pytest.approx({"10/s": 75.0, "20/s": 20.0})
-    assert throughput.measured_text == "50.0 to 150.0 %" and throughput.published_text == "232.3 to 315.8 %"
+    throughput, mean, tail = gain_rows(lines, "scls-hf")[:3]
+    assert throughput.document["measured"] == pytest.approx({"10/s": 150.0, "20/s": 50.0})
+    assert mean.document["measured"] == pytest.approx({"10/s": 80.0, "20/s": 50.0})
+    assert tail.document["measured"] == pytest.approx({"10/s": 75.0, "20/s": 20.0})
+    assert throughput.measured == "50.0 to 150.0 %" and throughput.published == "232.3 to 315.8 %"
 
 
 def test_scls_main_rows() -> None:
@@ -74,14 +73,14 @@ def test_scls_main_rows() -> None:
         line("ils", imbalance=9),
         line("scls", batch_size=40, invalid=50, few_slices=85, early_returns=0.4, imbalance=10),
     ]
-    rows = main_rows(lines, "ds", ("sls", "ils"))
-    assert found(rows, "batch size").measured == pytest.approx({"20/s": 150.0})
-    assert found(rows, "batch size").published_text == "43.2 to 86.1 %"
+    rows = main_rows(lines, "ds")
+    assert found(rows, "batch size").document["measured"] == pytest.approx({"20/s": 150.0})
+    assert found(rows, "batch size").published == "43.2 to 86.1 %"
     invalid = found(rows, "invalid")
-    assert invalid.holds and invalid.measured == "25 to 25 % of them"
-    assert found(rows, "three slices").holds
-    assert found(rows, "early").measured == {"20/s": 0.4}
-    assert not found(rows, "completion times").holds, "ils differs less"
+    assert invalid.document["holds"] and invalid.document["measured"] == "25 to 25 % of them"
+    assert found(rows, "three slices").document["holds"]
+    assert found(rows, "early").document["measured"] == {"20/s": 0.4}
+    assert not found(rows, "completion times").document["holds"], "ils differs less"
     assert len([row for row in rows if "over ils" in row.what]) == 3
 
 
@@ -93,10 +92,10 @@ def test_scls_ablation_rows() -> None:
         line("lb", throughput=4.5, mean=60, pad=60, batch_size=21),
     ]
     rows = ablation_rows(lines)
-    assert not found(rows, "throughput").holds and found(rows, "mean response time").holds
-    assert found(rows, "fewer pad tokens").holds and found(rows, "larger batches").holds
+    assert not found(rows, "throughput").document["holds"] and found(rows, "mean response time").document["holds"]
+    assert found(rows, "fewer pad tokens").document["holds"] and found(rows, "larger batches").document["holds"]
     slightly = found(rows, "slightly more pad")
-    assert not slightly.holds and slightly.measured == "pm 70.0, ab 80.0, lb 60.0"
+    assert not slightly.document["holds"] and slightly.document["measured"] == "pm 70.0, ab 80.0, lb 60.0"
 
 
 @pytest.mark.parametrize(("throughputs", "holds"), [((1, 3, 2), True), ((1, 2, 3), False), ((3, 2, 1), False)])
@@ -106,9 +105,13 @@ def test_slice_lengths_have_a_best_one_in_between(throughputs: tuple[float, ...]
         for length, value in zip((16, 64, 256), throughputs, strict=True)
     ]
     rows = slice_rows(lines)
-    assert found(rows, "throughput").holds is holds
-    assert found(rows, "invalid").holds and found(rows, "smaller batches").holds and found(rows, "fewer a").holds
-    assert not found(rows, "return early").holds
+    assert found(rows, "throughput").document["holds"] is holds
+    assert (
+        found(rows, "invalid").document["holds"]
+        and found(rows, "smaller batches").document["holds"]
+        and found(rows, "fewer a").document["holds"]
+    )
+    assert not found(rows, "return early").document["holds"]
 
 
 def test_keeping_k_and_v_is_told_beside_nothing() -> None:
@@ -117,16 +120,15 @@ def test_keeping_k_and_v_is_told_beside_nothing() -> None:
         line("scls", KEPT, throughput=2.5, mean=8.0, tail=33.0),
     ]
     rows = keeping_rows(lines)
-    assert all(isinstance(row, Finding) and not row.published_text and not row.where for row in rows)
-    assert [row.measured_text for row in rows] == ["25.0 %", "20.0 %", "-10.0 %"]
-    assert rows[0].json() == {"what": "keeping K and V: throughput", "measured": 25.0, "unit": "%"}
+    assert all(not row.published and not row.where for row in rows)
+    assert [row.measured for row in rows] == ["25.0 %", "20.0 %", "-10.0 %"]
+    assert rows[0].document == {"what": "keeping K and V: throughput", "measured": 25.0, "unit": "%"}
 
 
 def test_throughput_of_workers_is_shared_out() -> None:
     lines = [line("scls", "workers: 1", throughput=2.0), line("scls", "workers: 4", throughput=7.0)]
     [row] = worker_rows(lines)
-    assert isinstance(row, Claim)
-    assert not row.holds and row.measured == "a worker's, to one alone: 1 1.00, 4 0.88"
+    assert not row.document["holds"] and row.document["measured"] == "a worker's, to one alone: 1 1.00, 4 0.88"
 
 
 def test_magnus_main_rows() -> None:
@@ -136,11 +138,11 @@ def test_magnus_main_rows() -> None:
         line("magnus", throughput=3, valid_tokens=300, total_tokens=500, mean=10, tail=30),
     ]
     rows = magnus_rows(lines)
-    assert found(rows, "over ccb: throughput").measured == pytest.approx({"20/s": 50.0})
-    assert found(rows, "over ccb: mean").measured == pytest.approx({"20/s": 75.0})
-    assert found(rows, "over vs: valid").measured == pytest.approx({"20/s": 200.0})
-    assert found(rows, "over vs: all tokens").measured == pytest.approx({"20/s": 150.0})
-    assert found(rows, "over vs: all tokens").published == published.MAGNUS_TOTAL_TOKENS
+    assert found(rows, "over ccb: throughput").document["measured"] == pytest.approx({"20/s": 50.0})
+    assert found(rows, "over ccb: mean").document["measured"] == pytest.approx({"20/s": 75.0})
+    assert found(rows, "over vs: valid").document["measured"] == pytest.approx({"20/s": 200.0})
+    assert found(rows, "over vs: all tokens").document["measured"] == pytest.approx({"20/s": 150.0})
+    assert found(rows, "over vs: all tokens").published == "115.0 to 489.0 %"
 
 
 def test_magnus_ablation_rows() -> None:
@@ -151,13 +153,13 @@ def test_magnus_ablation_rows() -> None:
         line("magnus", throughput=3.3, mean=20, tail=36),
     ]
     rows = magnus_ablation_rows(lines)
-    assert found(rows, "glp over vs: valid").measured == pytest.approx({"20/s": 36.0})
-    assert found(rows, "almost the total").holds
-    assert found(rows, "abp over glp: all").measured == pytest.approx({"20/s": 100.0})
-    assert found(rows, "abp over glp: throughput").measured == pytest.approx({"20/s": 50.0})
-    assert found(rows, "magnus over abp: mean").measured == pytest.approx({"20/s": 20.0})
-    assert found(rows, "magnus over abp: 95").measured == pytest.approx({"20/s": 20.0})
-    assert not found(rows, "throughput of abp").holds, "10 % is more than 5 %"
+    assert found(rows, "glp over vs: valid").document["measured"] == pytest.approx({"20/s": 36.0})
+    assert found(rows, "almost the total").document["holds"]
+    assert found(rows, "abp over glp: all").document["measured"] == pytest.approx({"20/s": 100.0})
+    assert found(rows, "abp over glp: throughput").document["measured"] == pytest.approx({"20/s": 50.0})
+    assert found(rows, "magnus over abp: mean").document["measured"] == pytest.approx({"20/s": 20.0})
+    assert found(rows, "magnus over abp: 95").document["measured"] == pytest.approx({"20/s": 20.0})
+    assert not found(rows, "throughput of abp").document["holds"], "10 % is more than 5 %"
 
 
 def test_short_jobs_first_against_fcfs_of_the_same_mode() -> None:
@@ -167,16 +169,16 @@ def test_short_jobs_first_against_fcfs_of_the_same_mode() -> None:
         line("ssjf-none", mean=60, answered_meanwhile=1.5),
         line("ssjf-dynamic", mean=60, answered_meanwhile=1.0),
     ]
-    rows = sjf_rows(lines, {name: published.SSJF_RATES[name] for name in ("ssjf-none", "ssjf-dynamic")})
+    rows = sjf_rows(lines, "rates")
     assert [row.what for row in rows] == [
         "ssjf-none: mean JCT less by",
         "ssjf-none: throughput",
         "ssjf-dynamic: mean JCT less by",
     ], "no throughput where fcfs has none"
     jct, throughput, _ = rows
-    assert isinstance(jct, Row) and jct.measured == pytest.approx({"20/s": 40.0})
-    assert isinstance(throughput, Row) and throughput.measured == pytest.approx({"20/s": 3.0})
-    assert (jct.published_text, throughput.published_text) == ("34.5 %", "3.60×")
+    assert jct.document["measured"] == pytest.approx({"20/s": 40.0})
+    assert throughput.document["measured"] == pytest.approx({"20/s": 3.0})
+    assert (jct.published, throughput.published) == ("34.5 %", "3.60×")
 
 
 def test_batch_size_rows() -> None:
@@ -187,9 +189,9 @@ def test_batch_size_rows() -> None:
         for point, mean in zip(("1 rows", "8 rows"), both, strict=True)
     ]
     less, dynamic, continuous = size_rows(lines)
-    assert isinstance(less, Claim) and not less.holds, "6 is more than 5"
-    assert isinstance(dynamic, Claim) and dynamic.holds and "50.0" in dynamic.measured
-    assert isinstance(continuous, Claim) and not continuous.holds
+    assert not less.document["holds"], "6 is more than 5"
+    assert dynamic.document["holds"] and "50.0" in dynamic.measured
+    assert not continuous.document["holds"]
 
 
 def test_baton_rows() -> None:
@@ -201,17 +203,17 @@ def test_baton_rows() -> None:
         "Baton-PD, 8 rows: completion time",
         "Baton-PD, 8 rows: throughput to Benchmark's",
     ]
-    assert [row.measured_text for row in rows] == ["100.0 s", "25.0 s", "4.00×"]
-    assert [row.published_text for row in rows] == ["6619.0 s", "2654.0 s", "2.49×"]
+    assert [row.measured for row in rows] == ["100.0 s", "25.0 s", "4.00×"]
+    assert [row.published for row in rows] == ["6619.0 s", "2654.0 s", "2.49×"]
     assert len(table_rows(lines, said, "Table 1", whole=False)) == 1, "seconds of a part of the queries say nothing"
 
 
 def test_a_skipped_row_says_why() -> None:
-    row = Skipped("magnus over vsq", "4-bit weights need a real engine", published.MAGNUS_VALID_TOKENS)
-    assert row.measured_text == "skipped: 4-bit weights need a real engine"
-    assert (row.published_text, row.where) == ("70.0 to 240.0 %", "IV-B, Fig. 10")
+    row = skip("magnus over vsq", "4-bit weights need a real engine", Published(70, 240, PERCENT, "IV-B, Fig. 10"))
+    assert row.measured == "skipped: 4-bit weights need a real engine"
+    assert (row.published, row.where) == ("70.0 to 240.0 %", "IV-B, Fig. 10")
 
 
 def test_ranges_for_the_eye() -> None:
     assert span(1.0, 1.0, "x") == "1.00×" and span(1.0, 2.5, "s") == "1.0 to 2.5 s"
-    assert rising([1, 2, 3]) and not rising([1, 1]) and rising([])
+    assert rises([1, 2, 3]) and not rises([1, 1]) and rises([])
