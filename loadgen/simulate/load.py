@@ -84,11 +84,11 @@ def _is_timed(args: argparse.Namespace) -> bool:
 
 def _lengths(args: argparse.Namespace) -> list[Lengths]:
     choice = flags.read_flags(args)
-    if len(choice.parts) == 1 and choice.parts[0].name in TRACES:  # no prompts are needed
-        part = choice.parts[0]
-        assert part.path is not None, "checked with the flags"
-        return load_trace(part.path, part.name, replace(choice.cut, limit=choice.count))
-    count = load_vocabulary(choice.tokenizer, choice.vocabulary).count
+    first, *others = choice.parts
+    if not others and first.name in TRACES:  # no prompts are needed
+        assert first.path is not None, "checked with the flags"
+        return load_trace(first.path, first.name, choice.cut(choice.num_prompts))
+    count = load_vocabulary(choice.tokenizer, choice.random_vocab_size).count
     return [_length(prompt, count) for prompt in table.load(args)]
 
 

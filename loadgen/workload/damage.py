@@ -4,43 +4,18 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-# Grammar
 
-_WRONG_WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        "is": "are",
-        "are": "is",
-        "was": "were",
-        "were": "was",
-        "has": "have",
-        "have": "has",
-        "does": "do",
-        "do": "does",
-        "a": "an",
-        "an": "a",
-        "this": "these",
-        "these": "this",
-        "its": "it's",
-        "than": "then",
-        "then": "than",
-        "their": "there",
-        "in": "on",
-        "on": "in",
-        "to": "for",
-        "of": "from",
-        "by": "with",
-        "not": "no",
-        "returns": "return",
-        "return": "returning",
-        "returned": "return",
-        "used": "use",
-        "using": "use",
-        "called": "call",
-    }
-)
+@cache
+def _read_tables() -> Mapping[str, Any]:
+    """Words, insults and bugs."""
+    return MappingProxyType(tomllib.loads(Path(__file__).with_name("damage.toml").read_text("utf-8")))
 
 
 def bad_grammar(sentence: str, rng: random.Random) -> str:
@@ -61,10 +36,11 @@ def _drop_article(words: list[str], rng: random.Random) -> None:
 
 
 def _wrong_word(words: list[str], rng: random.Random) -> None:
-    known = [place for place, word in enumerate(words) if word in _WRONG_WORDS]
+    wrong = _read_tables()["wrong-words"]
+    known = [place for place, word in enumerate(words) if word in wrong]
     if known:
         place = rng.choice(known)
-        words[place] = _WRONG_WORDS[words[place]]
+        words[place] = wrong[words[place]]
 
 
 def _repeat(words: list[str], rng: random.Random) -> None:
@@ -84,63 +60,23 @@ def _misspell(words: list[str], rng: random.Random) -> None:
     words[place] = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
 
 
-# Manners
-
-_INSULTS = ("stupid", "damn", "bloody", "silly", "useless", "rotten")
-_OPENINGS = (
-    "Listen, you fool:",
-    "Are you blind?",
-    "Even an idiot knows this.",
-    "What rubbish you write!",
-    "Oh, shut up.",
-)
-_ENDINGS = ("you moron.", "and any fool can see that.", "but you are too lazy to read.", "so stop whining.")
-
-
 def rude(sentence: str, rng: random.Random) -> str:
     """The sentence said rudely, with insults at some nouns and at the reader."""
+    table = _read_tables()
     sworn = re.sub(
         r"\b(the|a|this) (?=[a-z])",
-        lambda found: f"{found[1]} {rng.choice(_INSULTS)} " if rng.random() < 0.4 else found[0],
+        lambda found: f"{found[1]} {rng.choice(table['insults'])} " if rng.random() < 0.4 else found[0],
         sentence,
     )
     if rng.random() < 0.5:
-        return f"{rng.choice(_OPENINGS)} {sworn}"
-    return f"{sworn.rstrip('.!?')}, {rng.choice(_ENDINGS)}"
-
-
-# Bugs
-
-_BUGS: Sequence[tuple[str, str]] = (
-    (r" == ", " != "),
-    (r" != ", " == "),
-    (r" < ", " <= "),
-    (r" > ", " >= "),
-    (r" <= ", " < "),
-    (r" \+ 1\b", ""),
-    (r" - 1\b", ""),
-    (r" \+ ", " - "),
-    (r" \+= ", " = "),
-    (r" and ", " or "),
-    (r" or ", " and "),
-    (r"\bif not ", "if "),
-    (r" is None\b", " is not None"),
-    (r" is not None\b", " is None"),
-    (r" not in ", " in "),
-    (r"\bTrue\b", "False"),
-    (r"\bFalse\b", "True"),
-    (r"\[0\]", "[1]"),
-    (r"\[-1\]", "[0]"),
-    (r"\breturn (?=[a-z])", ""),
-    (r"\bbreak\b", "continue"),
-    (r"\brange\(", "range(1, "),
-)
+        return f"{rng.choice(table['openings'])} {sworn}"
+    return f"{sworn.rstrip('.!?')}, {rng.choice(table['endings'])}"
 
 
 def buggy(source: str, rng: random.Random) -> str:
     """The function with one bug below its first line: a line is lost where none of the known bugs fits."""
     head, _, body = source.partition("\n")
-    sites = [(found, bug) for pattern, bug in _BUGS for found in re.finditer(pattern, body)]
+    sites = [(found, bug) for pattern, bug in _read_tables()["bugs"] for found in re.finditer(pattern, body)]
     if not sites:
         lines = source.split("\n")
         del lines[rng.randrange(1, len(lines))]

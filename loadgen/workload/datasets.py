@@ -17,7 +17,7 @@ from loadgen.workload.lengths import clip, load_trace
 from loadgen.workload.mix import Part
 from loadgen.workload.sample import Sample
 from loadgen.workload.stdlib import read_material
-from loadgen.workload.tokens import Count, RandomTokens, Vocabulary, random_prompts, token_prompt
+from loadgen.workload.tokens import Count, RandomTokens, Vocabulary, draw_length, token_prompt
 from loadgen.workload.traces import TRACES
 from models.errors import UserError
 
@@ -51,7 +51,7 @@ class Portion:
 
     def takes(self, sample: Sample) -> bool:
         """Whether a text is short enough."""
-        longest = self.choice.cut.max_input
+        longest = self.choice.max_input_len
         return longest is None or sample.input_length(self.count) <= longest
 
 
@@ -73,22 +73,32 @@ def _jsonl(portion: Portion) -> list[Prompt]:
 def _sharegpt(portion: Portion) -> list[Prompt]:
     fitting = []
     for sample in sharegpt.read_sharegpt(portion.file):
-        length = portion.choice.sharegpt_output or sample.output_length(portion.count) or 0
-        answer = clip(length, portion.choice.cut.max_output)
-        if sharegpt.fits(sample.input_length(portion.count), answer, portion.choice.cut.max_input):
+        length = portion.choice.sharegpt_output_len or sample.output_length(portion.count) or 0
+        answer = clip(length, portion.choice.max_output_len)
+        if sharegpt.fits(sample.input_length(portion.count), answer, portion.choice.max_input_len):
             fitting.append(replace(sample.prompt(portion.count), replay_tokens=length))
     return _drawn(portion, fitting)
 
 
 def _random(portion: Portion) -> list[Prompt]:
-    return random_prompts(portion.number, portion.choice.ranges, portion.vocabulary.ids, portion.rng)
+    asked, rng = portion.choice, portion.rng
+    tokens, ratio = RandomTokens(portion.vocabulary.ids, rng), asked.random_range_ratio
+    return [
+        token_prompt(
+            tokens,
+            clip(draw_length(asked.random_input_len, ratio, rng), asked.max_input_len),
+            clip(draw_length(asked.random_output_len, ratio, rng), asked.max_output_len),
+            label="random",
+        )
+        for _ in range(portion.number)
+    ]
 
 
 def _trace(portion: Portion) -> list[Prompt]:
     tokens, kind = RandomTokens(portion.vocabulary.ids, portion.rng), portion.part.name
     return [
         token_prompt(tokens, one.input_length, one.output_length, label=kind, arrival=one.arrival)
-        for one in load_trace(portion.file, kind, replace(portion.choice.cut, limit=portion.number))
+        for one in load_trace(portion.file, kind, portion.choice.cut(portion.number))
     ]
 
 

@@ -1,4 +1,4 @@
-"""The flags that choose a workload, and what they say once they are checked. Knows no dataset's format."""
+"""The flags that choose a workload. Knows no dataset's format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from loadgen.workload.lengths import Cut
 from loadgen.workload.mix import Part, parse_part
-from loadgen.workload.tokens import VOCABULARY, Ranges
+from loadgen.workload.tokens import VOCABULARY
 from loadgen.workload.traces import TRACES
 from models.errors import UserError
 from models.flags import add_groups, read_options
@@ -23,29 +23,9 @@ NEED_FILE = ("jsonl", "sharegpt", *TRACES)
 NAMES = (DEFAULT, "random", *NEED_FILE)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A workload as the user chose it."""
-
-    parts: tuple[Part, ...]
-    count: int
-    seed: int
-    replay: bool | None
-    """None: as each dataset has it."""
-    tokenizer: Path | None
-    vocabulary: int | None
-    cut: Cut
-    ranges: Ranges
-    sharegpt_output: int | None
-
-    def replays(self, name: str) -> bool:
-        """Whether requests of a dataset carry their answer's length."""
-        return name in TRACES if self.replay is None else self.replay
-
-
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What to send, but for --num-prompts and --seed, which the command itself has."""
+    """The requests to send."""
 
     dataset_name: str | None = option(
         None, f"what to send (default: {DEFAULT}, which needs no files)", choices=lambda: NAMES
@@ -78,38 +58,44 @@ class Workload:
     sharegpt_output_len: Count | None = option(None, "answer length for all of sharegpt (default: each one's own)")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Choice(Workload):
+    """A workload with the number of its requests and its seed, whose flags the command itself has."""
+
+    num_prompts: int = option(100, "requests of a run")
+    seed: int = option(0, "seed of prompts")
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The datasets and their weights; raises UserError."""
+        if not self.mix:
+            return (_checked(Part(self.dataset_name or DEFAULT, self.dataset_path), "--dataset-path FILE"),)
+        if self.dataset_name or self.dataset_path:
+            raise UserError("--mix: takes the place of --dataset-name and --dataset-path; leave them out")
+        return tuple(_checked(parse_part(text), "NAME=FILE:WEIGHT") for text in self.mix)
+
+    def cut(self, limit: int) -> Cut:
+        """The part of a trace to play, of `limit` requests at most."""
+        duration = math.inf if self.trace_duration is None else self.trace_duration
+        return Cut(self.trace_start, duration, self.trace_speed, self.max_input_len, self.max_output_len, limit)
+
+    def replays(self, name: str) -> bool:
+        """Whether requests of a dataset carry their answer's length."""
+        return name in TRACES if self.replay_lengths is None else self.replay_lengths
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of workloads."""
     add_groups(parser, {"workload": Workload})
 
 
 def read_flags(args: argparse.Namespace) -> Choice:
-    """What the flags say together; raises UserError."""
-    if args.num_prompts < 1:
+    """Read the flags of a workload. Raises UserError where they cannot be followed together."""
+    choice = read_options(args, Choice)
+    if choice.num_prompts < 1:
         raise UserError("--num-prompts: must be at least 1")
-    one = read_options(args, Workload)
-    duration = math.inf if one.trace_duration is None else one.trace_duration
-    return Choice(
-        parts=_parts(one),
-        count=args.num_prompts,
-        seed=args.seed,
-        replay=one.replay_lengths,
-        tokenizer=one.tokenizer,
-        vocabulary=one.random_vocab_size,
-        cut=Cut(one.trace_start, duration, one.trace_speed, one.max_input_len, one.max_output_len),
-        ranges=Ranges(
-            one.random_input_len, one.random_output_len, one.random_range_ratio, one.max_input_len, one.max_output_len
-        ),
-        sharegpt_output=one.sharegpt_output_len,
-    )
-
-
-def _parts(one: Workload) -> tuple[Part, ...]:
-    if not one.mix:
-        return (_checked(Part(one.dataset_name or DEFAULT, one.dataset_path), "--dataset-path FILE"),)
-    if one.dataset_name or one.dataset_path:
-        raise UserError("--mix: takes the place of --dataset-name and --dataset-path; leave them out")
-    return tuple(_checked(parse_part(text), "NAME=FILE:WEIGHT") for text in one.mix)
+    _ = choice.parts  # which are checked
+    return choice
 
 
 def _checked(part: Part, remedy: str) -> Part:

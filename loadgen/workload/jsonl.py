@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadgen.workload.errors import at
-from loadgen.workload.lines import json_objects
+from loadgen.workload.lines import at, json_objects
 from loadgen.workload.sample import Sample
 from models.errors import UserError
 

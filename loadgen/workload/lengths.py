@@ -49,7 +49,9 @@ def load_trace(path: Path, kind: str, cut: Cut = WHOLE) -> list[Lengths]:
     The whole file is checked, also what the cut leaves out. Requests that generated nothing, which traces keep for
     ones that failed, are left out. Raises UserError for a wrong file and for a cut that holds no request.
     """
-    entries = sorted((entry for entry in TRACES[kind](path) if entry.output_length > 0), key=lambda entry: entry.time)
+    entries = sorted(
+        (entry for entry in TRACES[kind].read(path) if entry.output_length > 0), key=lambda entry: entry.time
+    )
     if not entries:
         raise UserError(f"{path}: holds no requests")
     origin = entries[0].time + cut.start

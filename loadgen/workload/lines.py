@@ -8,10 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadgen.workload.errors import at
 from models.errors import UserError
 
 TRUNCATED = "the file may be truncated"
+
+
+def at(path: Path, line: int, reason: str) -> UserError:
+    """The error for one line of a file, counted from 1."""
+    return UserError(f"{path}, line {line}: {reason}")
 
 
 def read_text(path: Path) -> str:
@@ -44,6 +48,14 @@ def json_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if not isinstance(value, dict):
             raise at(path, number, f"must be a JSON object, not {type(value).__name__}")
         yield number, value
+
+
+def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects of a JSONL file that have at least `columns`, with their lines."""
+    for number, row in json_objects(path):
+        if missing := [key for key in columns if key not in row]:
+            raise at(path, number, f"lacks {', '.join(missing)}")
+        yield number, row
 
 
 def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from loadgen.workload.errors import at
-from loadgen.workload.lines import TRUNCATED, read_text
+from loadgen.workload.lines import TRUNCATED, at, read_text
 from loadgen.workload.sample import Sample
 from models.errors import UserError
 

@@ -8,18 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loadgen.client.prompt import Prompt
-from loadgen.workload import flags
 from loadgen.workload.datasets import DATASETS, Portion
-from loadgen.workload.flags import Choice
+from loadgen.workload.flags import Choice, read_flags
 from loadgen.workload.lengths import clip
 from loadgen.workload.mix import counts
 from loadgen.workload.tokens import load_vocabulary
 from loadgen.workload.traces import TRACES
 from models.errors import UserError
-
-__all__ = ["UserError", "add_flags", "ignores_eos", "load"]
-
-add_flags = flags.add_flags
 
 IMPOSED = ("random", *TRACES)
 """Datasets of random tokens: no model ends an answer to them at a length that means anything."""
@@ -28,21 +23,22 @@ IMPOSED = ("random", *TRACES)
 def load(args: argparse.Namespace) -> list[Prompt]:
     """The requests that the flags ask for, in the order to send them; raises UserError.
 
-    `args` holds what `add_flags` added, `num_prompts` and `seed`. Traces may hold fewer requests than asked for.
+    `args` holds the flags of workloads, `num_prompts` and `seed`. Traces may hold fewer requests than asked for.
     """
-    choice = flags.read_flags(args)
-    vocabulary = load_vocabulary(choice.tokenizer, choice.vocabulary)
-    shares = counts([part.weight for part in choice.parts], choice.count)
+    choice = read_flags(args)
+    vocabulary = load_vocabulary(choice.tokenizer, choice.random_vocab_size)
+    chosen = choice.parts
+    shares = counts([part.weight for part in chosen], choice.num_prompts)
     portions = [
         Portion(part, share, choice, vocabulary, random.Random(f"{choice.seed}, part {place}"))
-        for place, (part, share) in enumerate(zip(choice.parts, shares, strict=True))
+        for place, (part, share) in enumerate(zip(chosen, shares, strict=True))
         if share
     ]
     loaded = [(portion, DATASETS[portion.part.name](portion)) for portion in portions]
     longest = max((prompt.replay_tokens or 0 for _, prompts in loaded for prompt in prompts), default=0)
-    bound = choice.cut.max_output or longest or None
+    bound = choice.max_output_len or longest or None
     parts = [[_finished(prompt, portion.part.name, choice, bound) for prompt in prompts] for portion, prompts in loaded]
-    if len(choice.parts) == 1:
+    if len(chosen) == 1:
         return parts[0]
     _refuse_short(loaded)
     return _mixed(parts, random.Random(f"{choice.seed}, mix"))
@@ -50,7 +46,7 @@ def load(args: argparse.Namespace) -> list[Prompt]:
 
 def ignores_eos(args: argparse.Namespace) -> bool:
     """Whether the requests need ignore_eos: all are random tokens, and the lengths are imposed by max_tokens alone."""
-    choice = flags.read_flags(args)
+    choice = read_flags(args)
     return all(part.name in IMPOSED and not choice.replays(part.name) for part in choice.parts)
 
 
@@ -59,7 +55,7 @@ def _finished(prompt: Prompt, name: str, choice: Choice, bound: int | None) -> P
 
     Replayed answers all get the same bound, so that it tells the server nothing about the length of one.
     """
-    length = None if prompt.replay_tokens is None else clip(prompt.replay_tokens, choice.cut.max_output)
+    length = None if prompt.replay_tokens is None else clip(prompt.replay_tokens, choice.max_output_len)
     if choice.replays(name):
         return replace(prompt, max_tokens=bound, replay_tokens=length)
     imposed = name in (*IMPOSED, "sharegpt")

@@ -8,8 +8,13 @@ not hold: their length is the original's times a ratio that scatters, assumed ra
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
 
 from loadgen.workload import damage
 from loadgen.workload.sample import Sample
@@ -19,22 +24,38 @@ SCATTER = 0.12
 """Standard deviation of a translation's length, as a share of the ratio."""
 
 
+Drawn: TypeAlias = tuple[str, str]
+"""The user's text, and the one whose length tells the answer's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A task: its instruction, and how a request of it is drawn."""
 
     name: str
+    draw: str
+    """A name in DRAWS."""
     instruction: str
-    draw: Callable[[Material, random.Random], Sample]
+    ratio: float | None = None
+    """Tokens of a translation per token of the original."""
 
     def sample(self, material: Material, rng: random.Random) -> Sample:
-        drawn = self.draw(material, rng)
-        return Sample(f"builtin/{self.name}", self.instruction, drawn.input, drawn.reference, drawn.stretch)
+        """Draw a request."""
+        text, reference = DRAWS[self.draw](material, rng)
+        stretch = 1.0 if self.ratio is None else max(0.5, rng.gauss(self.ratio, SCATTER * self.ratio))
+        return Sample(f"builtin/{self.name}", self.instruction, text, reference, stretch)
+
+
+@cache
+def read_tasks() -> tuple[Task, ...]:
+    """The eight tasks."""
+    found = tomllib.loads(Path(__file__).with_name("tasks.toml").read_text("utf-8"))
+    return tuple(Task(**one) for one in found["tasks"])
 
 
 def samples(material: Material, rng: random.Random) -> Iterator[Sample]:
     """Requests without end, every task equally often; the same ones for the same material and state of `rng`."""
-    tasks = list(TASKS)
+    tasks = list(read_tasks())
     while True:
         rng.shuffle(tasks)
         yield from [task.sample(material, rng) for task in tasks]
@@ -48,84 +69,43 @@ def _passage(material: Material, rng: random.Random, longest: int) -> list[str]:
     return list(document[start : start + count])
 
 
-def _translation(ratio: float) -> Callable[[Material, random.Random], Sample]:
-    def draw(material: Material, rng: random.Random) -> Sample:
-        text = " ".join(_passage(material, rng, 40))
-        return _stretched(text, ratio, rng)
-
-    return draw
+def _draw_prose(material: Material, rng: random.Random) -> Drawn:
+    text = " ".join(_passage(material, rng, 40))
+    return text, text
 
 
-def _code_translation(ratio: float) -> Callable[[Material, random.Random], Sample]:
-    def draw(material: Material, rng: random.Random) -> Sample:
-        return _stretched(rng.choice(material.functions).source, ratio, rng)
-
-    return draw
+def _draw_function(material: Material, rng: random.Random) -> Drawn:
+    source = rng.choice(material.functions).source
+    return source, source
 
 
-def _stretched(text: str, ratio: float, rng: random.Random) -> Sample:
-    return Sample("", "", text, reference=text, stretch=max(0.5, rng.gauss(ratio, SCATTER * ratio)))
-
-
-def _grammar(material: Material, rng: random.Random) -> Sample:
+def _draw_bad_grammar(material: Material, rng: random.Random) -> Drawn:
     right = _passage(material, rng, 12)
-    return Sample("", "", " ".join(damage.bad_grammar(one, rng) for one in right), " ".join(right))
+    return " ".join(damage.bad_grammar(one, rng) for one in right), " ".join(right)
 
 
-def _manners(material: Material, rng: random.Random) -> Sample:
+def _draw_rudeness(material: Material, rng: random.Random) -> Drawn:
     polite = _passage(material, rng, 6)
-    return Sample("", "", " ".join(damage.rude(one, rng) for one in polite), " ".join(polite))
+    return " ".join(damage.rude(one, rng) for one in polite), " ".join(polite)
 
 
-def _bug(material: Material, rng: random.Random) -> Sample:
+def _draw_bug(material: Material, rng: random.Random) -> Drawn:
     right = rng.choice(material.functions).source
-    return Sample("", "", damage.buggy(right, rng), right)
+    return damage.buggy(right, rng), right
 
 
-def _comment(material: Material, rng: random.Random) -> Sample:
+def _draw_documented(material: Material, rng: random.Random) -> Drawn:
     function = rng.choice(material.documented)
-    return Sample("", "", function.source, function.docstring)
+    return function.source, function.docstring
 
 
-TASKS = (
-    Task(
-        "translate-german",
-        "Translate the following English text into German. Answer with the translation only.",
-        _translation(1.25),
-    ),
-    Task(
-        "translate-french",
-        "Translate the following English text into French. Answer with the translation only.",
-        _translation(1.35),
-    ),
-    Task(
-        "correct-grammar",
-        "Correct the grammar of the following text and output the corrected text.",
-        _grammar,
-    ),
-    Task(
-        "rewrite-politely",
-        "Rewrite the following text politely, without insults, keeping its meaning.",
-        _manners,
-    ),
-    Task(
-        "python-to-java",
-        "Translate the following Python function to Java. Answer with the code only.",
-        _code_translation(1.4),
-    ),
-    Task(
-        "python-to-javascript",
-        "Translate the following Python function to JavaScript. Answer with the code only.",
-        _code_translation(1.15),
-    ),
-    Task(
-        "fix-bugs",
-        "Fix the bug in the following Python function and output the whole fixed function.",
-        _bug,
-    ),
-    Task(
-        "comment-code",
-        "Write the docstring of the following Python function. Answer with its text only.",
-        _comment,
-    ),
+DRAWS: Mapping[str, Callable[[Material, random.Random], Drawn]] = MappingProxyType(
+    {
+        "prose": _draw_prose,
+        "function": _draw_function,
+        "bad grammar": _draw_bad_grammar,
+        "rudeness": _draw_rudeness,
+        "bug": _draw_bug,
+        "documented function": _draw_documented,
+    }
 )

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from loadgen.client.prompt import Prompt
-from loadgen.workload.lengths import clip
 from models.errors import UserError
 
 Count: TypeAlias = Callable[[str], int]
@@ -87,34 +86,6 @@ class RandomTokens:
         return (self._ids * rounds)[start : start + length]
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """Mean lengths in tokens, and how far from them lengths may be, as a share of the mean."""
-
-    input_length: int = 1024
-    output_length: int = 128
-    ratio: float = 0.0
-    max_input: int | None = None
-    max_output: int | None = None
-
-
-def random_prompts(count: int, ranges: Ranges, ids: tuple[int, ...], rng: random.Random) -> list[Prompt]:
-    """Draw prompts with lengths uniform in mean * [1 - ratio, 1 + ratio], as `vllm bench serve` does.
-
-    The answer's length is in `replay_tokens`.
-    """
-    tokens = RandomTokens(ids, rng)
-    return [
-        token_prompt(
-            tokens,
-            clip(_draw(ranges.input_length, ranges.ratio, rng), ranges.max_input),
-            clip(_draw(ranges.output_length, ranges.ratio, rng), ranges.max_output),
-            label="random",
-        )
-        for _ in range(count)
-    ]
-
-
 def token_prompt(
     tokens: RandomTokens, input_length: int, output_length: int, *, label: str, arrival: float | None = None
 ) -> Prompt:
@@ -128,5 +99,6 @@ def token_prompt(
     )
 
 
-def _draw(mean: int, ratio: float, rng: random.Random) -> int:
+def draw_length(mean: int, ratio: float, rng: random.Random) -> int:
+    """A length uniform in mean * [1 - ratio, 1 + ratio], as `vllm bench serve` draws it."""
     return rng.randint(max(1, math.floor(mean * (1 - ratio))), max(1, math.ceil(mean * (1 + ratio))))

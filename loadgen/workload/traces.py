@@ -7,15 +7,14 @@ Formats: Azure LLM inference traces (Azure/AzurePublicDataset), BurstGPT (HPMLL/
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from loadgen.workload.errors import at
-from loadgen.workload.lines import csv_rows, json_objects
+from loadgen.workload.lines import at, csv_rows, json_rows
 
 LONGEST = 10_000_000
 """Tokens that no real prompt or answer has: what is longer is a damaged number."""
@@ -30,49 +29,32 @@ class Entry:
     output_length: int
 
 
-def azure(path: Path) -> Iterator[Entry]:
-    """CSV with dates: TIMESTAMP, ContextTokens, GeneratedTokens."""
-    for line, row in csv_rows(path, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
-        yield Entry(
-            _date(path, line, row["TIMESTAMP"]),
-            _tokens(path, line, "ContextTokens", row["ContextTokens"], least=1),
-            _tokens(path, line, "GeneratedTokens", row["GeneratedTokens"]),
-        )
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: how to read rows, and the columns of time, prompt tokens and answer tokens."""
+
+    rows: Callable[[Path, Sequence[str]], Iterator[tuple[int, Mapping[str, Any]]]]
+    columns: tuple[str, str, str]
+    read_time: Callable[[Path, int, str, Any], float]
+    per_second: float = 1.0
+    """Units of time in a second."""
+
+    def read(self, path: Path) -> Iterator[Entry]:
+        """Every request of a file; raises UserError."""
+        time, prompt, answer = self.columns
+        for line, row in self.rows(path, self.columns):
+            yield Entry(
+                self.read_time(path, line, time, row[time]) / self.per_second,
+                _tokens(path, line, prompt, row[prompt], least=1),
+                _tokens(path, line, answer, row[answer]),
+            )
 
 
-def burstgpt(path: Path) -> Iterator[Entry]:
-    """CSV with seconds: Timestamp, Request tokens, Response tokens; 0 response tokens are a failed request."""
-    for line, row in csv_rows(path, ("Timestamp", "Request tokens", "Response tokens")):
-        yield Entry(
-            _seconds(path, line, "Timestamp", row["Timestamp"]),
-            _tokens(path, line, "Request tokens", row["Request tokens"], least=1),
-            _tokens(path, line, "Response tokens", row["Response tokens"]),
-        )
-
-
-def mooncake(path: Path) -> Iterator[Entry]:
-    """JSONL with milliseconds: timestamp, input_length, output_length; hash_ids, the shared prefixes, are not used."""
-    for line, row in json_objects(path):
-        missing = [key for key in ("timestamp", "input_length", "output_length") if key not in row]
-        if missing:
-            raise at(path, line, f"lacks {', '.join(missing)}")
-        yield Entry(
-            _seconds(path, line, "timestamp", row["timestamp"]) / 1000,
-            _tokens(path, line, "input_length", row["input_length"], least=1),
-            _tokens(path, line, "output_length", row["output_length"]),
-        )
-
-
-TRACES: Mapping[str, Callable[[Path], Iterator[Entry]]] = MappingProxyType(
-    {"azure": azure, "burstgpt": burstgpt, "mooncake": mooncake}
-)
-
-
-def _date(path: Path, line: int, text: str) -> float:
+def _date(path: Path, line: int, name: str, text: str) -> float:
     try:
         date = datetime.fromisoformat(text)
     except ValueError:
-        raise at(path, line, f"TIMESTAMP: {text!r} is not a date like 2023-11-16 18:15:46.680") from None
+        raise at(path, line, f"{name}: {text!r} is not a date like 2023-11-16 18:15:46.680") from None
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
@@ -91,3 +73,14 @@ def _tokens(path: Path, line: int, name: str, value: Any, *, least: int = 0) -> 
     if not number.is_integer() or not least <= number <= LONGEST:
         raise at(path, line, f"{name}: {value!r} is not a number of tokens from {least} to {LONGEST:,}")
     return int(number)
+
+
+TRACES: Mapping[str, Format] = MappingProxyType(
+    {
+        "azure": Format(csv_rows, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), _date),
+        # 0 response tokens are a failed request.
+        "burstgpt": Format(csv_rows, ("Timestamp", "Request tokens", "Response tokens"), _seconds),
+        # Its hash_ids, the shared prefixes, are not used.
+        "mooncake": Format(json_rows, ("timestamp", "input_length", "output_length"), _seconds, per_second=1000.0),
+    }
+)

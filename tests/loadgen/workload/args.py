@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from loadgen.client.prompt import Prompt
-from loadgen.workload.table import add_flags, load
+from loadgen.workload.flags import add_flags
+from loadgen.workload.table import load
 
 
 def parse(*flags: object, num_prompts: int = 20, seed: int = 0) -> argparse.Namespace:

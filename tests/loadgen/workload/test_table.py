@@ -234,7 +234,7 @@ def test_a_flag_with_a_wrong_value_is_refused(flags: tuple[str, str]) -> None:
 
 def test_the_flags_can_be_shown_without_importing_what_is_heavy() -> None:
     code = (
-        "import sys, argparse; from loadgen.workload.table import add_flags\n"
+        "import sys, argparse; from loadgen.workload.flags import add_flags\n"
         "parser = argparse.ArgumentParser(); add_flags(parser); parser.format_help()\n"
         "print(sorted({'torch', 'transformers', 'tokenizers', 'numpy'} & set(sys.modules)))"
     )
