@@ -105,7 +105,7 @@ async def test_the_playground_streams_an_answer(played: Played) -> None:
     await ask(page, 60)
     await page.until("document.querySelector('.said.assistant.busy')?.textContent === 'answerGr'")
     assert await page.value("document.getElementById('play-send').disabled")
-    dispatcher.go.set()
+    dispatcher.release()
     await page.until("document.getElementById('play-note').textContent.includes(' out')")
     said = "[...document.querySelectorAll('.said')].map((one) => one.textContent)"
     assert await page.value(said) == ["youthe quick brown fox", f"answer{ANSWER}"]
@@ -114,10 +114,11 @@ async def test_the_playground_streams_an_answer(played: Played) -> None:
 
 async def test_the_playground_tells_the_place_in_the_queue(played: Played) -> None:
     page, dispatcher = played.page, played.live.dispatcher
-    dispatcher.pause, dispatcher.ahead, dispatcher.expected = 0, 2, 1.25
+    dispatcher.crowd(waiting=2)
+    dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
     await ask(page, 60)
     await page.until("document.getElementById('play-note').textContent.startsWith('Place 3 in the queue, about')")
-    dispatcher.go.set()
+    dispatcher.release()
     await page.until("document.getElementById('play-note').textContent.includes(' out')")
 
 

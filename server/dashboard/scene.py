@@ -13,11 +13,11 @@ from itertools import chain, islice
 from typing import TypeAlias
 
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
+from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.worker import Worker
 from server.dashboard import snapshot
 from server.dashboard.lanes import Lanes, Occupant
-from server.observe.queue import Queue
 from server.version import VERSION
 
 MOST_WAITERS = 40
@@ -45,7 +45,7 @@ class Introduction:
 class Scene:
     """Event loop only."""
 
-    def __init__(self, dispatcher: Queue, introduction: Introduction, expected_wait: Wait) -> None:
+    def __init__(self, dispatcher: Dispatcher, introduction: Introduction, expected_wait: Wait) -> None:
         self._dispatcher = dispatcher
         self._introduction = introduction
         self._expected_wait = expected_wait

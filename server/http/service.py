@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from scheduler.dispatcher import Dispatcher
 from server.api.calls.register import REGISTER, Register
-from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, Generator, UnknownLengths
+from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths
 from server.api.health import LIFE, Life
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.served_model import MODEL, ServedModel
@@ -24,7 +25,7 @@ def _always() -> bool:
 class Service:
     """One loaded model, ready to answer."""
 
-    dispatcher: Generator
+    dispatcher: Dispatcher
     model: ServedModel
     executors: int = 1
     limits: Limits = field(default_factory=Limits)

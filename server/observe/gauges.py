@@ -14,11 +14,11 @@ from prometheus_client import Metric, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from scheduler.dispatcher import Dispatcher
 from scheduler.serving_time.learning import Lesson
 from scheduler.worker import Worker
 from server.lengths.lengths import PredictorParts
 from server.observe.metrics import Metrics
-from server.observe.queue import Queue
 from server.version import VERSION
 
 Row: TypeAlias = tuple[str, str, float]
@@ -51,7 +51,7 @@ class ServingTimes(Protocol):
 class Sources:
     """Where the numbers come from."""
 
-    dispatcher: Queue
+    dispatcher: Dispatcher
     store: Store
     learned: PredictorParts
     strategy: str

@@ -30,8 +30,8 @@ from scheduler.worker import Worker
 class VirtualClock:
     """Time moves when the test moves it, or when somebody waits for a moment."""
 
-    def __init__(self) -> None:
-        self.time = 0.0
+    def __init__(self, time: float = 0.0) -> None:
+        self.time = time
 
     def now(self) -> float:
         return self.time

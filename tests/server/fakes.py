@@ -1,10 +1,8 @@
-"""Stand-ins for the dispatcher and the tokenizer: scripted answers, and one token per byte."""
+"""An executor that plays scripts behind a real dispatcher, and a tokenizer of one token per byte."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -12,13 +10,32 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from engine.messages import FinishReason, RowUpdate, SamplingParams, TokenLogprob
+from engine.messages import (
+    Admit,
+    BatchShape,
+    Cancel,
+    Command,
+    ExecutorDied,
+    ExecutorInfo,
+    FinishReason,
+    RowId,
+    RowSpec,
+    RowUpdate,
+    SamplingParams,
+    StepReport,
+    TokenLogprob,
+)
 from engine.sampling.grammar import Grammars
 from models.catalog.catalog import CatalogError
 from models.errors import TextError
 from models.network.generation_config import SamplingDefaults
-from scheduler.length.distribution import LengthDistribution
-from scheduler.request import Failure, Refused, Request, State, Times
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Limits as Batching
+from scheduler.clock import MonotonicClock, background
+from scheduler.dispatcher import Dispatcher
+from scheduler.request import Request
+from scheduler.strategy import STRATEGIES
+from scheduler.worker import Worker
 from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel
 from server.cli.config import ServeConfig
@@ -32,7 +49,7 @@ UNKNOWN = "\ue000"
 END = 256
 """The fake vocabulary is the 256 bytes, then the end token."""
 
-Script = Callable[[Request], Iterable[RowUpdate]]
+Script = Callable[[RowSpec], Iterable[RowUpdate]]
 
 
 class FakeText:
@@ -86,171 +103,152 @@ def logprob(token_id: int, sampling: SamplingParams) -> TokenLogprob:
     return TokenLogprob(token_id, -0.5, 1, top)
 
 
-def say(text: str, request: Request) -> Iterable[RowUpdate]:
+def say(text: str, row: RowSpec) -> Iterable[RowUpdate]:
     """An update per byte of `text`; characters come out whole, and the answer ends as its parameters say."""
-    sampling, pending = request.sampling, b""
+    sampling, pending = row.sampling, b""
     ids = [*text.encode(), END][: sampling.max_tokens]
     for place, token_id in enumerate(ids):
         pending += bytes([token_id]) if token_id != END else b""
         piece = pending.decode(errors="ignore")
         pending = b"" if piece else pending
-        update = RowUpdate(request.row_id, (token_id,), piece)
+        update = RowUpdate(row.row_id, (token_id,), piece)
         if sampling.logprobs is not None:
             update = replace(update, logprobs=(logprob(token_id, sampling),))
         if place == 0 and sampling.prompt_logprobs is not None:
-            rest = tuple(logprob(one, sampling) for one in request.prompt[1:])
+            rest = tuple(logprob(one, sampling) for one in row.prompt[1:])
             update = replace(update, prompt_logprobs=(None, *rest))
         if place == len(ids) - 1:
             update = replace(update, finish_reason=FinishReason.STOP if token_id == END else FinishReason.LENGTH)
         yield update
 
 
-def answer(request: Request) -> Iterable[RowUpdate]:
+def answer(row: RowSpec) -> Iterable[RowUpdate]:
     """The same answer to everybody."""
-    return say(ANSWER, request)
+    return say(ANSWER, row)
 
 
-class FakeDispatcher:
-    """Plays `script` for every request, one update a turn of the event loop.
+class Death(Exception):
+    """Raised by a script: the executor dies."""
 
-    `pause` holds every answer before its n-th update until `go` is set.
+
+def die(row: RowSpec) -> Iterable[RowUpdate]:
+    """A script whose first token is the last that anybody gets."""
+    yield from [*answer(row)][:1]
+    raise Death
+
+
+class PlayedExecutor:
+    """An executor that plays its stage's script for every row, one update a turn of the event loop."""
+
+    def __init__(self, stage: PlayedDispatcher, max_rows: int) -> None:
+        self.info = ExecutorInfo(0, "cpu", capacity_tokens=10**6, max_rows=max_rows, context_length=256)
+        self.alive = True
+        self._stage = stage
+        self._plays: dict[RowId, asyncio.Task[None]] = {}
+
+    def post(self, command: Command) -> None:
+        match command:
+            case Admit(rows):
+                self._plays |= {row.row_id: asyncio.create_task(self._play(row)) for row in rows}
+            case Cancel(row_ids):
+                for play in [self._plays.pop(row_id) for row_id in row_ids if row_id in self._plays]:
+                    play.cancel()
+
+    def withdraw(self) -> tuple[Command, ...]:
+        return ()
+
+    async def _play(self, row: RowSpec) -> None:
+        stage = self._stage
+        try:
+            for place, update in enumerate(stage.script(row)):
+                if place == stage.pause:
+                    await stage.go.wait()
+                shape = BatchShape(len(self._plays), capacity_tokens=self.info.capacity_tokens)
+                stage.receive(StepReport(0, 1, (update,), shape, 0.0))
+                await asyncio.sleep(0)
+        except Death:
+            self.alive = False
+            stage.receive(ExecutorDied(0, "it died"))
+        finally:
+            self._plays.pop(row.row_id, None)
+
+
+class PlayedDispatcher(Dispatcher):
+    """The dispatcher, with an executor that plays `script` for every request.
+
+    `pause` holds every answer before its n-th update until `release`; 0 holds every request in the queue.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_rows: int = 64) -> None:
         self.script: Script = answer
         self.pause: int | None = None
         self.go = asyncio.Event()
-        self.alive = True
-        self.draining = False
         self.submitted: list[Request] = []
         self.cancelled: list[Request] = []
-        self.changed = asyncio.Event()
-        self.waiting = 0
-        self.tokens_waiting = 0
-        self.free_slots = 0
-        self.wait = 1.0
-        self.ahead: int | None = None  # place of whatever waits
-        self.expected: float | None = None  # and for how long it will
-        self.dead = asyncio.Event()
-        self._ids = itertools.count()
-        self._tasks: dict[Request, asyncio.Task[None]] = {}
+        self.executor = PlayedExecutor(self, max_rows)
+        self._changes = asyncio.Event()
+        parts = assemble(STRATEGIES["baton-pd"], Batching(group_tokens=10**6, prefill_ahead=0))
+        super().__init__(parts, (self.executor,), MonotonicClock())
 
     @property
-    def requests_queued(self) -> int:
-        return self.waiting
+    def draining(self) -> bool:
+        return self._draining
 
-    @property
-    def requests_waiting(self) -> int:
-        return self.waiting
-
-    @property
-    def requests_running(self) -> int:
-        return len(self._tasks)
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def place(self, request: Request) -> int | None:
-        return self.ahead if request.state is State.WAITING else None
-
-    def expected_wait(self, request: Request) -> float | None:
-        return self.expected if request.state is State.WAITING else None
-
-    def retry_after(self) -> float:
-        return self.wait
-
-    async def death(self) -> None:
-        await self.dead.wait()
-
-    def submit(
-        self,
-        prompt: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        priority: int = 0,
-        deadline: float | None = None,
-        predicted_length: float | None = None,
-        distribution: LengthDistribution | None = None,
-        arrival: float | None = None,
-    ) -> Request:
-        if self.draining:
-            raise Refused("the server is shutting down")
-        times = Times(self.now() if arrival is None else arrival)
-        request = Request(next(self._ids), tuple(prompt), sampling, times, priority, deadline)
-        request.predicted_length, request.distribution = predicted_length, distribution
+    def submit(self, prompt: Sequence[int], sampling: SamplingParams, **fields: Any) -> Request:
+        request = super().submit(prompt, sampling, **fields)
         self.submitted.append(request)
-        self._tasks[request] = asyncio.create_task(self._play(request))
-        self._note()
+        self._changes.set()
         return request
 
-    def revise(
-        self, request: Request, predicted_length: float | None, distribution: LengthDistribution | None = None
-    ) -> None:
-        request.predicted_length, request.distribution = predicted_length, distribution
-
     def cancel(self, request: Request) -> None:
-        task = self._tasks.get(request)
-        if task is not None:
-            task.cancel()
+        if not request.state.is_final:
             self.cancelled.append(request)
-            self._end(request, State.CANCELLED)
+        super().cancel(request)
 
-    async def drain(self) -> None:
-        self.draining = True
-        self._note()
-        await self.until(lambda: not self._tasks)
+    def crowd(self, waiting: int, *, free: int = 0, tokens: int = 2) -> None:
+        """Fill the executor but for some slots, and let requests of so many tokens each wait, all until `release`."""
+        self.pause = None
+        for _ in range(self.executor.info.max_rows - free):
+            super().submit((1,), SamplingParams(max_tokens=1))
+        self.dispatch()
+        self.pause = 0
+        for _ in range(waiting):
+            super().submit((1,), SamplingParams(max_tokens=tokens - 1))
+        self.dispatch()
 
-    def abort_all(self, message: str) -> None:
-        self.draining = True
-        for request, task in list(self._tasks.items()):
-            task.cancel()
-            request.failure = Failure.SHUTDOWN
-            self._absorb(request, RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message))
-
-    def die(self, request: Request) -> Iterable[RowUpdate]:
-        """A script whose first token is the last that anybody gets."""
-        yield from [*answer(request)][:1]
-        self.alive = False
-        self.dead.set()
-        request.failure = Failure.EXECUTOR
-        yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the executor of this request failed")
+    def release(self) -> None:
+        """Let everything go on that is held."""
+        self.go.set()
+        self._changed()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition holds; looked at whenever a request comes, ends or is cancelled."""
         while not condition():
-            self.changed.clear()
-            await self.changed.wait()
+            self._changes.clear()
+            await self._changes.wait()
 
-    async def _play(self, request: Request) -> None:
-        for place, update in enumerate(self.script(request)):
-            if place == self.pause:
-                await self.go.wait()
-            if place == 0:
-                request.move(State.ASSIGNED)
-                request.times.assigned = request.times.started = time.monotonic()
-                request.move(State.RUNNING)
-            self._absorb(request, update)
-            await asyncio.sleep(0)
+    async def drain(self) -> None:
+        self._changes.set()
+        await super().drain()
 
-    def _absorb(self, request: Request, update: RowUpdate) -> None:
-        request.generated += len(update.token_ids)
-        request.send(update, time.monotonic())
-        if update.finish_reason is FinishReason.ERROR:
-            self._end(request, State.FAILED)
-        elif update.finish_reason is not None:
-            self._end(request, State.FINISHED)
+    def _assign(self, worker: Worker) -> bool:
+        return (self.pause != 0 or self.go.is_set()) and super()._assign(worker)
 
-    def _end(self, request: Request, state: State) -> None:
-        request.times.end = time.monotonic()
-        request.move(state)
-        del self._tasks[request]
-        self._note()
-
-    def _note(self) -> None:
-        self.changed.set()
+    def _changed(self) -> None:
+        super()._changed()
+        self._changes.set()
 
 
-def fake_service(pool: ThreadPoolExecutor, dispatcher: FakeDispatcher, limits: Limits) -> Service:
+@asynccontextmanager
+async def played_dispatcher(max_rows: int = 64) -> AsyncIterator[PlayedDispatcher]:
+    """A dispatcher that dispatches until the context is left."""
+    dispatcher = PlayedDispatcher(max_rows)
+    async with background(dispatcher.run(), "dispatcher"):
+        yield dispatcher
+        dispatcher.abort_all("the test is over")
+
+
+def fake_service(pool: ThreadPoolExecutor, dispatcher: Dispatcher, limits: Limits) -> Service:
     """A service with nothing behind it."""
     text = FakeText()
     model = ServedModel(
@@ -270,15 +268,16 @@ def fake_service(pool: ThreadPoolExecutor, dispatcher: FakeDispatcher, limits: L
 async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
     """What the composition root does, with nothing behind it; the model's name says how it behaves."""
     print(f"loading {config.model}", flush=True)
-    dispatcher = FakeDispatcher()
     match config.model:
         case "absent":
             raise CatalogError("unknown model 'absent': name another")
         case "endless load":
             await asyncio.Event().wait()
-        case "stuck":
-            dispatcher.pause = 1
-        case "mortal":
-            dispatcher.script = dispatcher.die
-    with ThreadPoolExecutor(1) as pool:
-        yield fake_service(pool, dispatcher, Limits())
+    async with played_dispatcher() as dispatcher:
+        match config.model:
+            case "stuck":
+                dispatcher.pause = 1
+            case "mortal":
+                dispatcher.script = die
+        with ThreadPoolExecutor(1) as pool:
+            yield fake_service(pool, dispatcher, Limits())

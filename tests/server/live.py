@@ -18,16 +18,16 @@ from server.api.limits import Limits
 from server.http.front import OPEN, Front
 from server.http.service import Service
 from server.process.life import listen
-from tests.server.fakes import FakeDispatcher, fake_service
+from tests.server.fakes import PlayedDispatcher, fake_service, played_dispatcher
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A server that listens, the fake behind it, and a client."""
+    """A server that listens, the dispatcher behind it, and a client."""
 
     port: int
     service: Service
-    dispatcher: FakeDispatcher
+    dispatcher: PlayedDispatcher
     session: aiohttp.ClientSession
     app: web.Application
 
@@ -81,11 +81,11 @@ async def live_server(
     pool: ThreadPoolExecutor, limits: Limits, *, front: Front = OPEN, **service_fields: Any
 ) -> AsyncIterator[Live]:
     """A server on a free port, with the process's own settings for connections."""
-    dispatcher = FakeDispatcher()
-    service = changed(fake_service(pool, dispatcher, limits), service_fields)
     port = socket.create_server(("127.0.0.1", 0))
-    async with listen(service, port, front) as app, aiohttp.ClientSession() as session:
-        yield Live(port.getsockname()[1], service, dispatcher, session, app)
+    async with played_dispatcher() as dispatcher:
+        service = changed(fake_service(pool, dispatcher, limits), service_fields)
+        async with listen(service, port, front) as app, aiohttp.ClientSession() as session:
+            yield Live(port.getsockname()[1], service, dispatcher, session, app)
 
 
 def changed(service: Service, values: dict[str, Any]) -> Service:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
+from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
-from server.api.calls.request_status import CallState, Line, RequestStatus, call_state, choices_of, find_place, measure
+from server.api.calls.request_status import CallState, RequestStatus, call_state, choices_of, find_place, measure
 from server.api.errors import ApiError
 from server.api.output.reply import Metrics
 
@@ -25,12 +25,6 @@ HISTORY = 1000
 """Calls that are remembered after their end."""
 
 CANCELLED = "the request was cancelled by its id"
-
-
-class Scheduler(Line, Protocol):
-    """What the register needs of scheduler.dispatcher.Dispatcher."""
-
-    def cancel(self, request: Request) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +70,8 @@ class Register:
     call of that name is meant. A holder sees only its own calls.
     """
 
-    def __init__(self, scheduler: Scheduler, history: int = HISTORY) -> None:
-        self._scheduler = scheduler
+    def __init__(self, dispatcher: Dispatcher, history: int = HISTORY) -> None:
+        self._dispatcher = dispatcher
         self._history = history
         self._open: dict[str, Record] = {}
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
@@ -134,7 +128,7 @@ class Register:
             return  # every answer is complete, and on its way
         record.cancelled = True
         for request in open_requests:
-            self._scheduler.cancel(request)
+            self._dispatcher.cancel(request)
             # For the scheduler a cancelled request has no reader any more; but the client still reads.
             request.stream.put(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=CANCELLED))
 
@@ -156,9 +150,9 @@ class Register:
 
     def _status(self, record: Record) -> RequestStatus:
         requests, state = record.requests, record.state
-        place = find_place(requests if state is CallState.WAITING else (), self._scheduler)
+        place = find_place(requests if state is CallState.WAITING else (), self._dispatcher)
         ends = [request.times.end for request in requests if request.times.end is not None]
-        end = max(ends) if requests and len(ends) == len(requests) else self._scheduler.now()
+        end = max(ends) if requests and len(ends) == len(requests) else self._dispatcher.now()
         return RequestStatus(
             id=record.id,
             request_id=record.caller.request_id,
@@ -174,7 +168,7 @@ class Register:
             max_tokens=sum(request.sampling.max_tokens for request in requests),
             generated_tokens=sum(request.generated for request in requests),
             metrics=measure(requests) if requests else Metrics(None, None, None),
-            choices=choices_of(requests, self._scheduler),
+            choices=choices_of(requests, self._dispatcher),
         )
 
 

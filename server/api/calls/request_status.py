@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Protocol
 
 import msgspec
 
+from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
 from server.api.output.reply import Metrics
 
@@ -73,14 +73,6 @@ class RequestList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
-class Line(Protocol):
-    """The part of scheduler.dispatcher.Dispatcher that knows places in line."""
-
-    def now(self) -> float: ...
-    def place(self, request: Request) -> int | None: ...
-    def expected_wait(self, request: Request) -> float | None: ...
-
-
 class Standing(msgspec.Struct, frozen=True):
     """Where something stands in line; nulls when it does not."""
 
@@ -88,24 +80,24 @@ class Standing(msgspec.Struct, frozen=True):
     expected_wait_s: float | None
 
 
-def find_place(requests: Iterable[Request], line: Line) -> Standing:
+def find_place(requests: Iterable[Request], dispatcher: Dispatcher) -> Standing:
     """The place of the request that is to start first; requests that have started have none."""
-    found = [(line.place(request), request) for request in requests]
+    found = [(dispatcher.place(request), request) for request in requests]
     places = [(place, request) for place, request in found if place is not None]
     if not places:
         return Standing(None, None)
     place, first = min(places, key=lambda pair: pair[0])
-    wait = line.expected_wait(first)
+    wait = dispatcher.expected_wait(first)
     return Standing(place + 1, None if wait is None else round(wait, 3))
 
 
-def choices_of(requests: Sequence[Request], line: Line) -> list[ChoiceStatus]:
+def choices_of(requests: Sequence[Request], dispatcher: Dispatcher) -> list[ChoiceStatus]:
     """Each answer of a call, in the order of their index."""
-    return [_choice(index, request, line) for index, request in enumerate(requests)]
+    return [_choice(index, request, dispatcher) for index, request in enumerate(requests)]
 
 
-def _choice(index: int, request: Request, line: Line) -> ChoiceStatus:
-    place = find_place((request,), line)
+def _choice(index: int, request: Request, dispatcher: Dispatcher) -> ChoiceStatus:
+    place = find_place((request,), dispatcher)
     return ChoiceStatus(
         index,
         choice_state(request),

@@ -9,8 +9,9 @@ from __future__ import annotations
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from scheduler.dispatcher import Dispatcher
 from server.api.errors import ApiError, busy, shutting_down
-from server.api.generator import DISPATCHER, Generator
+from server.api.generator import DISPATCHER
 from server.api.health import LIFE
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.operation import generates
@@ -51,7 +52,7 @@ class Admission:
 _ADMISSION = web.RequestKey("admission", Admission)
 
 
-def check_tokens(tokens: int, limits: Limits, dispatcher: Generator) -> None:
+def check_tokens(tokens: int, limits: Limits, dispatcher: Dispatcher) -> None:
     """Raise ApiError 429 when a call of so many tokens, prompt and answer, does not fit behind what waits."""
     most, waiting = limits.max_num_queued_tokens, dispatcher.tokens_waiting
     if most is not None and waiting and waiting + tokens > most:
@@ -59,7 +60,7 @@ def check_tokens(tokens: int, limits: Limits, dispatcher: Generator) -> None:
         raise _full(f"{message} (--max-num-queued-tokens)", dispatcher)
 
 
-def _full(reason: str, dispatcher: Generator) -> ApiError:
+def _full(reason: str, dispatcher: Dispatcher) -> ApiError:
     return busy(f"the queue is full: {reason}; try again later", "queue_full", dispatcher.retry_after())
 
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate, SamplingParams
+from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
@@ -22,7 +23,7 @@ from scheduler.request import Refused, Request, TooLate
 from server.api.calls.register import Record
 from server.api.calls.request_status import measure
 from server.api.errors import bad_request, busy, failure_error
-from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, Generator
+from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths
 from server.api.input.admission import check_tokens
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import is_scoring, sampling_params, with_seed
@@ -178,7 +179,7 @@ def _tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
 
 @asynccontextmanager
 async def _predict(
-    wanted: Sequence[WantedAnswer], dispatcher: Generator, lengths: AnswerLengths
+    wanted: Sequence[WantedAnswer], dispatcher: Dispatcher, lengths: AnswerLengths
 ) -> AsyncIterator[Predictions]:
     """Predict the length of each distinct prompt's answer; on leaving, forget what has not come in time."""
     distinct = {id(item.prompt): item for item in wanted}
@@ -213,7 +214,7 @@ def _submit(
     prediction: Prediction | None,
     body: ChatBody | CompletionBody,
     arrival: float,
-    dispatcher: Generator,
+    dispatcher: Dispatcher,
 ) -> Request:
     return dispatcher.submit(
         item.prompt.ids,

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
-from server.api.calls.request_status import Line, find_place
+from server.api.calls.request_status import find_place
 from server.api.output.sse import EventStream
 
 HEADER = "x-lengthwise-progress"
@@ -50,26 +51,26 @@ def progress_in(comment: str) -> Progress | None:
 
 @asynccontextmanager
 async def send_places(
-    stream: EventStream, requests: Sequence[Request], line: Line, interval: float
+    stream: EventStream, requests: Sequence[Request], dispatcher: Dispatcher, interval: float
 ) -> AsyncIterator[None]:
     """Send the place in line whenever it has changed, until the first of the requests starts or the context is left.
 
     Looks every `interval` seconds.
     """
-    task = asyncio.create_task(_send(stream, requests, line, interval))
+    task = asyncio.create_task(_send(stream, requests, dispatcher, interval))
     try:
         yield
     finally:
         task.cancel()
 
 
-async def _send(stream: EventStream, requests: Sequence[Request], line: Line, interval: float) -> None:
+async def _send(stream: EventStream, requests: Sequence[Request], dispatcher: Dispatcher, interval: float) -> None:
     sent: int | None = None
     looks = 0
     await asyncio.sleep(min(FIRST_LOOK, interval))
     with suppress(ConnectionError):  # the handler is being cancelled already
         while not any(request.times.started is not None or request.state.is_final for request in requests):
-            now = find_place(requests, line)
+            now = find_place(requests, dispatcher)
             if now.place is not None and (now.place != sent or looks >= REPEAT):
                 await stream.comment(Progress(now.place, now.expected_wait_s).comment())
                 sent, looks = now.place, 0

@@ -193,7 +193,7 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
         error = check_error(reply, status)
         assert (error["param"], error["code"]) == (param, code), error
 
-        live.dispatcher.go.set()
+        live.dispatcher.release()
         events = parse_events(begun + await other.read())
     assert text_of(events) == ANSWER
     assert len(live.dispatcher.submitted) == 1

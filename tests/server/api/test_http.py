@@ -198,7 +198,7 @@ async def test_the_front_page_names_the_endpoints(live: Live) -> None:
 
 async def test_a_server_without_executors_is_alive_but_not_ready(live: Live) -> None:
     for alive, status in ((True, 200), (False, 503)):
-        live.dispatcher.alive = alive
+        live.dispatcher.executor.alive = alive
         for path, expected in (("/health/live", 200), ("/health/ready", status), ("/health", status)):
             async with live.session.get(live.url + path) as response:
                 assert response.status == expected

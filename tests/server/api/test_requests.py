@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.messages import RowUpdate
-from scheduler.request import Request
+from engine.messages import RowSpec, RowUpdate
 from server.api.limits import Limits
 from server.http.access import Access
 from server.http.front import Front
@@ -44,13 +43,14 @@ def begin(live: Live, path: str, body: dict[str, object], **headers: str) -> asy
     return asyncio.create_task(send())
 
 
-def endless(request: Request) -> Iterable[RowUpdate]:
+def endless(request: RowSpec) -> Iterable[RowUpdate]:
     while True:
         yield RowUpdate(request.row_id, (65,), "A")
 
 
 async def test_a_request_that_waits_tells_its_place_and_how_long_it_is_expected_to_take(live: Live) -> None:
-    live.dispatcher.pause, live.dispatcher.ahead, live.dispatcher.expected = 0, 2, 1.25
+    live.dispatcher.crowd(waiting=2)
+    live.dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
     task = begin(live, CHAT, chat_body(n=2, max_tokens=30), **{"X-Request-Id": "mine"})
     await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
     _, status = await get(live, "/v1/requests/mine")
@@ -68,7 +68,7 @@ async def test_a_request_that_waits_tells_its_place_and_how_long_it_is_expected_
     assert (status["max_tokens"], status["generated_tokens"], status["request_id"]) == (60, 0, "mine")
     assert status["metrics"]["queue_time_ms"] is None
     assert [choice["state"] for choice in status["choices"]] == ["waiting", "waiting"]
-    live.dispatcher.go.set()
+    live.dispatcher.release()
     assert (await task)[0] == 200
 
 
@@ -79,7 +79,7 @@ async def test_a_request_that_runs_tells_its_tokens_and_one_that_has_ended_its_t
         for _ in range(2):
             await response.content.readuntil(b"\n\n")
         _, listed = await get(live, "/v1/requests")
-        live.dispatcher.go.set()
+        live.dispatcher.release()
         await response.read()
     (running,) = listed["data"]
     assert (running["state"], running["place"], running["prompt_tokens"]) == ("running", None, 2)
@@ -226,7 +226,7 @@ async def test_a_key_neither_sees_nor_cancels_the_requests_of_another(locked: Li
         assert (await get(locked, f"/v1/requests/{name}", OTHER))[0] == 404
         assert (await cancel(locked, name, OTHER))[0] == 404
     assert locked.dispatcher.cancelled == []
-    locked.dispatcher.go.set()
+    locked.dispatcher.release()
     status, body = await task
     assert (status, orjson.loads(body)["choices"][0]["message"]["content"]) == (200, ANSWER)
     assert (await get(locked, f"/v1/requests/{own['id']}", OTHER))[0] == 404

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.messages import FinishReason, RowUpdate
+from engine.messages import FinishReason, RowSpec, RowUpdate
 from scheduler.request import Request
 from server.api.limits import Limits
 from server.api.output.sse import KEEP_ALIVE
@@ -65,14 +65,14 @@ async def test_a_stream_that_waits_gets_nothing_but_blank_lines_so_that_every_re
     live: Live,
 ) -> None:
     """Comments went out here: a reader that trims what arrives lost every event behind one."""
-    live.dispatcher.pause, live.dispatcher.ahead = 0, 2
+    live.dispatcher.crowd(waiting=2)
     reader = TrimmingReader()
     async with live.connect() as (source, sink):
         sink.write(raw_post(CHAT, chat_body(stream=True)))
         await source.readuntil(b"\r\n\r\n")
         for _ in range(10):
             assert await source.readuntil(KEEP_ALIVE_CHUNK) == KEEP_ALIVE_CHUNK
-        live.dispatcher.go.set()
+        live.dispatcher.release()
         rest = dechunk(await source.readuntil(b"0\r\n\r\n"))
     assert text_of(parse_events(b"".join(rest))) == ANSWER
     pieces = [KEEP_ALIVE, *rest]
@@ -87,13 +87,13 @@ async def test_a_stream_that_falls_silent_is_read_by_every_reader(live: Live) ->
         sink.write(raw_post(CHAT, chat_body(stream=True)))
         await source.readuntil(b"\r\n\r\n")
         begun = await source.readuntil(KEEP_ALIVE_CHUNK)
-        live.dispatcher.go.set()
+        live.dispatcher.release()
         pieces = dechunk(begun + await source.readuntil(b"0\r\n\r\n"))
     assert text_of([event for piece in pieces for event in reader.feed(piece)]) == ANSWER
     assert pieces.count(KEEP_ALIVE) >= 1
 
 
-def failing(request: Request) -> Iterable[RowUpdate]:
+def failing(request: RowSpec) -> Iterable[RowUpdate]:
     yield from [*say("Half", request)][:4]
     yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the device caught fire")
 
@@ -120,7 +120,7 @@ async def test_a_failure_of_a_whole_answer_is_500(live: Live) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_when_one_of_several_answers_fails_the_others_are_cancelled(live: Live, stream: bool) -> None:
-    def first_fails(request: Request) -> Iterable[RowUpdate]:
+    def first_fails(request: RowSpec) -> Iterable[RowUpdate]:
         return failing(request) if request.sampling.seed == 5 else endless(request)
 
     live.dispatcher.script = first_fails
@@ -136,7 +136,7 @@ async def test_when_one_of_several_answers_fails_the_others_are_cancelled(live: 
 async def test_an_unforeseen_failure_in_a_stream_tells_its_cause_only_to_the_log(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(request: Request) -> Iterable[RowUpdate]:
+    def broken(request: RowSpec) -> Iterable[RowUpdate]:
         first, *_ = answer(request)
         yield replace(first, logprobs=("no logprob",))  # type: ignore[arg-type]
 
@@ -147,7 +147,7 @@ async def test_an_unforeseen_failure_in_a_stream_tells_its_cause_only_to_the_log
     assert "no attribute" in caplog.text
 
 
-def endless(request: Request) -> Iterable[RowUpdate]:
+def endless(request: RowSpec) -> Iterable[RowUpdate]:
     """An answer that goes on until somebody cancels it."""
     while True:
         yield RowUpdate(request.row_id, (65,), "A")
@@ -181,7 +181,7 @@ async def test_when_a_later_choice_is_refused_the_earlier_ones_are_cancelled(liv
 
     def submit_one(*args: Any, **kwargs: Any) -> Request:
         request = submit(*args, **kwargs)
-        live.dispatcher.draining = True
+        live.dispatcher._draining = True
         return request
 
     live.dispatcher.submit = submit_one  # type: ignore[method-assign]
@@ -191,7 +191,7 @@ async def test_when_a_later_choice_is_refused_the_earlier_ones_are_cancelled(liv
     assert len(live.dispatcher.submitted) == 1
 
 
-def flood(request: Request) -> Iterable[RowUpdate]:
+def flood(request: RowSpec) -> Iterable[RowUpdate]:
     while True:
         yield RowUpdate(request.row_id, (65,), "A" * 1_000_000)
 
@@ -202,7 +202,7 @@ async def test_a_client_that_stops_reading_is_cut_off_and_others_go_on(
     live.dispatcher.script = flood
     async with live.connect() as (_, writer):
         writer.write(raw_post(CHAT, chat_body(stream=True)))
-        await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 1)
+        await live.dispatcher.until(lambda: live.dispatcher.requests_running == 1)
         live.dispatcher.script = answer
         assert text_of(await live.stream_chat()) == ANSWER
         await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)

@@ -94,7 +94,8 @@ async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(l
 
 
 async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_begins(live: Live) -> None:
-    live.dispatcher.pause, live.dispatcher.ahead, live.dispatcher.expected = 0, 2, 1.25
+    live.dispatcher.crowd(waiting=2)
+    live.dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
     leader, follower = pty.openpty()
     command = [*PROGRAM, "chat", "--url", live.url]
     process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=follower, stderr=PIPE)
@@ -105,7 +106,7 @@ async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_be
     await terminal.readuntil(b"> ")
     os.write(leader, b"Hi\n")
     await terminal.readuntil(b"\r\x1b[KPlace 3 in the queue, about 1.2 s.")
-    live.dispatcher.go.set()
+    live.dispatcher.release()
     assert (await terminal.readuntil(ANSWER.encode())).endswith(b"\r\x1b[K" + ANSWER.encode())
     await terminal.readuntil(b"> ")
     process.send_signal(signal.SIGINT)

@@ -123,7 +123,7 @@ async def test_a_request_that_ends_makes_room_for_the_keys_next(pool: ThreadPool
         await live.dispatcher.until(lambda: bool(live.dispatcher.submitted))
         status, reply = await live.post(CHAT, chat_body())
         assert (status, reply["error"]["code"]) == (429, "rate_limit_exceeded")
-        live.dispatcher.go.set()
+        live.dispatcher.release()
         assert text_of(await stream) == ANSWER
         await live.chat()
 

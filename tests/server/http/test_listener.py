@@ -15,9 +15,8 @@ import aiohttp
 import orjson
 import pytest
 
-from engine.messages import FinishReason, RowUpdate
+from engine.messages import FinishReason, RowSpec, RowUpdate
 from models.errors import UserError
-from scheduler.request import Request
 from server.api.limits import Limits
 from server.cli.settings import ConfigError
 from server.http import listener
@@ -26,7 +25,7 @@ from server.http.listener import Connection, ConnectionLimits
 from server.http.tls import tls_context
 from server.process.life import listen
 from server.process.port import take_path
-from tests.server.fakes import ANSWER, FakeDispatcher, fake_service
+from tests.server.fakes import ANSWER, PlayedDispatcher, fake_service, played_dispatcher
 from tests.server.live import Live, chat_body, live_server, raw_post, text_of
 
 CHAT = "/v1/chat/completions"
@@ -58,7 +57,7 @@ async def test_half_a_header_is_cut_off(pool: ThreadPoolExecutor, monkeypatch: p
                 assert answer.count(b"HTTP/1.1 200 ") == sent.count(LIVE)
 
 
-def huge(request: Request) -> Iterable[RowUpdate]:
+def huge(request: RowSpec) -> Iterable[RowUpdate]:
     """An answer that no system's buffers hold."""
     yield RowUpdate(request.row_id, (65,), "A" * 30_000_000, finish_reason=FinishReason.STOP)
 
@@ -155,17 +154,17 @@ async def test_a_unix_socket_serves_from_when_it_listens_and_is_gone_afterwards(
     pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     path = tmp_path / "server.sock"
-    dispatcher = FakeDispatcher()
-    with take_path(path) as taken:
-        assert not path.exists()
-        service = fake_service(pool, dispatcher, Limits())
-        async with listen(service, taken, uds=path) as app:
-            with pytest.raises(UserError, match="already in use"), take_path(path):
-                pass
-            connector = aiohttp.UnixConnector(str(path))
-            async with aiohttp.ClientSession(connector=connector) as session:
-                live = Live(0, service, dispatcher, session, app)
-                assert text_of(await live.stream_chat()) == ANSWER
+    async with played_dispatcher() as dispatcher:
+        with take_path(path) as taken:
+            assert not path.exists()
+            service = fake_service(pool, dispatcher, Limits())
+            async with listen(service, taken, uds=path) as app:
+                with pytest.raises(UserError, match="already in use"), take_path(path):
+                    pass
+                connector = aiohttp.UnixConnector(str(path))
+                async with aiohttp.ClientSession(connector=connector) as session:
+                    live = Live(0, service, dispatcher, session, app)
+                    assert text_of(await live.stream_chat()) == ANSWER
     assert list(tmp_path.iterdir()) == []
 
 
@@ -195,7 +194,7 @@ async def test_two_servers_that_load_at_once_do_not_take_each_others_socket(
     pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     path = tmp_path / "server.sock"
-    service = fake_service(pool, FakeDispatcher(), Limits())
+    service = fake_service(pool, PlayedDispatcher(), Limits())
     with take_path(path) as taken, socket.socket(socket.AF_UNIX) as late:
         late.bind(str(tmp_path / "late"))
         async with listen(service, taken, uds=path):

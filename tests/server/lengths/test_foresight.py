@@ -107,12 +107,15 @@ async def test_equal_prompts_are_asked_about_once_and_answers_count_together(
     assert (reply["metrics"]["predicted_tokens"], reply["usage"]["completion_tokens"]) == (29.0, 12)
 
 
-@pytest.mark.parametrize(("free", "waiting", "queues"), [(0, 0, True), (3, 0, True), (4, 0, False), (4, 1, True)])
+@pytest.mark.parametrize(("free", "waiting", "queues"), [(0, 0, True), (3, 0, True), (4, 0, False), (0, 1, True)])
 async def test_answers_that_would_all_start_at_once_need_no_prediction_for_that(
     seeing: Live, foresight: FakeForesight, free: int, waiting: int, queues: bool
 ) -> None:
-    seeing.dispatcher.free_slots, seeing.dispatcher.waiting = free, waiting
-    await seeing.complete(prompt=["one", "three"], n=2, max_tokens=3)
+    seeing.dispatcher.crowd(waiting, free=free)
+    call = asyncio.create_task(seeing.complete(prompt=["one", "three"], n=2, max_tokens=3))
+    await seeing.dispatcher.until(lambda: bool(seeing.dispatcher.submitted))
+    seeing.dispatcher.release()
+    await call
     assert foresight.queuing == [queues, queues]
 
 
@@ -141,7 +144,7 @@ async def test_what_is_foreseen_too_late_for_a_call_is_forgotten_with_it(pool: T
     async with live_server(pool, Limits(max_num_queued_tokens=100), lengths=foresight) as live:
         await live.complete(prompt=["one", "two"], n=2, max_tokens=3)
         assert [one.cancelled() for one in foresight.late] == [True, True]
-        live.dispatcher.tokens_waiting = 1
+        live.dispatcher.crowd(waiting=1)
         status, _ = await live.post("/v1/completions", {"prompt": "x" * 95, "max_tokens": 9})
         assert (status, foresight.late[2].cancelled()) == (429, True)
 

@@ -175,10 +175,10 @@ async def test_responses_are_counted_by_route_and_refusals_by_reason(pool: Threa
         for path in ("/health/live", "/v1/models/a", "/v1/models/b", "/x", "/y"):
             async with live.session.get(live.url + path) as response:
                 await response.read()
-        live.dispatcher.draining = True
+        live.dispatcher.abort_all("the server is shutting down")
         status, reply = await live.post("/v1/chat/completions", chat_body())
         assert status == 503 and reply["error"]["code"] in REASONS
-        live.dispatcher.alive = False
+        live.dispatcher.executor.alive = False
         async with live.session.get(live.url + "/health/ready") as response:  # a probe is no call that was refused
             assert response.status == 503
     counted = [

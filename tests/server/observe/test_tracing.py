@@ -78,7 +78,7 @@ async def test_calls_of_the_same_request_id_at_once_keep_their_spans_apart(pool:
         second = asyncio.create_task(ask(chat_body(max_tokens=7)))
         await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
         await ask({"messages": []})
-        live.dispatcher.go.set()
+        live.dispatcher.release()
         await asyncio.gather(first, second)
     told = [dict(span.attributes or {}) for span in kept.get_finished_spans()]
     counts = [(one["http.response.status_code"], one.get("gen_ai.usage.output_tokens")) for one in told]

@@ -166,7 +166,7 @@ async def test_draining_lets_running_answers_end(live: Live) -> None:
     await live.dispatcher.until(lambda: bool(live.dispatcher.submitted))
     draining = asyncio.create_task(drain(live.service, 60, asyncio.Event()))
     await live.dispatcher.until(lambda: live.dispatcher.draining or draining.done())
-    live.dispatcher.go.set()
+    live.dispatcher.release()
     assert text_of(await stream) == ANSWER
     await draining
 

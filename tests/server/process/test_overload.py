@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
 import pytest
 
-from engine.messages import FinishReason, RowUpdate
-from scheduler.request import Failure, Request, TooLate
 from server.api.errors import busy
 from server.api.input import body as body_module
 from server.api.limits import PENDING, Limits
@@ -32,14 +30,23 @@ async def refusal(live: Live, **fields: object) -> tuple[int, Any, Mapping[str, 
         return response.status, (await response.json()).get("error"), response.headers
 
 
+async def _let_in(live: Live, **fields: object) -> tuple[int, Any, Mapping[str, str]]:
+    """An answer that may go on as soon as its request is in the queue."""
+    call = asyncio.create_task(refusal(live, **fields))
+    await live.dispatcher.until(lambda: bool(live.dispatcher.submitted))
+    live.dispatcher.release()
+    return await call
+
+
 async def test_when_enough_requests_wait_one_more_is_told_when_to_come_again(live: Live) -> None:
-    live.dispatcher.waiting, live.dispatcher.wait = 2, 7.2
+    live.dispatcher.crowd(waiting=2)
+    live.dispatcher.retry_after = lambda: 7.2  # type: ignore[method-assign]
     status, error, headers = await refusal(live)
     assert (status, error["type"], error["code"]) == (429, "RateLimitError", "queue_full")
     assert "--max-num-queued-reqs" in error["message"]
     assert (headers["Retry-After"], headers["retry-after-ms"]) == ("8", "7200")
-    live.dispatcher.waiting = 1
-    assert (await refusal(live))[0] == 200
+    live.dispatcher.cancel(next(iter(live.dispatcher.waiting)))
+    assert (await _let_in(live))[0] == 200
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.0, ("1", "1")), (1.0, ("1", "1000")), (1.001, ("2", "1001"))])
@@ -48,26 +55,28 @@ def test_the_time_to_come_again_is_at_least_a_second_in_whole_ones(seconds: floa
     assert (headers["Retry-After"], headers["retry-after-ms"]) == told
 
 
-async def test_who_would_not_wait_is_let_in(live: Live) -> None:
-    live.dispatcher.waiting, live.dispatcher.free_slots = 2, 1
-    assert (await refusal(live))[0] == 200
+async def test_who_would_not_wait_is_let_in_where_none_may_wait(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(max_num_queued_reqs=0)) as live:
+        assert (await refusal(live))[0] == 200
+        live.dispatcher.crowd(waiting=0)
+        assert (await refusal(live))[0] == 429
 
 
 async def test_a_full_queue_refuses_before_the_body_has_come(live: Live) -> None:
-    live.dispatcher.waiting = 2
+    live.dispatcher.crowd(waiting=2)
     async with live.connect() as (reader, writer):
         writer.write(b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 5000\r\n\r\n" % CHAT.encode())
         assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
 
 
 async def test_a_body_that_is_never_welcome_is_told_so_even_then(live: Live) -> None:
-    live.dispatcher.waiting = 2
+    live.dispatcher.crowd(waiting=2)
     async with live.session.post(live.url + CHAT, data=b" " * 200_000) as response:
         assert response.status == 413
 
 
 async def test_other_endpoints_answer_while_the_queue_is_full(live: Live) -> None:
-    live.dispatcher.waiting = 2
+    live.dispatcher.crowd(waiting=2)
     for path in ("/v1/models", "/health/ready", "/"):
         async with live.session.get(live.url + path) as response:
             assert response.status == 200
@@ -88,12 +97,14 @@ async def test_a_refusal_does_not_wait_for_the_tokenizer_whose_line_counts_as_th
     text = SlowText()
     with ThreadPoolExecutor(1) as pool:
         async with live_server(pool, limits, text=text) as live:
-            calls = [asyncio.create_task(refusal(live)) for _ in range(2)]
+            live.dispatcher.crowd(waiting=0)
+            calls = [asyncio.create_task(refusal(live, max_tokens=5)) for _ in range(2)]
             while live.app[PENDING].arrived < 2:
                 await asyncio.sleep(0)
             status, error, _ = await refusal(live)
             assert (status, error["code"]) == (429, "queue_full")
             text.go.set()
+            live.dispatcher.release()
             assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
             assert live.app[PENDING].arrived == 0
             assert (await refusal(live))[0] == 200
@@ -107,7 +118,7 @@ async def test_calls_that_fail_before_the_queue_no_longer_count(live: Live) -> N
 
 
 async def test_when_enough_tokens_wait_one_more_call_is_refused_unread(live: Live) -> None:
-    live.dispatcher.tokens_waiting = 300
+    live.dispatcher.crowd(waiting=1, tokens=300)
     async with live.connect() as (reader, writer):
         writer.write(b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 5000\r\n\r\n" % CHAT.encode())
         assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
@@ -121,32 +132,23 @@ async def test_when_enough_tokens_wait_one_more_call_is_refused_unread(live: Liv
 async def test_a_call_of_many_tokens_waits_only_where_they_fit(
     live: Live, waiting: int, max_tokens: int, status: int
 ) -> None:
-    live.dispatcher.tokens_waiting = waiting
-    got, error, _ = await refusal(live, max_tokens=max_tokens)
+    live.dispatcher.crowd(waiting=1 if waiting else 0, tokens=waiting)
+    got, error, _ = await (_let_in if status == 200 else refusal)(live, max_tokens=max_tokens)
     assert got == status
     assert error is None or error["code"] == "queue_full"
 
 
 async def test_a_deadline_that_cannot_be_met_is_429(live: Live) -> None:
-    def refuse(*args: object, **kwargs: object) -> Request:
-        raise TooLate
-
-    live.dispatcher.submit = refuse  # type: ignore[method-assign]
-    live.dispatcher.wait = 3.0
-    status, error, headers = await refusal(live)
+    live.dispatcher.retry_after = lambda: 3.0  # type: ignore[method-assign]
+    status, error, headers = await refusal(live, deadline_ms=0.001)
     assert (status, error["code"], headers["Retry-After"]) == (429, "deadline_unreachable", "3")
 
 
-def expired(request: Request) -> Iterable[RowUpdate]:
-    request.failure = Failure.DEADLINE
-    yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the deadline passed")
-
-
 async def test_a_deadline_that_passes_in_the_queue_is_504(live: Live) -> None:
-    live.dispatcher.script = expired
-    status, error, _ = await refusal(live)
+    live.dispatcher.pause = 0
+    status, error, _ = await refusal(live, deadline_ms=50)
     assert (status, error["type"], error["code"]) == (504, "DeadlineExceededError", "deadline_exceeded")
-    (event,) = await live.stream_chat()
+    (event,) = await live.stream_chat(deadline_ms=50)
     assert event["error"]["code"] == "deadline_exceeded"
 
 

@@ -5,26 +5,20 @@ from __future__ import annotations
 import pytest
 
 from engine.messages import SamplingParams
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Limits
+from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State, Times
+from scheduler.strategy import STRATEGIES
 from server.api.calls.register import Caller, Record, Register
 from server.api.calls.request_status import CallState
 from server.api.errors import ApiError
+from tests.scheduler.fakes import VirtualClock
 
 
-class Line:
-    """A scheduler that cancels and knows no queue."""
-
-    def now(self) -> float:
-        return 10.0
-
-    def place(self, request: Request) -> int | None:
-        return None
-
-    def expected_wait(self, request: Request) -> float | None:
-        return None
-
-    def cancel(self, request: Request) -> None:
-        request.move(State.CANCELLED)
+def idle() -> Dispatcher:
+    """A dispatcher with no executor and nothing in its queue."""
+    return Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(group_tokens=1, prefill_ahead=0)), (), VirtualClock(10.0))
 
 
 def record(name: str, *requests: Request, holder: str | None = None, request_id: str = "") -> Record:
@@ -43,7 +37,7 @@ def finished() -> Request:
 
 
 def test_it_forgets_the_oldest_and_its_names() -> None:
-    register = Register(Line(), history=2)
+    register = Register(idle(), history=2)
     for name in "abc":
         with register.enter(record(name, finished())):
             assert len(register) == 1
@@ -54,7 +48,7 @@ def test_it_forgets_the_oldest_and_its_names() -> None:
 
 
 def test_a_name_that_was_used_again_means_the_latest_also_when_the_first_is_forgotten() -> None:
-    register = Register(Line(), history=1)
+    register = Register(idle(), history=1)
     with register.enter(record("a", finished(), request_id="same")):
         pass
     with register.enter(record("b", finished(), request_id="same")):
@@ -65,7 +59,7 @@ def test_a_name_that_was_used_again_means_the_latest_also_when_the_first_is_forg
 
 
 def test_a_call_without_requests_is_not_worth_remembering() -> None:
-    register = Register(Line())
+    register = Register(idle())
     with pytest.raises(ValueError, match="refused"), register.enter(record("a")):
         raise ValueError("refused")
     assert register.list_latest(None, 10) == []
@@ -73,7 +67,7 @@ def test_a_call_without_requests_is_not_worth_remembering() -> None:
 
 
 def test_what_is_cancelled_says_so_to_its_handler_and_its_reader() -> None:
-    register, request, done = Register(Line()), waiting(), finished()
+    register, request, done = Register(idle()), waiting(), finished()
     with register.enter(record("a", request, done)) as call:
         call.check()
         status = register.cancel("a", None)
@@ -85,7 +79,7 @@ def test_what_is_cancelled_says_so_to_its_handler_and_its_reader() -> None:
 
 
 def test_a_call_whose_answers_are_all_there_cannot_be_cancelled_any_more() -> None:
-    register = Register(Line())
+    register = Register(idle())
     with register.enter(record("a", finished())) as call:
         status = register.cancel("a", None)
         assert status is not None and status.state is CallState.FINISHED
@@ -93,7 +87,7 @@ def test_a_call_whose_answers_are_all_there_cannot_be_cancelled_any_more() -> No
 
 
 def test_nobody_finds_the_calls_of_another() -> None:
-    register = Register(Line())
+    register = Register(idle())
     with register.enter(record("a", waiting(), holder="one")):
         assert register.status("a", "two") is register.cancel("a", "two") is None
         assert register.list_latest("two", 10) == register.list_latest(None, 10) == []

@@ -78,7 +78,7 @@ async def test_a_compiled_grammar_is_held_for_as_long_as_its_call_lasts(pool: Th
             for place in range(200):  # more than are kept
                 live.service.model.grammars.compile(Grammar(GrammarKind.REGEX, f"b{{{place + 1}}}"))
             assert Grammar(GrammarKind.REGEX, "a") in live.service.model.grammars
-            live.dispatcher.go.set()
+            live.dispatcher.release()
             await response.read()
 
 

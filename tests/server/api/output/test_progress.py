@@ -35,22 +35,24 @@ async def streaming(
 
 
 async def test_a_stream_that_asks_is_told_its_place_and_expected_wait_and_again_when_they_change(live: Live) -> None:
-    live.dispatcher.ahead, live.dispatcher.expected = 2, 1.25
+    live.dispatcher.crowd(waiting=2)
+    live.dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
     async with streaming(live, CHAT, chat_body(stream_options=ASKED)) as content:
         await content.readuntil(b": queued place=3 expected_wait_s=1.2\n\n")
-        live.dispatcher.ahead, live.dispatcher.expected = 0, None
+        live.dispatcher.expected_wait = lambda request: None  # type: ignore[method-assign]
+        for ahead in [*live.dispatcher.waiting][:2]:
+            live.dispatcher.cancel(ahead)
         await content.readuntil(b": queued place=1\n\n")
         await content.readuntil(b": queued place=1\n\n")  # told again, after a while
-        live.dispatcher.go.set()
+        live.dispatcher.release()
         assert text_of(parse_events(await content.read())) == ANSWER
 
 
 async def test_of_several_answers_the_first_to_start_has_the_place(live: Live) -> None:
-    places = iter((5, 3, 4))
-    live.dispatcher.place = lambda request: next(places, 3)  # type: ignore[method-assign]
+    live.dispatcher.crowd(waiting=3)
     async with streaming(live, CHAT, chat_body(stream_options=ASKED, n=3)) as content:
         await content.readuntil(b": queued place=4\n\n")
-        live.dispatcher.go.set()
+        live.dispatcher.release()
         assert b": queued" not in await content.read()
 
 
@@ -63,7 +65,6 @@ PATHS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_header_asks_as_well(live: Live, path: str) -> None:
-    live.dispatcher.ahead = 0
     async with streaming(live, path, PATHS[path], **{HEADER: "1"}) as content:
         await content.readuntil(b": queued place=1\n\n")
 
@@ -71,14 +72,13 @@ async def test_a_header_asks_as_well(live: Live, path: str) -> None:
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_that_does_not_ask_gets_no_comment(live: Live, path: str) -> None:
     """Comments went to everybody, and some clients lose the event behind one."""
-    live.dispatcher.ahead = 0
     async with (
         streaming(live, CHAT, chat_body(stream_options=ASKED)) as asking,
         streaming(live, path, PATHS[path], **{HEADER: "0"}) as content,
     ):
         for _ in range(3):
             await asking.readuntil(b": queued place=1\n\n")  # by now this one would have been told as well
-        live.dispatcher.go.set()
+        live.dispatcher.release()
         lines = (await content.read()).splitlines()
     assert lines and not [line for line in lines if not line.startswith((b"data: ", b"event: ")) and line]
 

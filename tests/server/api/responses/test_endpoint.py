@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.messages import FinishReason, RowUpdate
-from scheduler.request import Request
+from engine.messages import FinishReason, RowSpec, RowUpdate
 from tests.server.fakes import ANSWER, UNKNOWN, FakeText, say
 from tests.server.live import Live
 
@@ -131,7 +130,7 @@ async def test_the_events_of_a_stream_build_up_the_whole_response(live: Live) ->
     assert completed["response"] == whole
 
 
-def failing(request: Request) -> Iterable[RowUpdate]:
+def failing(request: RowSpec) -> Iterable[RowUpdate]:
     yield from [*say("Half", request)][:4]
     yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the device caught fire")
 

@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.messages import FinishReason, Grammar, GrammarKind, RowUpdate
-from scheduler.request import Request
+from engine.messages import FinishReason, Grammar, GrammarKind, RowSpec, RowUpdate
 from server.api.limits import Limits
 from server.api.tools.turns import instruction
 from tests.server.fakes import END, FakeText, say
@@ -29,7 +28,7 @@ OTHER = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 def answers(live: Live, text: str) -> None:
     """Let the model say this."""
 
-    def script(request: Request) -> Iterable[RowUpdate]:
+    def script(request: RowSpec) -> Iterable[RowUpdate]:
         return say(text, request)
 
     live.dispatcher.script = script
@@ -115,10 +114,10 @@ def assembled_from_the_first(events: list[Any]) -> list[dict[str, Any]]:
     return calls
 
 
-def in_one_update(text: str) -> Callable[[Request], Iterable[RowUpdate]]:
+def in_one_update(text: str) -> Callable[[RowSpec], Iterable[RowUpdate]]:
     """A script in which a reader that was slow finds the whole text at once."""
 
-    def script(request: Request) -> Iterable[RowUpdate]:
+    def script(request: RowSpec) -> Iterable[RowUpdate]:
         yield RowUpdate(request.row_id, tuple(text.encode()), text)
         yield RowUpdate(request.row_id, (END,), finish_reason=FinishReason.STOP)
 
