@@ -135,6 +135,9 @@ class Device(Protocol[RowT]):
         """The rows of the prefill group under way."""
 
     def new_row(self, spec: RowSpec) -> RowT: ...
+    def kept_prefix(self, row: RowT) -> int:
+        """Tokens at the beginning of a row's prompt whose K and V are kept from earlier prompts."""
+
     def kv_bytes(self, row: RowT) -> int:
         """Bytes that K and V of a row take outside the batch."""
 

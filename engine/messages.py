@@ -96,6 +96,8 @@ class RowSpec:
     sampling: SamplingParams
     priority: int = 0
     """Lower is better. A row takes the slot of a running one whose priority is worse."""
+    cache_scope: str = ""
+    """Rows of one scope share what is kept of their prompts; rows of different scopes share nothing."""
 
 
 class Entry(StrEnum):
@@ -200,6 +202,8 @@ class RowUpdate:
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    cached_prompt: int = 0
+    """Tokens of the prompt whose K and V were kept from earlier ones; told with the first token."""
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from engine.forward.batch import RunningBatch
 from engine.forward.device import TorchDevice
 from engine.kv.host_store import HostStore
+from engine.kv.prefix_cache import PrefixCache
+from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
 from engine.row import Row
 from engine.sampling.grammar import Grammars
@@ -24,8 +26,9 @@ class Pipeline(Lifecycle[Row]):
         max_prefill_tokens: int,
         store: HostStore[Row] | None = None,
         grammars: Grammars | None = None,
+        prefixes: PrefixCache[RowKv] | None = None,
     ) -> None:
         made = Grammars(text, model.vocab_size, model.end_token_ids) if grammars is None else grammars
-        self.device = TorchDevice(model, text, batch, max_prefill_tokens, made)
+        self.device = TorchDevice(model, text, batch, max_prefill_tokens, made, prefixes)
         self.batch = batch
         super().__init__(self.device, HostStore() if store is None else store, max_prefill_tokens)

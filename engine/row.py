@@ -47,6 +47,9 @@ class Row:
         """Set anew whenever the row is admitted, as is its group."""
         self.group = Group(Terms())
         replayed = spec.sampling.replay_tokens is not None
+        self.cache_scope = spec.cache_scope
+        self.cached_prompt = 0
+        """Tokens of its prompt that were copied from earlier ones' K and V in place of being read."""
         self.kv: RowKv | None = None
         """K and V outside the batch: just prefilled, or taken out."""
         self.matcher = None if replayed else matcher
@@ -136,6 +139,7 @@ class Row:
             text=text,
             logprobs=() if choice.logprob is None else (choice.logprob,),
             prompt_logprobs=self.prompt_logprobs if self.step == 1 else None,
+            cached_prompt=self.cached_prompt if self.step == 1 else 0,
             finish_reason=reason,
             stop_reason=stop_reason,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Generic
 
 from engine.device import Device, OutOfMemoryError, RowFault, RowT
@@ -97,9 +98,15 @@ class RowTable(Generic[RowT]):
             else:  # there is nothing to enter into yet; or the prompt is to be scored, which only prefill does
                 unread.append(row)
         group.unread.update(row.row_id for row in unread)
-        together = terms.prefill_together or not terms.closed
-        for part in [unread] if together else similar_lengths(unread, _length, self._max_prefill_tokens):
+        for part in self._read_together(unread, terms):
             self._queues.add_unread(part)
+
+    def _read_together(self, unread: list[RowT], terms: Terms) -> Iterable[list[RowT]]:
+        """Groups of prompts to read: those of a batch that others join start where what is kept of them ends."""
+        if not terms.closed:
+            unread.sort(key=self._device.kept_prefix)  # stable, so that each group is in order of rank
+            return [list(rows) for _, rows in groupby(unread, self._device.kept_prefix)]
+        return [unread] if terms.prefill_together else similar_lengths(unread, _length, self._max_prefill_tokens)
 
     def _add(self, spec: RowSpec, group: Group) -> RowT:
         row = self._store.take(spec.row_id) or self._device.new_row(spec)

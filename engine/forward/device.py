@@ -13,6 +13,8 @@ from engine.device import Outcome, OutOfMemoryError
 from engine.forward.batch import RunningBatch
 from engine.forward.prefill import Prefill
 from engine.forward.prefill_stream import PrefillStream
+from engine.kv.prefix_cache import PrefixCache
+from engine.kv.row_kv import RowKv
 from engine.messages import RowSpec, RowUpdate, Tally
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
@@ -27,12 +29,19 @@ class TorchDevice:
     """A `Device` of engine.device: a model, its running batch and the prefill beside it."""
 
     def __init__(
-        self, model: LoadedModel, text: Text, batch: RunningBatch, max_prefill_tokens: int, grammars: Grammars
+        self,
+        model: LoadedModel,
+        text: Text,
+        batch: RunningBatch,
+        max_prefill_tokens: int,
+        grammars: Grammars,
+        prefixes: PrefixCache[RowKv] | None = None,
     ) -> None:
         self._model = model
         self._text = text
         self._max_prefill_tokens = max_prefill_tokens
         self._grammars = grammars
+        self._prefixes = prefixes
         self._stream = PrefillStream(model.device)
         self.batch = batch
         self.prefill: Prefill | None = None
@@ -46,6 +55,9 @@ class TorchDevice:
         grammar = spec.sampling.grammar
         matcher = None if grammar is None else Matcher(self._grammars, grammar)
         return Row(spec, self._text, self._model.end_token_ids, matcher)
+
+    def kept_prefix(self, row: Row) -> int:
+        return 0 if self._prefixes is None else self._prefixes.length(row.tokens, row.cache_scope)
 
     def kv_bytes(self, row: Row) -> int:
         return row.cached_tokens * self._model.kv.bytes_per_token
@@ -85,7 +97,7 @@ class TorchDevice:
         try:
             with _refusing(), self._stream.working():
                 if self.prefill is None:
-                    self.prefill = Prefill(self._model, rows)
+                    self.prefill = Prefill(self._model, rows, self._prefixes)
                 self.prefill.launch(self._max_prefill_tokens)
         except Exception:
             self.prefill = None

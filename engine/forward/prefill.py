@@ -8,22 +8,28 @@ holds up the running rows for longer than one chunk.
     row 1    p p p P P P P . . . . |       '.' padding behind; causal attention never lets a real token see it
     row 2    p p . . . . . . . . . |       done in the chunk before: left out of this one
 
-Rows are sorted longest first, so the rows still at work are always the first ones.
+Rows are sorted longest first, so the rows still at work are always the first ones. What all of them have kept from
+earlier prompts is copied in place of being read, and chunks end at multiples of the cache's blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from engine.kv.row_kv import RowKv
+from engine.kv.prefix_cache import PrefixCache
+from engine.kv.row_kv import RowKv, to_host
 from engine.messages import RowId, Tally
 from engine.row import Row
 from engine.sampling.sampler import token_logprob
 from models.network.loader import LoadedModel
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +44,38 @@ class Prefilled:
 class Prefill:
     """One group under way. Its buffer is its own, and is gone with it."""
 
-    def __init__(self, model: LoadedModel, rows: Iterable[Row]) -> None:
+    def __init__(self, model: LoadedModel, rows: Iterable[Row], prefixes: PrefixCache[RowKv] | None = None) -> None:
+        """`prefixes`: what is kept of prompts; without one chunks end anywhere."""
         self._model = model
+        self._prefixes = PrefixCache[RowKv](0, chunk=1) if prefixes is None else prefixes
         self.rows: list[Row] = sorted(rows, key=lambda row: -row.length)
         for row in self.rows:
             row.prompt_logprobs = None  # what was read of its prompt before is read again
         self.tally = Tally()
         """Tokens that the latest chunk computed."""
         self._contexts = [row.tokens for row in self.rows]  # what is read of each row
-        self._done = 0  # columns [0, done) are computed
         self._ended: list[Prefilled] = []  # by the latest chunk
         kv, count = model.kv, len(self.rows)
         layout = (kv.layers, count, kv.kv_heads, len(self._contexts[0]), kv.head_dim)
         self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
+        self._done = self._copy_prefixes()  # columns [0, done) are there
+
+    def _copy_prefixes(self) -> int:
+        """Copy what is kept of every row's prompt; returns its columns."""
+        contexts = zip(self.rows, self._contexts, strict=True)
+        # Log-probabilities of a prompt are had by reading all of it.
+        found = self._prefixes.find([(() if _scores(row) else tokens, row.cache_scope) for row, tokens in contexts])
+        chunk, shared = self._prefixes.chunk, len(found[0])
+        if not all(chunk * shared in row.group.terms.keep_kv for row in self.rows):
+            return 0  # reading them is quicker
+        for place, (row, blocks) in enumerate(zip(self.rows, found, strict=True)):
+            row.cached_prompt = chunk * shared
+            for index, block in enumerate(blocks):
+                columns = slice(chunk * index, chunk * (index + 1))
+                self._keys[:, place, :, columns].copy_(block.keys, non_blocking=True)
+                self._values[:, place, :, columns].copy_(block.values, non_blocking=True)
+        return chunk * shared
 
     def advance(self, max_tokens: int) -> list[Prefilled]:
         """`launch` a chunk and `collect` its rows."""
@@ -59,13 +83,14 @@ class Prefill:
         return self.collect()
 
     def launch(self, max_tokens: int) -> None:
-        """Compute the next chunk, at most `max_tokens` over all rows (but at least one column).
+        """Compute the next chunk, at most `max_tokens` over all rows (but at least one block of columns).
 
         On a CUDA device the chunk is only under way when this returns, but for rows that want their prompt scored.
         """
         begin = self._done
         lengths = [len(context) for context in self._contexts]
-        end = min(begin + max(1, max_tokens // len(self.rows)), lengths[0])
+        chunk = self._prefixes.chunk
+        end = min(begin + max(chunk, max_tokens // len(self.rows) // chunk * chunk), lengths[0])
         wanted = [_wanted(row, length, begin, end) for row, length in zip(self.rows, lengths, strict=True)]
         self._done = end
         logits = torch.split(self._forward(begin, end, wanted), [len(columns) for columns in wanted])
@@ -82,8 +107,16 @@ class Prefill:
         ended, self._ended = [one for one in self._ended if one.row in self.rows], []
         if ended:
             still = len(self.rows) - len(ended)
+            for done, context in zip(ended, self._contexts[still:], strict=True):
+                self._keep(done, context)
             del self.rows[still:], self._contexts[still:]
         return ended
+
+    def _keep(self, done: Prefilled, context: Sequence[int]) -> None:
+        try:
+            self._prefixes.keep(context, done.row.cache_scope, partial(_copy_block, done.kv))
+        except RuntimeError as error:  # what torch raises for any lack of memory, the host's too
+            log.warning("K and V of a prompt could not be kept in host memory: %s", error)
 
     def drop(self, row_id: RowId) -> Row | None:
         """Take a cancelled row out; None when it is not here."""
@@ -113,7 +146,7 @@ class Prefill:
         positions = torch.arange(begin, end, device=device).expand(len(self.rows), end - begin)
         chosen = [(place, column - begin) for place, columns in enumerate(wanted) for column in columns]
         rows, places = torch.tensor(chosen, dtype=torch.long, device=device).reshape(-1, 2).unbind(dim=1)
-        return self._model.forward(tokens.to(device), positions, _causal(begin, end, device), self, (rows, places))
+        return self._model.forward(tokens.to(device), positions, None, self, (rows, places))
 
     def _note_prompt(self, row: Row, columns: range, logits: Tensor) -> None:
         """Log-probabilities of the prompt's own tokens, for rows that want them: place p speaks of token p + 1."""
@@ -132,13 +165,13 @@ class Prefill:
 
 def _wanted(row: Row, length: int, begin: int, end: int) -> range:
     """The columns of the chunk whose logits a row needs: its last, or all of them for prompt log-probabilities."""
-    scores = row.sampling.prompt_logprobs is not None and not row.generated
-    return range(begin if scores else max(begin, length - 1), min(end, length))
+    return range(begin if _scores(row) else max(begin, length - 1), min(end, length))
 
 
-def _causal(begin: int, end: int, device: torch.device) -> Tensor | None:
-    """Column c may be read by the token at place p when c <= p: (1, 1, end - begin, end); None for a first chunk."""
-    if begin == 0:
-        return None
-    columns = torch.arange(end, device=device)
-    return (columns <= columns[begin:, None])[None, None]
+def _scores(row: Row) -> bool:
+    """Whether log-probabilities of its prompt are wanted, for which all of it is read."""
+    return row.scores_prompt and not row.generated
+
+
+def _copy_block(kv: RowKv, columns: slice) -> RowKv:
+    return RowKv(to_host(kv.keys[:, :, columns]), to_host(kv.values[:, :, columns]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.device import Action, Outcome
+from engine.kv.prefix_cache import PrefixCache
 from engine.messages import RowSpec, RowUpdate, Tally
 from engine.simulated.batch import SimulatedBatch
 from engine.simulated.cost import Cost
@@ -23,8 +24,15 @@ GLANCE = 32
 class SimulatedDevice:
     """A `Device` of engine.device, and how long its actions take."""
 
-    def __init__(self, batch: SimulatedBatch, cost: Cost, max_prefill_tokens: int) -> None:
+    def __init__(
+        self,
+        batch: SimulatedBatch,
+        cost: Cost,
+        max_prefill_tokens: int,
+        prefixes: PrefixCache[SimulatedKv] | None = None,
+    ) -> None:
         self.batch = batch
+        self._prefixes = PrefixCache[SimulatedKv](0, chunk=1) if prefixes is None else prefixes
         self._cost = cost
         self._max_prefill_tokens = max_prefill_tokens
         self._prefill: SimulatedPrefill | None = None
@@ -37,6 +45,9 @@ class SimulatedDevice:
 
     def new_row(self, spec: RowSpec) -> SimulatedRow:
         return SimulatedRow(spec)
+
+    def kept_prefix(self, row: SimulatedRow) -> int:
+        return self._prefixes.length(row.spec.prompt, row.spec.cache_scope)
 
     def kv_bytes(self, row: SimulatedRow) -> int:
         """One a token: host memory has no bound here."""
@@ -88,7 +99,7 @@ class SimulatedDevice:
 
     def launch_chunk(self, rows: Sequence[SimulatedRow]) -> Tally:
         if self._prefill is None:
-            self._prefill = SimulatedPrefill(rows, self._max_prefill_tokens)
+            self._prefill = SimulatedPrefill(rows, self._max_prefill_tokens, self._prefixes)
         return Tally()
 
     def chunk_done(self) -> bool:

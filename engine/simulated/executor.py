@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from engine.device import Action
 from engine.kv.host_store import HostStore
+from engine.kv.prefix_cache import PrefixCache
 from engine.lifecycle import Lifecycle
 from engine.messages import Admit, Cancel, Command, Deliver, ExecutorInfo, Pause, StepReport, Stop, Tally
 from engine.simulated.batch import SimulatedBatch
 from engine.simulated.cost import Cost
 from engine.simulated.device import SimulatedDevice
-from engine.simulated.row import SimulatedRow
+from engine.simulated.row import SimulatedKv, SimulatedRow
 from engine.simulated.work import Work
 
 HEADROOM = 32
@@ -59,6 +60,7 @@ class SimulatedExecutor:
         deliver: Deliver,
         *,
         store: HostStore[SimulatedRow] | None = None,
+        prefixes: PrefixCache[SimulatedKv] | None = None,
         max_prefill_tokens: int | None = None,
         headroom: int = HEADROOM,
     ) -> None:
@@ -73,7 +75,7 @@ class SimulatedExecutor:
         self._inbox: list[Command] = []
         batch = SimulatedBatch(info.capacity_tokens, info.max_rows, headroom)
         chunk = info.capacity_tokens * info.max_rows if max_prefill_tokens is None else max_prefill_tokens
-        self._device = SimulatedDevice(batch, cost, chunk)
+        self._device = SimulatedDevice(batch, cost, chunk, prefixes)
         self._lifecycle = Lifecycle(self._device, HostStore() if store is None else store, chunk)
         self._work: Work | None = None
         self._began = 0.0

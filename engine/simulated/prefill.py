@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from engine.kv.prefix_cache import PrefixCache
 from engine.messages import Tally
 from engine.simulated.cost import Cost
-from engine.simulated.row import SimulatedRow
+from engine.simulated.row import SimulatedKv, SimulatedRow
 
 
 class SimulatedPrefill:
     """One group under way; rows whose prompts have been read leave it."""
 
-    def __init__(self, rows: Iterable[SimulatedRow], max_tokens: int) -> None:
+    def __init__(self, rows: Iterable[SimulatedRow], max_tokens: int, prefixes: PrefixCache[SimulatedKv]) -> None:
         self.rows = sorted(rows, key=lambda row: -row.length)
         self._max_tokens = max_tokens
-        self._done = 0  # columns that have been read
+        self._prefixes = prefixes
+        prompts = [(row.spec.prompt, row.spec.cache_scope) for row in self.rows]
+        self._kept = self._done = prefixes.chunk * len(prefixes.find(prompts)[0])
+        for row in self.rows:
+            row.cached_prompt = self._kept
 
     def seconds(self, cost: Cost) -> float:
-        """Duration of the next chunk; those of a group whose rows are equally long add up to the group's."""
+        """Duration of the next chunk; those of a group whose rows are equally long add up to the group's. The first one
+        begins with the copy of what was kept of earlier prompts.
+        """
         rows = len(self.rows)
         before = cost.prefill(rows, self._done) if self._done else 0.0
-        return cost.prefill(rows, self._end) - before
+        copying = cost.copy(rows * self._kept) if self._kept and self._done == self._kept else 0.0
+        return copying + cost.prefill(rows, self._end) - before
 
     def advance(self) -> tuple[list[SimulatedRow], Tally]:
         """Read the next chunk; returns the rows whose prompts ended in it, and what was computed."""
@@ -31,6 +39,8 @@ class SimulatedPrefill:
         tally = Tally(prompt=read, pad=len(self.rows) * (end - begin) - read)
         still = sum(row.length > end for row in self.rows)
         ended = self.rows[still:]
+        for row in ended:
+            self._prefixes.keep(row.spec.prompt, row.spec.cache_scope, _block)
         del self.rows[still:]
         return ended, tally
 
@@ -40,4 +50,10 @@ class SimulatedPrefill:
 
     @property
     def _end(self) -> int:
-        return min(self._done + max(1, self._max_tokens // len(self.rows)), self.rows[0].length)
+        chunk = self._prefixes.chunk
+        columns = max(chunk, self._max_tokens // len(self.rows) // chunk * chunk)
+        return min(self._done + columns, self.rows[0].length)
+
+
+def _block(columns: slice) -> SimulatedKv:
+    return SimulatedKv(columns.stop - columns.start, in_host_memory=True)

@@ -28,6 +28,8 @@ class SimulatedRow:
     group: Group = field(default_factory=lambda: Group(Terms()))
     kv: SimulatedKv | None = None
     setbacks: int = 0
+    cached_prompt: int = 0
+    """Tokens of its prompt that were copied in place of being read."""
     generated: int = 0
     """Tokens made so far; while the row runs, as of `since`."""
     reported: int = 0
@@ -77,8 +79,10 @@ class SimulatedRow:
 
     def report(self) -> RowUpdate:
         """All tokens that were not reported yet."""
+        cached = 0 if self.reported else self.cached_prompt
         count, self.reported = self.generated - self.reported, self.generated
-        return RowUpdate(self.row_id, (TOKEN,) * count, finish_reason=self._finish_reason() if self.ended else None)
+        reason = self._finish_reason() if self.ended else None
+        return RowUpdate(self.row_id, (TOKEN,) * count, cached_prompt=cached, finish_reason=reason)
 
     def _finish_reason(self) -> FinishReason:
         """Replayed answers end as the recorded ones did, by an end token."""

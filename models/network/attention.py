@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
 ATTENTION = "lengthwise"
+
+QUERY_BLOCK = 64
+"""Queries that read their columns in one kernel call where a prompt is read. Blocks begin where the pass begins: so how
+many tokens a pass reads changes none of their numbers, as long as it begins at a multiple of this."""
 
 
 def masked_attention(
@@ -31,17 +36,45 @@ def masked_attention(
 
     query           (rows, heads, new, dim)
     key, value      (rows, kv_heads, columns, dim)
-    attention_mask  (rows or 1, 1, new, columns), True = may be read; None = causal over new == columns,
-                    or everything when new == 1
+    attention_mask  (rows or 1, 1, new, columns), True = may be read; None = causal, the new tokens being those of
+                    the last columns: each reads all columns up to its own
     returns         (rows, new, heads, dim)
 
     Raises ValueError for the extras that some networks ask of their attention and that this one does not do.
     """
     if softcap is not None or s_aux is not None or position_bias is not None:
         raise ValueError("this network needs soft-capped, sink or biased attention, which is not supported")
-    folds = query.is_cuda and attention_mask is not None and query.shape[2] == 1
-    attend = _folded if folds else _grouped
-    return attend(query, key, value, attention_mask, scaling).transpose(1, 2), None
+    if attention_mask is None and query.shape[2] > 1:
+        out = _causal(query, key, value, scaling)
+    elif query.is_cuda and attention_mask is not None and query.shape[2] == 1:
+        out = _folded(query, key, value, attention_mask, scaling)
+    else:
+        out = _grouped(query, key, value, attention_mask, scaling)
+    return out.transpose(1, 2), None
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    """Each block of queries over the columns up to its last one, the block's own under a triangle.
+
+             0        begin     columns
+    block 0  . . . . . t                '.' all may be read   't' the triangle
+    block 1  . . . . . . . . . t
+    """
+    new = query.shape[2]
+    size = new if query.is_cuda else QUERY_BLOCK  # a GPU wants few kernels, and its products depend on `new` anyway
+    begin, blocks = key.shape[2] - new, []
+    for first in range(0, new, size):
+        last = min(first + size, new)
+        end = begin + last
+        mask = None if end == last - first else _triangle(last - first, end, query)
+        blocks.append(_grouped(query[:, :, first:last], key[:, :, :end], value[:, :, :end], mask, scale))
+    return torch.cat(blocks, dim=2)
+
+
+def _triangle(new: int, columns: int, query: Tensor) -> Tensor:
+    """(new, columns): 0 where the new tokens, those of the last columns, may read, else minus infinity."""
+    blocked = torch.full((new, columns), -torch.inf, dtype=query.dtype, device=query.device)
+    return blocked.triu_(columns - new + 1)
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:

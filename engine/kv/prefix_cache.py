@@ -1,0 +1,159 @@
+"""K and V of prompts that were read, kept by the tokens that they stand for, so that a prompt which begins like an
+earlier one is read from there on. Torch-free: what a block holds is its owner's business.
+
+Prompts are cut at multiples of a chunk of their own positions, hit or miss, so that both compute the same numbers. A block
+holds the K and V of one such chunk after RoPE, so it is right wherever it is copied to. Blocks form a forest:
+
+    scope ── [0, 64) ─┬─ [64, 128) ── [128, 192)      a chat of two turns
+                      └─ [64, 128)                    another with the same system prompt, which is kept once
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+CHUNK = 64
+"""Tokens of a block, unless said otherwise; a multiple of models.network.attention.QUERY_BLOCK."""
+
+
+class Block(Protocol):
+    """K and V of the tokens of one chunk."""
+
+    @property
+    def bytes(self) -> int: ...
+
+
+BlockT = TypeVar("BlockT", bound=Block)
+
+_Key: TypeAlias = str | tuple[int, ...]
+"""The tokens of a chunk; at a root, the scope and the tokens of the first chunk are two keys."""
+
+
+@dataclass(eq=False, slots=True)
+class _Node(Generic[BlockT]):
+    """One chunk of a prompt that was read; a scope's root holds none."""
+
+    key: _Key
+    parent: _Node[BlockT] | None = None
+    block: BlockT | None = None
+    children: dict[_Key, _Node[BlockT]] = field(default_factory=dict)
+
+
+class PrefixCache(Generic[BlockT]):
+    """Blocks in host memory, the least recently used of which go when there are too many bytes of them.
+
+    One for all executors of a process. Each call may come from any thread. Prompts of different scopes share nothing.
+    """
+
+    def __init__(self, capacity: int, chunk: int = CHUNK) -> None:
+        """`capacity`: bytes that blocks may take; 0 keeps nothing. `chunk`: tokens of a block."""
+        self.capacity = capacity
+        self.chunk = chunk
+        self.queries = 0
+        """Tokens of the prompts that were to be read."""
+        self.hits = 0
+        """Tokens of them that were copied in place of being read."""
+        self._bytes = 0
+        self._roots: dict[str, _Node[BlockT]] = {}
+        self._nodes: OrderedDict[_Node[BlockT], int] = OrderedDict()  # their bytes, the least recently used first
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        """Host memory that blocks take."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        """Blocks that are kept."""
+        return len(self._nodes)
+
+    def length(self, prompt: Sequence[int], scope: str = "") -> int:
+        """Tokens of a prompt that need not be read, as it stands now; changes nothing."""
+        with self._lock:
+            return self.chunk * len(self._path(prompt, scope, len(prompt) - 1))
+
+    def find(self, prompts: Sequence[tuple[Sequence[int], str]]) -> list[list[BlockT]]:
+        """Blocks of prompts that are read together, each with its scope: of each those of its longest kept prefix, its
+        first chunk first, but no more than every one of them has. At least one token is left to read, since its logits
+        are wanted. What is found stays usable when the cache lets it go.
+        """
+        with self._lock:
+            paths = [self._path(prompt, scope, len(prompt) - 1) for prompt, scope in prompts]
+            shared = min(map(len, paths), default=0)
+            for path in paths:
+                self._touch(path)
+            self.queries += sum(len(prompt) for prompt, _ in prompts)
+            self.hits += self.chunk * shared * len(prompts)
+            return [[node.block for node in path[:shared] if node.block is not None] for path in paths]
+
+    def keep(self, prompt: Sequence[int], scope: str, make: Callable[[slice], BlockT]) -> None:
+        """Keep all whole chunks of a prompt that was read; `make` copies the K and V of those that are not here yet."""
+        chunk = self.chunk
+        whole = len(prompt) // chunk * chunk
+        if not self.capacity:
+            return
+        with self._lock:
+            begin = chunk * len(self._path(prompt, scope, whole))
+        blocks = [make(slice(place, place + chunk)) for place in range(begin, whole, chunk)]  # while others go on
+        with self._lock:
+            path = self._path(prompt, scope, whole)
+            missing = range(chunk * len(path), whole, chunk)
+            if not missing or len(missing) > len(blocks):
+                return  # all came meanwhile, or some went: what comes after them has nothing to hang from
+            node = path[-1] if path else self._roots.setdefault(scope, _Node(scope))
+            for place, block in zip(missing, blocks[len(blocks) - len(missing) :], strict=True):
+                key = tuple(prompt[place : place + chunk])
+                child = _Node(key, node, block)
+                node.children[key] = child
+                node = child
+                self._nodes[node] = block.bytes
+                self._bytes += block.bytes
+                path.append(node)
+            self._touch(path)
+            self._evict()
+
+    def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_Node[BlockT]]:
+        """Nodes of the longest kept prefix of at most so many tokens."""
+        path: list[_Node[BlockT]] = []
+        node = self._roots.get(scope)
+        for place in range(0, most - self.chunk + 1, self.chunk):
+            node = None if node is None else node.children.get(tuple(prompt[place : place + self.chunk]))
+            if node is None:
+                break
+            path.append(node)
+        return path
+
+    def _touch(self, path: list[_Node[BlockT]]) -> None:
+        """Mark nodes as used now, a parent always after its children: so the first to go is never one with children."""
+        for node in reversed(path):
+            self._nodes.move_to_end(node)
+
+    def _evict(self) -> None:
+        while self._bytes > self.capacity:
+            node, size = self._nodes.popitem(last=False)
+            self._bytes -= size
+            assert node.parent is not None
+            assert not node.children
+            del node.parent.children[node.key]
+            if not node.parent.children and node.parent.parent is None:
+                del self._roots[str(node.parent.key)]
+
+    def check(self) -> None:
+        """Assert that the forest and the order of use agree and the bound holds; for tests."""
+        reached = [node for root in self._roots.values() for node in _descendants(root)]
+        order = {node: place for place, node in enumerate(self._nodes)}
+        assert len(reached) == len(order) and all(node in order for node in reached)
+        assert self._bytes == sum(node.block.bytes for node in reached if node.block is not None) <= self.capacity
+        for node in reached:
+            assert node.parent is not None and node.parent.children[node.key] is node
+            assert node.parent.parent is None or order[node.parent] > order[node], "a parent would go first"
+
+
+def _descendants(node: _Node[BlockT]) -> Iterator[_Node[BlockT]]:
+    for child in node.children.values():
+        yield child
+        yield from _descendants(child)

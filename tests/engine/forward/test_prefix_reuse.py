@@ -1,0 +1,148 @@
+"""A prompt that begins like an earlier one is read from there on, and nothing of the answer tells."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.forward.batch import RunningBatch
+from engine.forward.prefill import Prefill
+from engine.kv.arena import KvArena
+from engine.kv.prefix_cache import PrefixCache
+from engine.kv.row_kv import RowKv
+from engine.messages import NO_LENGTH, RowSpec, Terms
+from engine.pipeline import Pipeline
+from engine.row import Row
+from models.network.loader import LoadedModel, load
+from models.text import Text
+from tests.engine.forward.test_parity import Schedule, assert_as_if_alone
+from tests.engine.rows import finish, greedy, spec, tokens_of
+from tests.reference import Reference
+
+
+def pipeline_with(prefixes: PrefixCache[RowKv], model: LoadedModel, text: Text, chunk: int = 64) -> Pipeline:
+    batch = RunningBatch(model, KvArena(model.kv, 1500, max_rows=6))
+    return Pipeline(model, text, batch, max_prefill_tokens=chunk, prefixes=prefixes)
+
+
+def read(model: LoadedModel, text: Text, one: RowSpec, prefixes: PrefixCache[RowKv]) -> tuple[Row, RowKv, torch.Tensor]:
+    """A prompt alone: its row, K and V, and the logits of its first token."""
+    row = Row(one, text, frozenset())
+    group = Prefill(model, [row], prefixes)
+    with torch.inference_mode():
+        while not (ended := group.advance(512)):
+            pass
+    return row, ended[0].kv, ended[0].logits
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("length", [65, 128, 129, 200, 330])
+def test_a_hit_computes_bit_for_bit_what_a_miss_computes(
+    dtype: str, length: int, tiny_folder: Path, tiny_text: Text
+) -> None:
+    model = load(tiny_folder, dtype=dtype)
+    whole = spec(0, 330)
+    prefixes: PrefixCache[RowKv] = PrefixCache(2**30)
+    read(model, tiny_text, whole, prefixes)
+    prompt = (*whole.prompt[:length], 9, 8, 7)
+    hit, kv, logits = read(model, tiny_text, replace(whole, prompt=prompt), prefixes)
+    miss, expected, plain = read(model, tiny_text, replace(whole, prompt=prompt), PrefixCache[RowKv](0))
+    assert (hit.cached_prompt, miss.cached_prompt) == (length // 64 * 64, 0)
+    assert torch.equal(kv.keys, expected.keys) and torch.equal(kv.values, expected.values)
+    assert torch.equal(logits, plain)
+
+
+def test_a_prompt_whose_log_probabilities_are_wanted_is_read_whole(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
+    read(tiny_model, tiny_text, spec(0, 30), prefixes)
+    scored, _, _ = read(tiny_model, tiny_text, spec(0, 30, prompt_logprobs=0), prefixes)
+    assert scored.cached_prompt == 0 and len(scored.prompt_logprobs or ()) == 30
+
+
+def test_what_is_dearer_to_copy_than_to_read_is_read(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    pipeline = pipeline_with(PrefixCache[RowKv](2**20, chunk=4), tiny_model, tiny_text)
+    cached = []
+    for row_id, terms in enumerate([Terms(), Terms(keep_kv=NO_LENGTH), Terms()]):
+        pipeline.admit([replace(spec(0, 30), row_id=row_id)], terms)
+        cached.append(sum(update.cached_prompt for update in finish(pipeline)))
+    assert cached == [0, 0, 28]
+
+
+def test_prompts_admitted_together_are_read_from_where_each_ones_kept_prefix_ends(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    pipeline = pipeline_with(PrefixCache[RowKv](2**20, chunk=4), tiny_model, tiny_text)
+    first = spec(0, 20)
+    pipeline.admit([first])
+    finish(pipeline)
+    specs = [
+        replace(first, row_id=1, prompt=(*first.prompt, 5, 6)),
+        spec(2, 22),
+        replace(first, row_id=3, prompt=(*first.prompt[:12], 7)),
+        replace(first, row_id=4, prompt=(*first.prompt, 9), cache_scope="another's"),
+    ]
+    pipeline.admit(specs)
+    cached = {update.row_id: update.cached_prompt for update in finish(pipeline) if update.cached_prompt}
+    assert cached == {1: 20, 3: 12}
+
+
+class Conversations(Schedule):
+    """Arrivals of which most go on where an earlier row's answer has come to."""
+
+    def __init__(self, seed: int, model: LoadedModel, text: Text, prefixes: PrefixCache[RowKv]) -> None:
+        super().__init__(seed, model, text)
+        self.prefixes = prefixes
+        chunk = self.rng.choice([8, 64, 512])
+        self.pipeline = Pipeline(model, text, self.pipeline.batch, max_prefill_tokens=chunk, prefixes=prefixes)
+        self.cached = 0
+
+    def arrive(self) -> RowSpec:
+        row = super().arrive()
+        if self.specs and self.rng.random() < 0.7:
+            earlier = self.specs[self.rng.choice(list(self.specs))]
+            history = (*earlier.prompt, *self.tokens[earlier.row_id])[-150:]
+            row = replace(row, prompt=(*history, *row.prompt[:20]))
+        self.specs[row.row_id] = replace(row, cache_scope=self.rng.choice(["", "", "b"]))
+        return self.specs[row.row_id]
+
+    def turn(self) -> None:
+        super().turn()
+        self.prefixes.check()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("capacity", [40, 300, 10_000])
+def test_each_answer_of_conversations_is_what_transformers_alone_generates(
+    seed: int, capacity: int, tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
+) -> None:
+    """Whatever is cancelled, evicted, preempted and handed back meanwhile, in memory for `capacity` tokens."""
+    prefixes: PrefixCache[RowKv] = PrefixCache(
+        capacity * tiny_model.kv.bytes_per_token, chunk=random.Random(seed).choice([4, 16])
+    )
+    schedule = Conversations(seed, tiny_model, tiny_text, prefixes)
+    schedule.terms = [Terms(), Terms(keep_kv=NO_LENGTH), Terms(closed=True, iterations=9)]
+    schedule.run(rows=20)
+    assert_as_if_alone(schedule, tiny_reference)
+    assert prefixes.hits > 0 or capacity == 40
+    assert prefixes.bytes <= prefixes.capacity
+
+
+def test_bfloat16_conversations_answer_alike_with_and_without_a_cache(tiny_folder: Path, tiny_text: Text) -> None:
+    model = load(tiny_folder, dtype="bfloat16")
+
+    def converse(prefixes: PrefixCache[RowKv]) -> list[list[int]]:
+        pipeline, history, answers = pipeline_with(prefixes, model, tiny_text, 128), tuple[int, ...](), []
+        for turn in range(4):
+            history += spec(turn, 50).prompt
+            pipeline.admit([RowSpec(turn, history, greedy(30))])
+            answers.append(tokens_of(finish(pipeline))[turn])
+            history += tuple(answers[-1])
+        return answers
+
+    prefixes: PrefixCache[RowKv] = PrefixCache(2**30)
+    assert converse(prefixes) == converse(PrefixCache[RowKv](0))
+    assert prefixes.hits == 128 + 192, "whole chunks of the prompts two and three"

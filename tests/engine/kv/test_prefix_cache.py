@@ -1,0 +1,135 @@
+"""What is kept of prompts is the longest prefix of whole chunks, shared by all that begin alike, within its bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.kv.prefix_cache import CHUNK, PrefixCache
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A block of one byte a token, which knows of what prompt and place it was made."""
+
+    prompt: tuple[int, ...]
+    place: slice
+    bytes: int = CHUNK
+
+
+def keep(cache: PrefixCache[Kept], prompt: tuple[int, ...], scope: str = "") -> list[slice]:
+    """Keep a prompt; returns the chunks whose K and V were copied for it."""
+    made: list[slice] = []
+
+    def make(place: slice) -> Kept:
+        made.append(place)
+        return Kept(prompt[: place.stop], place)
+
+    cache.keep(prompt, scope, make)
+    cache.check()
+    return made
+
+
+def find(cache: PrefixCache[Kept], prompt: tuple[int, ...], scope: str = "") -> list[Kept]:
+    """Blocks of one prompt."""
+    return cache.find([(prompt, scope)])[0]
+
+
+def chunks(*names: int, rest: int = 0) -> tuple[int, ...]:
+    """A prompt of chunks that each consist of one token, and some tokens more."""
+    return tuple(name for name in names for _ in range(CHUNK)) + (99,) * rest
+
+
+def test_a_prompt_is_read_from_its_longest_kept_prefix_on() -> None:
+    cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
+    keep(cache, chunks(1, 2, 3, rest=5))
+    assert cache.length(chunks(1, 2, 4, 3)) == 2 * CHUNK
+    assert [block.place.start for block in find(cache, chunks(1, 2, 3, 4))] == [0, CHUNK, 2 * CHUNK]
+    assert (cache.queries, cache.hits) == (4 * CHUNK, 3 * CHUNK)
+    assert cache.length(chunks(2, 1)) == 0
+
+
+def test_prompts_that_are_read_together_begin_where_the_least_kept_one_ends() -> None:
+    cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
+    keep(cache, chunks(1, 2, 3))
+    keep(cache, chunks(4))
+    found = cache.find([(chunks(1, 2, 3, 9), ""), (chunks(4, 5), ""), (chunks(1, 2, rest=3), "")])
+    assert [[block.place.start for block in blocks] for blocks in found] == [[0], [0], [0]]
+    assert [len(blocks) for blocks in cache.find([(chunks(1, 2, 3), ""), (chunks(8), "")])] == [0, 0]
+    assert cache.hits == 3 * CHUNK
+
+
+def test_a_token_is_always_left_to_read() -> None:
+    cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
+    keep(cache, chunks(1, 2))
+    assert cache.length(chunks(1, 2)) == CHUNK
+    assert cache.length(chunks(1, 2, rest=1)) == 2 * CHUNK
+
+
+def test_what_prompts_share_is_kept_once() -> None:
+    cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
+    assert len(keep(cache, chunks(7, 1))) == 2
+    assert [place.start for place in keep(cache, chunks(7, 2, 3))] == [CHUNK, 2 * CHUNK]
+    assert len(cache) == 4 and cache.bytes == 4 * CHUNK
+
+
+def test_the_least_recently_used_goes_first_and_never_what_others_begin_with() -> None:
+    cache: PrefixCache[Kept] = PrefixCache(4 * CHUNK)
+    keep(cache, chunks(1, 2))
+    keep(cache, chunks(1, 3))
+    find(cache, chunks(1, 2, rest=1))
+    keep(cache, chunks(1, 4, 5))
+    assert cache.length(chunks(1, 3, rest=1)) == CHUNK, "the one that nobody asked for"
+    assert cache.length(chunks(1, 2, rest=1)) == 2 * CHUNK
+    keep(cache, chunks(8, 9, 10, 11))
+    assert len(cache) == 4 and cache.length(chunks(1, 2)) == 0
+
+
+def test_scopes_share_nothing() -> None:
+    cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
+    keep(cache, chunks(1, 2), "a")
+    assert cache.length(chunks(1, 2, 3), "b") == 0 and not find(cache, chunks(1, 2, 3), "b")
+    assert len(keep(cache, chunks(1, 2), "b")) == 2
+
+
+def test_a_cache_without_memory_keeps_nothing() -> None:
+    cache: PrefixCache[Kept] = PrefixCache(0)
+    assert not keep(cache, chunks(1, 2)) and cache.length(chunks(1, 2, 3)) == 0
+
+
+def test_what_went_while_the_rest_was_copied_is_not_hung_upon() -> None:
+    cache: PrefixCache[Kept] = PrefixCache(2 * CHUNK)
+    keep(cache, chunks(1))
+
+    def push_out(place: slice) -> Kept:
+        keep(cache, chunks(5, 6))
+        return Kept(chunks(1, 2)[: place.stop], place)
+
+    cache.keep(chunks(1, 2), "", push_out)
+    cache.check()
+    assert cache.length(chunks(1, 2, 3)) == 0 and cache.length(chunks(5, 6, 7)) == 2 * CHUNK
+
+
+PROMPTS = st.lists(st.integers(0, 2), max_size=5).map(lambda names: chunks(*names, rest=len(names) % 3))
+
+
+@pytest.mark.parametrize("capacity", [1, CHUNK, 3 * CHUNK, 50 * CHUNK])
+@given(steps=st.lists(st.tuples(st.booleans(), PROMPTS, st.sampled_from("ab")), max_size=30))
+def test_whatever_comes_a_block_stands_for_just_its_own_tokens(
+    capacity: int, steps: list[tuple[bool, tuple[int, ...], str]]
+) -> None:
+    cache: PrefixCache[Kept] = PrefixCache(capacity)
+    for reads, prompt, scope in steps:
+        if not reads:
+            keep(cache, prompt, scope)
+            continue
+        length = cache.length(prompt, scope)
+        blocks = find(cache, prompt, scope)
+        assert length == CHUNK * len(blocks) < max(1, len(prompt))
+        for index, block in enumerate(blocks):
+            assert block.place == slice(index * CHUNK, (index + 1) * CHUNK)
+            assert block.prompt == prompt[: block.place.stop]
+        cache.check()
