@@ -1,8 +1,8 @@
 """K and V of prompts that were read, kept by the tokens that they stand for, so that a prompt which begins like an
 earlier one is read from there on. Torch-free: what a block holds is its owner's business.
 
-Prompts are cut at multiples of a chunk of their own positions, hit or miss, so that both compute the same numbers. A block
-holds the K and V of one such chunk after RoPE, so it is right wherever it is copied to. Blocks form a forest:
+Prompts are cut at multiples of a chunk of their own positions, hit or miss, so that both compute the same numbers. A
+block holds the K and V of one such chunk after RoPE, so it is right wherever it is copied to. Blocks form a forest:
 
     scope ── [0, 64) ─┬─ [64, 128) ── [128, 192)      a chat of two turns
                       └─ [64, 128)                    another with the same system prompt, which is kept once
