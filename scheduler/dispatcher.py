@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from engine.messages import ExecutorDied, Pause, Report, SamplingParams, StepReport, Stop
 from scheduler.assembly import Parts
@@ -26,15 +26,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]
+"""Tokens of a prompt, of a scope, whose K and V are kept from earlier ones."""
+
+
+def _keep_nothing(prompt: Sequence[int], scope: str) -> int:
+    return 0
+
 
 class Dispatcher:
     """All methods belong to the event loop's thread."""
 
     def __init__(
-        self, parts: Parts, ports: Sequence[Port], clock: Clock, observer: RequestObserver | None = None
+        self,
+        parts: Parts,
+        ports: Sequence[Port],
+        clock: Clock,
+        observer: RequestObserver | None = None,
+        kept_prefix: KeptPrefix = _keep_nothing,
     ) -> None:
         self._parts = parts
         self._clock = clock
+        self._kept_prefix = kept_prefix
         self._table = RequestTable(parts.batcher, ports, clock, plan_observer=parts.observer, request_observer=observer)
         self._deadlines = Deadlines()
         self._row_ids = itertools.count()
@@ -120,6 +133,7 @@ class Dispatcher:
         predicted_length: float | None = None,
         distribution: LengthDistribution | None = None,
         arrival: float | None = None,
+        cache_scope: str = "",
     ) -> Request:
         """Take a request in; its answer comes through `request.stream`. Raises Refused, and TooLate for its deadline.
 
@@ -133,6 +147,7 @@ class Dispatcher:
         request = Request(next(self._row_ids), tuple(prompt), sampling, times, priority, deadline)
         request.predicted_length = predicted_length
         request.distribution = distribution
+        request.cache_scope, request.cached_prompt = cache_scope, self._kept_prefix(request.prompt, cache_scope)
         self._table.queue(request)
         self._wake.set()
         if not self._can_meet(request):

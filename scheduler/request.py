@@ -105,6 +105,10 @@ class Request:
     """Times that it was given to an executor: once, and once more each time that it was handed back."""
     predicted_length: float | None = None
     """G'(p): predicted tokens of the answer, the end token included; None without a prediction."""
+    cache_scope: str = ""
+    """Requests of one scope share what is kept of their prompts; of different scopes nothing."""
+    cached_prompt: int = 0
+    """Tokens of the prompt whose K and V are kept from earlier ones: expected until the first token, then as it was."""
     distribution: LengthDistribution | None = None
     """How likely each length is; None where that is not known."""
     stream: TokenStream = field(default_factory=TokenStream)
@@ -120,13 +124,18 @@ class Request:
         return self.input_length + self.generated
 
     @property
+    def unread(self) -> int:
+        """Tokens to read before it can go on, where it needs prefill."""
+        return self.tokens - self.cached_prompt
+
+    @property
     def needs_prefill(self) -> bool:
         """Whether all its tokens must be read before it can go on."""
         return self.generated == 0 or self.lacks_kv
 
     @property
     def spec(self) -> RowSpec:
-        return RowSpec(self.row_id, self.prompt, self.sampling, self.priority)
+        return RowSpec(self.row_id, self.prompt, self.sampling, self.priority, self.cache_scope)
 
     def move(self, state: State) -> None:
         """Change state; raises IllegalTransition when the table forbids it."""
@@ -139,6 +148,7 @@ class Request:
         first = bool(update.token_ids) and self.times.first_token is None
         if first:
             self.times.first_token = now
+            self.cached_prompt = update.cached_prompt
         self.stop_reason = update.stop_reason
         self.stream.put(update)
         return first

@@ -76,8 +76,8 @@ class Prices:
         return back / (self.token + self.cell * row.tokens)
 
     def _read(self, request: Request) -> float:
-        """Price of prefilling all tokens of a request."""
-        return self.entry + self.prompt * request.tokens
+        """Price of prefilling what is not kept of a request's tokens."""
+        return self.entry + self.prompt * request.unread
 
 
 def device_prices(

@@ -66,6 +66,8 @@ class AnswerDefaults:
     """Makes the seed of an answer whose client gave none."""
     allow_replay: bool = False
     """Whether a request may bring the length of its answer (design 7.3)."""
+    shares_prefixes: bool = False
+    """Whether what is kept of one key's prompts serves other keys too: how long an answer takes may then tell them."""
     instruction_split: InstructionSplit = InstructionSplit.SYSTEM
     """Where an instruction is looked for when a request does not say."""
 

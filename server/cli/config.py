@@ -96,6 +96,10 @@ class Execution:
         None,
         "host memory for keys and values of rows that wait, in GiB; default: 4, or a quarter of what is free if less",
     )
+    prefix_cache_memory: NonNegative | None = option(
+        None,
+        "host memory for keys and values of prompts that may come again, in GiB; default: an eighth of what is free",
+    )
     gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] = option(
         0.9, "share of a CUDA device's memory to use, weights included"
     )
@@ -165,6 +169,9 @@ class Access:
         (), "keys of which a caller must bring one; others can read them here, so better use a file", secret=True
     )
     api_key_file: Path | None = option(None, "file with such keys, one a line")
+    prefix_cache_shared: bool = option(
+        False, "let what is kept of one key's prompts serve other keys, whose answers' times then tell of it"
+    )
     allowed_origins: tuple[str, ...] = option((), "origins whose pages may call from a browser; *: all")
     allowed_methods: tuple[str, ...] = option(("*",), "methods that such pages may use")
     allowed_headers: tuple[str, ...] = option(("*",), "headers that such pages may send")

@@ -33,6 +33,16 @@ class Store(Protocol):
     def bytes(self) -> int: ...
 
 
+class Prefixes(Protocol):
+    """The part of engine.kv.prefix_cache.PrefixCache that is read."""
+
+    queries: int
+    hits: int
+
+    @property
+    def bytes(self) -> int: ...
+
+
 class Viewers(Protocol):
     """The part of server.dashboard.feed.Feed that is read."""
 
@@ -53,6 +63,7 @@ class Sources:
 
     dispatcher: Dispatcher
     store: Store
+    prefixes: Prefixes
     learned: PredictorParts
     strategy: str
     feed: Viewers
@@ -93,6 +104,8 @@ class Gauges(Collector):
         store = self._sources.store
         yield "lengthwise:host_memory_bytes", "K and V of rows that wait, in host memory.", store.bytes
         yield "lengthwise:host_memory_rows", "Rows that were handed back.", len(store)
+        text = "K and V of prompts that may come again, in host memory."
+        yield "lengthwise:prefix_cache_bytes", text, self._sources.prefixes.bytes
 
     def _errors(self) -> Iterator[Row]:
         if lessons := self._sources.learned.lessons:
@@ -105,6 +118,9 @@ class Gauges(Collector):
 
     def _counts(self) -> Iterator[Row]:
         learned, learning = self._sources.learned, self._sources.serving_times
+        prefixes = self._sources.prefixes
+        yield "vllm:prefix_cache_queries", "Tokens of prompts that were to be read.", prefixes.queries
+        yield "vllm:prefix_cache_hits", "Tokens of them that were copied in place of being read.", prefixes.hits
         if (front := learned.front) is not None:
             yield "lengthwise:prediction_timeouts", "Requests that went on without waiting longer.", front.timeouts
             yield "lengthwise:predictions_declined", "Requests that did not even wait.", front.declined

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from engine.executor import Executor
 from engine.kv.host_store import HostStore
+from engine.kv.prefix_cache import PrefixCache
+from engine.kv.row_kv import RowKv
 from engine.messages import Deliver, Report, Stop
 from engine.row import Row
 from engine.sampling.grammar import Grammars
@@ -38,7 +40,7 @@ from server.observe.gauges import Gauges, Sources
 from server.observe.lag import measure_lag
 from server.observe.metrics import Metrics
 from server.process.conditions import conditions_of
-from server.process.devices import swap_bytes
+from server.process.devices import prefix_cache_bytes, swap_bytes
 from server.process.executors import build_executor
 from server.process.loading import load_models
 from server.process.relay import Relay
@@ -67,7 +69,8 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
 
         learner = stack.enter_context(ThreadPoolExecutor(1, "learner"))
         parts = _build_parts(config, loaded, learner.submit, lengths, metrics)
-        dispatcher = Dispatcher(parts, loaded.executors, clock, RequestObservers((metrics, lengths, feed)))
+        observers = RequestObservers((metrics, lengths, feed))
+        dispatcher = Dispatcher(parts, loaded.executors, clock, observers, loaded.prefixes.length)
         watchdog = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
 
         def receive(report: Report) -> None:
@@ -85,7 +88,10 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
         introduction = Introduction(model.id, config.strategy, model.context_length)
         feed.show(Scene(dispatcher, introduction, dispatcher.expected_wait))
-        Gauges(metrics, Sources(dispatcher, loaded.store, lengths.learned, config.strategy, feed, parts.learning))
+        Gauges(
+            metrics,
+            Sources(dispatcher, loaded.store, loaded.prefixes, lengths.learned, config.strategy, feed, parts.learning),
+        )
         executors, limits = len(loaded.executors), _limits(config)
         yield Service(dispatcher, model, executors, limits, lengths, watchdog.responsive, metrics, feed)
 
@@ -96,6 +102,7 @@ class _Loaded:
     model: LoadedModel
     executors: tuple[Executor, ...]
     store: HostStore[Row]
+    prefixes: PrefixCache[RowKv]
     grammars: Grammars
     conditions: str
     """Digest of the conditions under which the executors run."""
@@ -133,14 +140,16 @@ async def _load_apart(config: ServeConfig, deliver: Deliver) -> _Loaded:
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
     models, text = load_models(config)
     store: HostStore[Row] = HostStore(swap_bytes(config))
+    prefixes: PrefixCache[RowKv] = PrefixCache(prefix_cache_bytes(config))
     grammars = Grammars(text, models[0].vocab_size, models[0].end_token_ids)
     grammars.prepare()
     executors = [
-        build_executor(config, index, model, text, store, deliver, grammars) for index, model in enumerate(models)
+        build_executor(config, index, model, text, store, deliver, grammars, prefixes)
+        for index, model in enumerate(models)
     ]
     conditions = conditions_of(config, models[0])
     profile = load_profile(default_cache(), conditions)
-    return _Loaded(text, models[0], tuple(executors), store, grammars, digest(conditions), profile)
+    return _Loaded(text, models[0], tuple(executors), store, prefixes, grammars, digest(conditions), profile)
 
 
 @contextmanager
@@ -171,6 +180,7 @@ def _describe_model(config: ServeConfig, loaded: _Loaded, pool: ThreadPoolExecut
             stop_repetition=config.stop_repetition,
             next_seed=seed_source(config.seed),
             allow_replay=config.allow_replay,
+            shares_prefixes=config.prefix_cache_shared,
             instruction_split=InstructionSplit(config.instruction_split),
         ),
     )

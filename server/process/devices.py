@@ -28,6 +28,9 @@ SWAP_GIB = 4.0
 SWAP_MEMORY_SHARE = 0.25
 """Part of the free memory that this may be."""
 
+PREFIX_MEMORY_SHARE = 0.125
+"""Part of the free memory that K and V of prompts may take, unless --prefix-cache-memory says."""
+
 PREDICTOR_THREADS = 4
 """At most: a short text's products are too small for more."""
 
@@ -93,6 +96,13 @@ def swap_bytes(config: ServeConfig) -> int:
     if config.swap_space is not None:
         return int(config.swap_space * 2**30)
     return int(min(SWAP_GIB * 2**30, psutil.virtual_memory().available * SWAP_MEMORY_SHARE))
+
+
+def prefix_cache_bytes(config: ServeConfig) -> int:
+    """Host memory for K and V of prompts that may come again, over all executors."""
+    if config.prefix_cache_memory is not None:
+        return int(config.prefix_cache_memory * 2**30)
+    return int(psutil.virtual_memory().available * PREFIX_MEMORY_SHARE)
 
 
 def capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:

@@ -12,6 +12,8 @@ from engine.forward.batch import RunningBatch
 from engine.forward.graphs import DecodeGraphs, GraphError
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
+from engine.kv.prefix_cache import PrefixCache
+from engine.kv.row_kv import RowKv
 from engine.messages import Deliver, ExecutorInfo
 from engine.pipeline import Pipeline
 from engine.row import Row
@@ -33,6 +35,7 @@ def build_executor(
     store: HostStore[Row],
     deliver: Deliver,
     grammars: Grammars | None = None,
+    prefixes: PrefixCache[RowKv] | None = None,
 ) -> Executor:
     """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
     context = context_length(config, model)
@@ -45,9 +48,8 @@ def build_executor(
         )
     arena = KvArena(model.kv, capacity, max_rows=config.max_num_seqs)
     batch = RunningBatch(model, arena, graphs=_graphs(config, model, arena))
-    pipeline = Pipeline(
-        model, text, batch, max_prefill_tokens=config.max_num_batched_tokens, store=store, grammars=grammars
-    )
+    chunk = config.max_num_batched_tokens
+    pipeline = Pipeline(model, text, batch, max_prefill_tokens=chunk, store=store, grammars=grammars, prefixes=prefixes)
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
     if model.device.type == "cuda":
         return Executor(info, pipeline, deliver)

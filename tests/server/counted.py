@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from engine.kv.prefix_cache import PrefixCache
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
@@ -66,7 +67,7 @@ async def counted() -> Counted:
     metrics = Metrics("m", clock.now)
     limits = Limits(group_tokens=100, prefill_ahead=0)
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, metrics)
-    Gauges(metrics, Sources(dispatcher, Store(), await _learned(clock), "baton-pd", Feed(), Taught()))
+    Gauges(metrics, Sources(dispatcher, Store(), PrefixCache(0), await _learned(clock), "baton-pd", Feed(), Taught()))
     return Counted(metrics, dispatcher, ports, clock)
 
 

@@ -29,7 +29,7 @@ from server.api.input.prompts import Prompt
 from server.api.input.sampling import is_scoring, sampling_params, with_seed
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
 from server.api.limits import LIMITS
-from server.api.output.reply import Metrics, Usage
+from server.api.output.reply import Metrics, PromptDetails, Usage
 from server.api.served_model import MODEL, ServedModel
 
 Predictions: TypeAlias = Mapping[int, Prediction | None]
@@ -89,10 +89,13 @@ class Call:
         return update
 
     def usage(self) -> Usage:
-        """Tokens so far; a prompt counts once, however many answers it has."""
-        prompts = {id(answer.prompt): len(answer.prompt.ids) for answer in self.answers}
-        prompt_tokens, completion_tokens = sum(prompts.values()), sum(answer.tokens for answer in self.answers)
-        return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
+        """Tokens so far; a prompt counts once, however many answers it has, and so does what was kept of it before."""
+        prompts = {id(answer.prompt): answer for answer in reversed(self.answers)}
+        prompt_tokens = sum(len(answer.prompt.ids) for answer in prompts.values())
+        cached_tokens = sum(answer.request.cached_prompt for answer in prompts.values())
+        completion_tokens = sum(answer.tokens for answer in self.answers)
+        details = PromptDetails(cached_tokens)
+        return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, details)
 
     def metrics(self) -> Metrics:
         """Times of the call, from its arrival on."""
@@ -138,7 +141,7 @@ async def open_call(
     async with _predict(wanted, dispatcher, lengths) as predictions:  # a client that leaves meanwhile has cost nothing
         record.check()
         check_tokens(sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted), app[LIMITS], dispatcher)
-        async with _submit_all(wanted, predictions, body, app, record.arrival) as answers:
+        async with _submit_all(wanted, predictions, body, app, record) as answers:
             call = Call(answers, record, is_scoring(body))
             record.requests = call.requests
             yield call
@@ -150,14 +153,15 @@ async def _submit_all(
     predictions: Predictions,
     body: ChatBody | CompletionBody,
     app: web.Application,
-    arrival: float,
+    record: Record,
 ) -> AsyncIterator[tuple[Answer, ...]]:
     """Submit a request for each answer; on leaving, cancel what has not ended."""
     dispatcher, lengths = app[DISPATCHER], app[LENGTHS]
+    scope = "" if app[MODEL].defaults.shares_prefixes else record.caller.holder or ""
     answers: list[Answer] = []
     try:
         for item in wanted:
-            request = _submit(item, predictions[id(item.prompt)], body, arrival, dispatcher)
+            request = _submit(item, predictions[id(item.prompt)], body, record.arrival, scope, dispatcher)
             lengths.note(request, item.query, predictions[id(item.prompt)], dispatcher.revise)
             answers.append(Answer(len(answers), item.prompt, request))
         yield tuple(answers)
@@ -214,6 +218,7 @@ def _submit(
     prediction: Prediction | None,
     body: ChatBody | CompletionBody,
     arrival: float,
+    scope: str,
     dispatcher: Dispatcher,
 ) -> Request:
     return dispatcher.submit(
@@ -224,4 +229,5 @@ def _submit(
         arrival=arrival,
         predicted_length=None if prediction is None else prediction.length,
         distribution=None if prediction is None else prediction.distribution,
+        cache_scope=scope,
     )

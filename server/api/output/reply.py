@@ -38,12 +38,19 @@ class Head:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
+class PromptDetails(msgspec.Struct, frozen=True):
+    """Tokens of the prompt that were kept from earlier ones, and so were not read again."""
+
+    cached_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens read and made."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails
 
 
 class Metrics(msgspec.Struct, frozen=True):

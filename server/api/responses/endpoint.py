@@ -25,6 +25,7 @@ from server.api.responses.body import ResponsesBody, as_chat, reword_errors, wan
 from server.api.responses.reply import (
     FormatReply,
     IncompleteDetails,
+    InputDetails,
     ItemEvent,
     OutputMessage,
     OutputText,
@@ -127,7 +128,12 @@ class ResponseForm:
 
     def _usage(self) -> ResponseUsage:
         usage = self.call.usage()
-        return ResponseUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
+        return ResponseUsage(
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.total_tokens,
+            InputDetails(usage.prompt_tokens_details.cached_tokens),
+        )
 
 
 def _format(body: ResponsesBody) -> FormatReply:

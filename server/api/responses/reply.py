@@ -32,7 +32,7 @@ class OutputMessage(msgspec.Struct, frozen=True):
 
 
 class InputDetails(msgspec.Struct, frozen=True):
-    """No tokens of a prompt are kept from one request to the next."""
+    """Tokens of the prompt that were kept from earlier ones, and so were not read again; none are kept on demand."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0

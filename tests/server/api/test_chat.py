@@ -32,6 +32,7 @@ async def test_a_whole_answer_has_every_field_of_the_api(live: Live) -> None:
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": 0},
         },
         "system_fingerprint": FINGERPRINT,
         "prompt_logprobs": None,

@@ -1,0 +1,57 @@
+"""The second turn of a chat, on a real server: what it need not read, who profits, and what the API tells of it."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live_server import serve
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+KEYS = "alice-key-0123456789abcdef", "bob-key-0123456789abcdefgh"
+HISTORY = [{"role": "system", "content": "the quick brown fox jumps over the lazy dog, and " * 12}]
+
+
+@pytest.fixture(scope="module")
+def url(tiny_folder: Path) -> Iterator[str]:
+    with serve(tiny_folder, "--api-key", KEYS[0], "--api-key", KEYS[1]) as url:
+        yield url
+
+
+def ask(client: OpenAI, key: str, question: str) -> tuple[str, int, int]:
+    """Text of an answer, tokens of its prompt, and those of them that were not read again."""
+    reply = client.with_options(api_key=key).chat.completions.create(
+        model="tiny",
+        messages=[*HISTORY, {"role": "user", "content": question}],
+        max_tokens=8,
+        temperature=0,  # type: ignore[list-item]
+    )
+    assert reply.usage is not None and reply.usage.prompt_tokens_details is not None
+    cached = reply.usage.prompt_tokens_details.cached_tokens
+    assert cached is not None
+    return reply.choices[0].message.content or "", reply.usage.prompt_tokens, cached
+
+
+def count_hits(url: str) -> float:
+    request = urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {KEYS[0]}"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:prefix_cache_hits_total"))
+
+
+def test_a_second_turn_reads_its_own_tokens_only_and_keys_share_nothing(client: OpenAI, url: str) -> None:
+    first, tokens, cached = ask(client, KEYS[0], "hello")
+    assert cached == 0
+    again, _, cached = ask(client, KEYS[0], "hello")
+    assert again == first and tokens - 64 <= cached < tokens
+    _, _, begun_alike = ask(client, KEYS[0], "something else")
+    assert 0 < begun_alike <= cached
+    other, _, shared = ask(client, KEYS[1], "hello")
+    assert other == first and shared == 0, "another client's prompts tell nothing"
+    assert count_hits(url) == cached + begun_alike
