@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 KEYS = "alice-key-0123456789abcdef", "bob-key-0123456789abcdefgh"
-HISTORY = [{"role": "system", "content": "the quick brown fox jumps over the lazy dog, and " * 12}]
+HISTORY: list[Any] = [{"role": "system", "content": "the quick brown fox jumps over the lazy dog, and " * 12}]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def ask(client: OpenAI, key: str, question: str) -> tuple[str, int, int]:
         model="tiny",
         messages=[*HISTORY, {"role": "user", "content": question}],
         max_tokens=8,
-        temperature=0,  # type: ignore[list-item]
+        temperature=0,
     )
     assert reply.usage is not None and reply.usage.prompt_tokens_details is not None
     cached = reply.usage.prompt_tokens_details.cached_tokens
