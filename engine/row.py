@@ -6,7 +6,6 @@ holds of it is addressed by its place in the batch, everything else is here.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from engine.kv.row_kv import RowKv
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, SamplingParams, Terms, TokenLogprob
 from engine.sampling.grammar import Matcher
 from engine.sampling.repetition import RepetitionDetector
+from engine.sampling.said import Said
 from models.text import Text
 from models.text_stream import StopMatcher, TextStream
 
@@ -60,7 +60,7 @@ class Row:
         self._stream = TextStream(text)
         stops = () if replayed else spec.sampling.stop
         self._stops = StopMatcher(stops, include=spec.sampling.include_stop_str_in_output)
-        self._counts: Counter[int] | None = None
+        self._said: Said | None = None
         self._repetition = RepetitionDetector() if _may_be_ended_early(spec.sampling) else None
 
     @property
@@ -101,11 +101,11 @@ class Row:
         return len(self.generated)
 
     @property
-    def counts(self) -> Counter[int]:
-        """How often each token was generated; kept only for rows with penalties."""
-        if self._counts is None:
-            self._counts = Counter(self.generated)
-        return self._counts
+    def said(self) -> Said:
+        """The tokens of prompt and answer, counted; kept only for rows with penalties."""
+        if self._said is None:
+            self._said = Said(self.prompt, self.generated)
+        return self._said
 
     @property
     def barred(self) -> frozenset[int]:
@@ -129,8 +129,8 @@ class Row:
         self.generated.append(choice.token_id)
         if self.matcher is not None:
             self.matcher.follow(self.generated)
-        if self._counts is not None:
-            self._counts[choice.token_id] += 1
+        if self._said is not None:
+            self._said.add(choice.token_id)
         text, reason, stop_reason = self._read(choice.token_id)
         self.ended = reason is not None
         return RowUpdate(

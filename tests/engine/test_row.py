@@ -201,11 +201,11 @@ def test_the_newest_token_has_no_keys_and_values_yet(tiny_text: Text, ids: dict[
 
 
 def test_counts_are_right_whenever_they_are_first_asked_for(tiny_text: Text, ids: dict[str, int]) -> None:
-    row = row_of(tiny_text)
+    row = row_of(tiny_text, prompt=(7, ids["b"], 7))
     feed(row, [ids["a"], ids["b"], ids["a"]])
-    assert row.counts == {ids["a"]: 2, ids["b"]: 1}
+    assert dict(zip(row.said.tokens, row.said.counts, strict=True)) == {7: 0, ids["b"]: 1, ids["a"]: 2}
     feed(row, [ids["b"]])
-    assert row.counts == {ids["a"]: 2, ids["b"]: 2}
+    assert dict(zip(row.said.tokens, row.said.counts, strict=True)) == {7: 0, ids["b"]: 2, ids["a"]: 2}
 
 
 def test_log_probabilities_of_the_prompt_are_told_once(tiny_text: Text, ids: dict[str, int]) -> None:

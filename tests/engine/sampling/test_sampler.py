@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.row import Choice, Row
-from engine.sampling import sampler as sampling
-from engine.sampling.sampler import BLOCK, NonFiniteLogits, penalize, sample, uniform
+from engine.sampling import draw as drawing
+from engine.sampling.draw import BLOCK, CANDIDATES, uniforms
+from engine.sampling.penalties import penalize
+from engine.sampling.sampler import NonFiniteLogits, sample
 from models.text import Text
 from tests.engine.rows import END_TOKEN, row_of
 
@@ -93,7 +95,7 @@ def test_cuts_keep_the_likeliest(tiny_text: Text, params: dict[str, Any], kept: 
 def test_a_token_of_no_probability_is_never_drawn(
     tiny_text: Text, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], number: float, token: int
 ) -> None:
-    monkeypatch.setattr(sampling, "uniform", lambda seed, step: number)
+    monkeypatch.setattr(drawing, "uniforms", lambda counters: [number] * len(counters))
     assert chosen([row_of(tiny_text, **params)], logits_of(0.0, 0.6, 0.4, 0.0)[None]) == [token]
 
 
@@ -105,15 +107,15 @@ def test_a_large_vocabulary_is_inverted_as_a_plain_running_sum(tiny_text: Text, 
     rows = [row_of(tiny_text, seed=seed) for seed in range(40)]
     ends = logits.softmax(dim=-1).double().cumsum(dim=-1)
     expected = [
-        int((ends[place] > uniform(row.sampling.seed, row.step) * ends[place, -1]).nonzero()[0])
-        for place, row in enumerate(rows)
+        int((ends[place] > number * ends[place, -1]).nonzero()[0])
+        for place, number in enumerate(uniforms([(row.sampling.seed, row.step) for row in rows]))
     ]
     assert chosen(rows, logits) == expected
 
 
 def test_random_numbers_depend_on_seed_and_step_alone() -> None:
     """Literal values: another version of numpy must not change answers to the same seed."""
-    found = [uniform(0, 0), uniform(0, 1), uniform(1, 0), uniform(2**64 - 1, 7)]
+    found = uniforms([(0, 0), (0, 1), (1, 0), (2**64 - 1, 7)])
     assert found == [0.011546754286331562, 0.5023796042735054, 0.3035680343067586, 0.6865660636114761]
 
 
@@ -126,6 +128,76 @@ def test_a_row_draws_anew_at_each_step(tiny_text: Text) -> None:
     assert 70 < sum(drawn) < 130
 
 
+# The likeliest alone
+
+
+def sorted_draw(logits: Tensor, number: float, params: dict[str, Any]) -> int:
+    """The definition: all of the vocabulary in order, equals by their ids, then min-p, top-k, top-p and inversion."""
+    ordered, tokens = (logits / params["temperature"]).sort(descending=True, stable=True)
+    ordered[ordered < ordered[0] + math.log(params["min_p"] or 1e-300)] = -torch.inf
+    ordered[params["top_k"] or len(logits) :] = -torch.inf
+    shares = ordered.softmax(dim=-1)
+    before = shares.cumsum(dim=-1) - shares
+    shares[(before >= params["top_p"]) & (before > 0) & (params["top_p"] < 1)] = 0
+    ends = shares.double().cumsum(dim=-1)
+    return int(tokens[int((ends > number * ends[-1]).nonzero()[0])])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    spread=st.sampled_from([0.0, 0.3, 3.0, 10.0]),
+    grain=st.sampled_from([0.0, 0.0, 0.25, 4.0]),
+    masked=st.sampled_from([0.0, 0.5, 0.95]),
+    seed=st.integers(0, 10**6),
+    params=st.fixed_dictionaries(
+        {
+            "temperature": st.sampled_from([0.2, 0.7, 1.0, 2.0]),
+            "top_p": st.sampled_from([0.1, 0.5, 0.9, 0.999, 1.0]),
+            "top_k": st.sampled_from([0, 1, 20, CANDIDATES - 1, CANDIDATES, 1000]),
+            "min_p": st.sampled_from([0.0, 0.0, 1e-3, 0.1]),
+        }
+    ),
+)
+def test_a_draw_among_the_likeliest_is_one_from_the_whole_vocabulary_in_order(
+    tiny_text: Text, spread: float, grain: float, masked: float, seed: int, params: dict[str, Any]
+) -> None:
+    """`grain` rounds the logits, so that many tokens are equally likely, at the border of what is kept too."""
+    noise = torch.Generator().manual_seed(seed)
+    logits = spread * torch.randn(6, 3000, generator=noise)
+    logits = (logits / grain).round() * grain if grain else logits
+    logits[:, torch.rand(3000, generator=noise) < masked] = -torch.inf
+    if params["top_p"] == 1 and not params["top_k"] and not params["min_p"]:
+        params = {**params, "top_k": 5}
+    rows = [row_of(tiny_text, seed=seed + place, **params) for place in range(6)]
+    numbers = uniforms([(seed + place, 0) for place in range(6)])
+    expected = [sorted_draw(line, number, params) for line, number in zip(logits, numbers, strict=True)]
+    assert chosen(rows, logits) == expected
+
+
+def test_a_vocabulary_is_sorted_for_those_rows_alone_whose_likeliest_do_not_settle_it(
+    tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, plain = [], drawing._draw_sorted
+
+    def noted(logits: Tensor, wishes: Tensor) -> Tensor:
+        sizes.append(len(logits))
+        return plain(logits, wishes)
+
+    monkeypatch.setattr(drawing, "_draw_sorted", noted)
+    logits = 3 * torch.randn(4, 3000, generator=torch.Generator().manual_seed(1))
+    wishes: list[dict[str, Any]] = [
+        {"temperature": 0.2, "top_p": 0.9},
+        {"top_k": 20},
+        {"min_p": 0.1},
+        {"temperature": 2.0, "top_p": 0.99},
+    ]
+    rows = [row_of(tiny_text, seed=3, **wish) for wish in wishes]
+    chosen(rows[:3], logits[:3])
+    assert sizes == []
+    chosen(rows, logits)
+    assert sizes == [1]
+
+
 # What a row asks for
 
 
@@ -134,18 +206,19 @@ def test_penalties_in_numbers(tiny_text: Text) -> None:
     row = row_of(tiny_text, prompt=(0, 1), repetition_penalty=2.0, frequency_penalty=0.1, presence_penalty=0.5)
     for token in (1, 3, 3, 3):
         row.accept(Choice(token))
-    logits = torch.tensor([4.0, 4.0, 4.0, -4.0, -4.0])
-    penalize(row, logits)
+    logits = torch.tensor([4.0, 4.0, 4.0, -4.0, -4.0]).repeat(2, 1)
+    assert penalize([row_of(tiny_text), row], logits) == [1]
+    assert logits[0].tolist() == [4, 4, 4, -4, -4]
     expected = [4 / 2, 4 / 2 - 0.1 - 0.5, 4, -4 * 2 - 3 * 0.1 - 0.5, -4]
-    assert logits.tolist() == pytest.approx(expected)
+    assert logits[1].tolist() == pytest.approx(expected)
 
 
 def test_negative_penalties_and_a_low_repetition_penalty_favour_what_was_said(tiny_text: Text) -> None:
     row = row_of(tiny_text, prompt=(0,), repetition_penalty=0.5, frequency_penalty=-1.0, presence_penalty=-0.5)
     row.accept(Choice(1))
-    logits = torch.tensor([1.0, -1.0, 1.0])
-    penalize(row, logits)
-    assert logits.tolist() == pytest.approx([2.0, -0.5 + 1.0 + 0.5, 1.0])
+    logits = torch.tensor([[1.0, -1.0, 1.0]])
+    penalize([row], logits)
+    assert logits[0].tolist() == pytest.approx([2.0, -0.5 + 1.0 + 0.5, 1.0])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

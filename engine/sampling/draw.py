@@ -1,0 +1,161 @@
+"""Draws tokens at random: temperature, min-p, top-k and top-p, each row by its own seed and step.
+
+Knows no penalties and no grammar: those have shaped the logits before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from numpy.random import Philox
+from torch import Tensor
+
+from engine.messages import SamplingParams
+from engine.row import Row
+
+BLOCK = 256
+"""Tokens whose probabilities are summed up at a time."""
+
+CANDIDATES = 256
+"""Tokens of each row, its likeliest, among which most draws are settled without sorting the vocabulary."""
+
+DOUBT = 1e-5
+"""Probability by which sums that are rounded in another order may differ: a draw that so little decides is made anew
+from the whole vocabulary, so that a seed's token never depends on the number of candidates."""
+
+
+def draw(rows: Sequence[Row], logits: Tensor) -> Tensor:
+    """Sample (rows, vocab) by inverse transform: one uniform number a row, so neighbours cannot change the draw.
+
+    Only rows that cut their distribution pay for an order. Which way a row goes depends on itself alone, since the
+    same number picks different tokens from a sorted and an unsorted distribution.
+    """
+    wishes = torch.tensor(_wishes(rows), dtype=torch.float64, device=logits.device)
+    ranked = [_cuts(row.sampling) for row in rows]
+    if all(ranked):
+        return _draw_ranked(logits, wishes)
+    tokens = _invert(_scale(logits, wishes).softmax(dim=-1), wishes[:, 4:])
+    if any(ranked):
+        places = [place for place, cuts in enumerate(ranked) if cuts]
+        tokens[places] = _draw_ranked(logits[places], wishes[places])
+    return tokens
+
+
+def _scale(logits: Tensor, wishes: Tensor) -> Tensor:
+    """By temperature: never so low that dividing by it overflows; what is below is as good as greedy."""
+    return logits / wishes[:, :1].to(logits.dtype).clamp_(min=1e-6)
+
+
+def _wishes(rows: Sequence[Row]) -> list[tuple[float, ...]]:
+    """For each row: temperature, min-p, top-k, top-p, and its random number."""
+    numbers = uniforms([(row.sampling.seed, row.step) for row in rows])
+    return [
+        (one.temperature, one.min_p, max(one.top_k, 0), one.top_p, number)
+        for one, number in zip([row.sampling for row in rows], numbers, strict=True)
+    ]
+
+
+def uniforms(counters: Sequence[tuple[int, int]]) -> list[float]:
+    """A number in [0, 1) for each seed and step that depends on nothing else: Philox with the step as its counter."""
+    generator = Philox(key=0)
+    state = generator.state
+    numbers = []
+    for seed, step in counters:
+        state["state"]["key"][0], state["state"]["counter"][0] = seed, step
+        generator.state = state
+        numbers.append((int(generator.random_raw()) >> 11) * 2**-53)
+    return numbers
+
+
+def _cuts(params: SamplingParams) -> bool:
+    return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+
+
+def _draw_ranked(logits: Tensor, wishes: Tensor) -> Tensor:
+    """A token of each row of (rows, vocab), drawn from its likeliest where they settle it, else from all in order."""
+    if logits.shape[-1] <= CANDIDATES:
+        return _draw_sorted(logits, wishes)
+    tokens, settled = _draw_likely(logits, wishes)
+    rest = (~settled).nonzero()[:, 0]
+    if len(rest):
+        tokens[rest] = _draw_sorted(logits[rest], wishes[rest])
+    return tokens
+
+
+def _draw_likely(logits: Tensor, wishes: Tensor) -> tuple[Tensor, Tensor]:
+    """A token of each row from its `CANDIDATES` likeliest, and whether all of the vocabulary would give the same.
+
+    It would, where every token that is kept is likelier than the least candidate, where the others are cut or too
+    unlikely to change a probability, or counted with them, and where no comparison hangs on rounding.
+    """
+    # In the order of their ids first, so that a stable sort leaves equals as one of the whole vocabulary would.
+    tokens = logits.topk(CANDIDATES, sorted=False).indices.sort(dim=-1).values
+    ordered, order = _scale(logits.gather(1, tokens), wishes).sort(dim=-1, descending=True, stable=True)
+    tokens, least = tokens.gather(1, order), ordered[:, -1:].clone()
+    _cut_min_p_and_top_k(ordered, wishes)
+    probabilities = ordered.softmax(dim=-1)
+    beyond = probabilities[:, -1] * logits.shape[-1] > DOUBT / 100
+    if bool(beyond.any()):
+        whole = _scale(logits[beyond], wishes[beyond]).softmax(dim=-1)
+        probabilities[beyond] = whole.gather(1, tokens[beyond])
+    kept, margin = _cut_top_p(probabilities, wishes)
+    ends = kept.double().cumsum(dim=-1)
+    targets = wishes[:, 4:] * ends[:, -1:]
+    places = torch.searchsorted(ends, targets, right=True).clamp_(max=CANDIDATES - 1)
+    doubtful = (margin < DOUBT) | ((ends - targets).abs() < DOUBT * ends[:, -1:])
+    doubtful |= (kept > 0) & (ordered <= least)
+    cut_beyond = beyond & ((wishes[:, 1] > 0) | (wishes[:, 2] > 0))
+    return tokens.gather(1, places)[:, 0], ~(doubtful.any(dim=-1) | cut_beyond)
+
+
+def _draw_sorted(logits: Tensor, wishes: Tensor) -> Tensor:
+    """A token of each row of (rows, vocab), drawn from all of the vocabulary in order."""
+    ordered, tokens = _scale(logits, wishes).sort(dim=-1, descending=True, stable=True)
+    _cut_min_p_and_top_k(ordered, wishes)
+    kept, _ = _cut_top_p(ordered.softmax(dim=-1), wishes)
+    return tokens.gather(1, _invert(kept, wishes[:, 4:])[:, None])[:, 0]
+
+
+def _invert(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    """The first place of each row of (rows, vocab) at which the cumulative probability exceeds its number, (rows, 1).
+
+    Only the block of `BLOCK` places in which that happens is looked at place by place: a running sum over all of a
+    vocabulary, for all rows, took a fifth of a decode step.
+    """
+    vocab = probabilities.shape[-1]
+    whole = F.pad(probabilities, (0, -vocab % BLOCK)) if vocab % BLOCK else probabilities
+    blocks = whole.reshape(len(numbers), -1, BLOCK)
+    ends = blocks.sum(dim=-1).double().cumsum(dim=-1)
+    targets = numbers * ends[:, -1:]
+    found = torch.searchsorted(ends, targets, right=True).clamp_(max=ends.shape[-1] - 1)
+    before = F.pad(ends, (1, 0)).gather(1, found)
+    within = blocks.gather(1, found[:, :, None].expand(-1, 1, BLOCK))[:, 0].double().cumsum(dim=-1)
+    # Sums of blocks are rounded otherwise than those within: never beyond the last place that has a probability.
+    rest = torch.minimum(targets - before, within[:, -1:] * (1 - 2**-50))
+    places = found * BLOCK + torch.searchsorted(within, rest, right=True)
+    return places[:, 0].clamp_(max=vocab - 1)
+
+
+def _cut_min_p_and_top_k(ordered: Tensor, wishes: Tensor) -> None:
+    """Drop, in place, tokens less likely than min-p times the likeliest, then all but the k likeliest.
+
+    ordered  (rows, some), logits in descending order
+    """
+    floor = wishes[:, 1:2].to(ordered.dtype).log()
+    ordered.masked_fill_(ordered < ordered[:, :1] + floor, -torch.inf)
+    most, places = wishes[:, 2:3], torch.arange(ordered.shape[-1], device=ordered.device)
+    ordered.masked_fill_((most > 0) & (places >= most), -torch.inf)
+
+
+def _cut_top_p(probabilities: Tensor, wishes: Tensor) -> tuple[Tensor, Tensor]:
+    """Keep the fewest likeliest tokens that together reach top-p; the likeliest always stays.
+
+    Returns (rows, some) with 0 for the others, and for each token how far its cut was from being decided otherwise.
+    """
+    before = probabilities.cumsum(dim=-1) - probabilities
+    mass = wishes[:, 3:4].to(probabilities.dtype)
+    drops = (before >= mass) & (before > 0) & (mass < 1)
+    margin = (before - mass).abs().masked_fill_((mass >= 1) | (probabilities == 0), torch.inf)
+    return probabilities.masked_fill(drops, 0.0), margin
