@@ -15,11 +15,12 @@ from loadgen.experiments.engine.apart import apart
 from loadgen.experiments.engine.command import EngineBench
 from loadgen.experiments.engine.contest import Standing, contest
 from loadgen.experiments.engine.floor import Floor, measure_bandwidth, weight_bytes
-from loadgen.experiments.engine.job import ROWS, Job, draw_jobs, draw_ragged_shapes, longest
+from loadgen.experiments.engine.job import GREEDY, ROWS, Job, draw_jobs, draw_ragged_shapes, longest
 from loadgen.experiments.engine.overhead import measure_overhead
 from loadgen.experiments.engine.report import GridResult, Results
 from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner
 from loadgen.experiments.engine.setup import Subject, describe_machine, load_beside, load_plain, load_subject
+from models.network.generation_config import SamplingDefaults
 from models.progress import Bars
 
 OVERHEAD_ROWS = 32
@@ -99,18 +100,33 @@ class Bench:
         self.bars.begin(title, len(runners) * (rounds + 1))
         return contest(runners, draw, rounds, self.subject.device, self.bars.advance)
 
+    @property
+    def _sampling(self) -> SamplingDefaults:
+        return self.subject.model.sampling_defaults if self.options.sampling == "defaults" else GREEDY
+
     def _draw_even(self, rows: int, number: int) -> list[Job]:
         """Rows of one shape; other tokens each round."""
         shapes = [(self.options.input_len, self.options.output_len)] * rows
-        return draw_jobs(random.Random(f"{self.options.seed} {number}"), self.subject.vocab, shapes)
+        return draw_jobs(random.Random(f"{self.options.seed} {number}"), self.subject.vocab, shapes, self._sampling)
 
     def _draw_ragged(self, number: int) -> list[Job]:
         """Jobs of the same lengths in the same order each round, else rounds could not be compared; other tokens."""
         asked = self.options
         shapes = draw_ragged_shapes(random.Random(asked.seed), asked.num_requests, asked.min_len, asked.max_len)
-        return draw_jobs(random.Random(f"{asked.seed} {number}"), self.subject.vocab, shapes)
+        return draw_jobs(random.Random(f"{asked.seed} {number}"), self.subject.vocab, shapes, self._sampling)
 
     def _describe(self) -> dict[str, object]:
-        names = ("input_len", "output_len", "rounds", "seed", "num_requests", "min_len", "max_len", "slots", "model")
+        names = (
+            "input_len",
+            "output_len",
+            "sampling",
+            "rounds",
+            "seed",
+            "num_requests",
+            "min_len",
+            "max_len",
+            "slots",
+            "model",
+        )
         found: dict[str, object] = {name: getattr(self.options, name) for name in names}
         return found | {"dtype": self.subject.weights} | describe_machine(self.subject.device)

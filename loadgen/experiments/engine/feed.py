@@ -105,14 +105,20 @@ class Feed:
 
 
 def _requests(jobs: Sequence[Job]) -> list[Request]:
-    """Greedy, and as long as the job says; the scheduler knows of no length but the longest."""
+    """As long as each job says; the scheduler knows of no length but the longest."""
     most = max(job.output_len for job in jobs)
     return [
         Request(
             row_id,
             job.prompt,
-            SamplingParams(max_tokens=most, temperature=0.0, replay_tokens=job.output_len),
+            _sampling(job, row_id, most),
             Times(arrival=0.0),
         )
         for row_id, job in enumerate(jobs)
     ]
+
+
+def _sampling(job: Job, seed: int, most: int) -> SamplingParams:
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    asked = {name: getattr(job.sampling, name) for name in names}
+    return SamplingParams(max_tokens=most, seed=seed, replay_tokens=job.output_len, **asked)

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from models.errors import UserError
+from models.network.generation_config import SamplingDefaults
 
 ROWS = (1, 8, 32, 64)
 """Rows that engines are compared at, unless flags say."""
+
+GREEDY = SamplingDefaults(temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class Job:
 
     prompt: tuple[int, ...]
     output_len: int
+    sampling: SamplingDefaults = GREEDY
 
     @property
     def columns(self) -> int:
@@ -37,9 +41,11 @@ class Turn:
     """Tokens generated for each job and kept, in the jobs' order."""
 
 
-def draw_jobs(rng: random.Random, vocab: int, shapes: Iterable[tuple[int, int]]) -> list[Job]:
+def draw_jobs(
+    rng: random.Random, vocab: int, shapes: Iterable[tuple[int, int]], sampling: SamplingDefaults = GREEDY
+) -> list[Job]:
     """Jobs with random prompts, by the tokens of prompt and output of each."""
-    return [Job(tuple(rng.randrange(vocab) for _ in range(inputs)), outputs) for inputs, outputs in shapes]
+    return [Job(tuple(rng.randrange(vocab) for _ in range(inputs)), outputs, sampling) for inputs, outputs in shapes]
 
 
 def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[tuple[int, int]]:

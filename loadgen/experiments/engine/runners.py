@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -110,10 +110,10 @@ class Generate:
             tokens.to(self.network.device),
             attention_mask=mask.to(self.network.device),
             max_new_tokens=max(job.output_len for job in jobs),
-            do_sample=False,
             eos_token_id=None,
             pad_token_id=0,
             stopping_criteria=StoppingCriteriaList([ticker]),
+            **_sampling_flags(jobs),
         )
         return output.shape[1] - width
 
@@ -135,7 +135,7 @@ class GenerateBatch:
         """Generate for all jobs. Raises anything that transformers raises where it cannot run."""
         begin = self.clock()
         manager = self.network.init_continuous_batching(  # type: ignore[operator]
-            generation_config=_greedy(),
+            generation_config=GenerationConfig(eos_token_id=-1, pad_token_id=0, **_sampling_flags(jobs)),  # type: ignore[no-untyped-call]
             continuous_batching_config=self._config(jobs),
         )
         manager.start()
@@ -186,8 +186,13 @@ class _Ticker(StoppingCriteria):
         return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
 
-def _greedy() -> GenerationConfig:
-    return GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)  # type: ignore[no-untyped-call]
+def _sampling_flags(jobs: Sequence[Job]) -> dict[str, Any]:
+    """The sampling of the jobs, which is the same for all, as transformers' GenerationConfig has it."""
+    asked = jobs[0].sampling
+    if asked.temperature == 0:
+        return {"do_sample": False}
+    flags = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": max(asked.top_k, 0)}
+    return {"do_sample": True, **flags, "min_p": asked.min_p or None, "repetition_penalty": asked.repetition_penalty}
 
 
 def _gaps(ticks: Sequence[Sequence[float]]) -> list[float]:
