@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 from models.errors import UserError
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits
@@ -19,11 +18,9 @@ from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
 from scheduler.observers import PlanObserver
 from scheduler.placement import PLACEMENTS, Placement
-from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.estimator import BilinearEstimator, ServingTime
-from scheduler.serving_time.learning import BatchLearning, Submit, inline
-from scheduler.serving_time.nearest import Nearest, NearestLessons, profile_batches
-from scheduler.serving_time.refit import RefitData, RefitLessons
+from scheduler.serving_time.bilinear import Bilinear, ServingTime
+from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, inline
+from scheduler.serving_time.nearest import BatchLearning, Nearest, profile_batches
 from scheduler.strategy import Strategy
 from scheduler.waiting.aged import AgedSjf, Aging
 from scheduler.waiting.due import DueFirst
@@ -57,7 +54,7 @@ BATCHERS = MappingProxyType[str, BatcherFactory](
 )
 
 
-SERVING_TIMES: Mapping[str, Callable[[BilinearEstimator], ServingTime]] = MappingProxyType(
+SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = MappingProxyType(
     {"bilinear": lambda machine: machine, "nearest": Nearest}
 )
 
@@ -72,55 +69,42 @@ class Parts:
     """Learns from plans that are over."""
     preemption: Preemption | None = None
     """None where running rows never make way for waiting requests."""
-    learning: BatchLearning[Any] | None = None
-    """The observer, where it learns serving times."""
+    steps: StepLearning | None = None
+    """Learns from the reports of steps; None where the machine's model is given."""
+    learning: BatchLearning | StepLearning | None = None
+    """Learns the serving times that the strategy goes by."""
 
 
 def assemble(
-    strategy: Strategy,
-    limits: Limits,
-    profile: Bilinear | None = None,
-    submit: Submit = inline,
-    refit_data: RefitData | None = None,
+    strategy: Strategy, limits: Limits, machine: Bilinear | StepLearning | None = None, submit: Submit = inline
 ) -> Parts:
     """Look each part up and put them together; `submit` runs what a part learns while others work.
 
-    With `refit_data`, the bilinear model is fitted again while batches are served; else it stays the profile's.
+    The machine's model stays as it is given, or is learned from the steps that are served; None begins without any.
 
-    Raises KeyError for a choice that no part's table has, and UserError where the machine's profile is wanted.
+    Raises KeyError for a choice that no part's table has, and UserError where the model must be known from the start.
     """
-    limits = replace(limits, aging=_aging(limits, profile))
-    machine = None if profile is None else BilinearEstimator(profile)
-    estimator = _estimator(strategy, machine)
+    if machine is None:
+        machine = StepLearning(MachineModel(), submit)
+    steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
+    limits = replace(limits, aging=_aging(limits, known.model))
+    estimator = _estimator(strategy, known)
     kit = Kit(
         order=ORDERS[strategy.order](limits.aging),
         memory=MEMORIES[strategy.memory],
         limits=limits,
         terms=replace(strategy.refill, iterations=limits.slice_length if strategy.slices else None),
         returns=strategy.returns,
-        machine=machine,
+        machine=known,
         estimator=estimator,
         batch_order=BATCH_ORDERS[strategy.batch_order],
     )
-    learning = _learning(estimator, limits, profile, submit, refit_data)
+    learning = None
+    if isinstance(estimator, Nearest):
+        learning = BatchLearning(estimator, submit, profile_batches(known, limits.slots, limits.context_length))
     preemption = PREEMPTIONS[strategy.preemption](kit)
-    return Parts(BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement], learning, preemption, learning)
-
-
-def _learning(
-    estimator: ServingTime | None,
-    limits: Limits,
-    profile: Bilinear | None,
-    submit: Submit,
-    refit_data: RefitData | None,
-) -> BatchLearning[Any] | None:
-    """The learning of the estimator, if it can learn."""
-    if profile is not None and isinstance(estimator, Nearest):
-        basis = profile_batches(profile, limits.slots, limits.context_length)
-        return BatchLearning(NearestLessons(estimator, basis), submit)
-    if refit_data is not None and isinstance(estimator, BilinearEstimator):
-        return BatchLearning(RefitLessons(estimator, refit_data), submit)
-    return None
+    batcher, placement = BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement]
+    return Parts(batcher, placement, learning, preemption, steps, learning or steps)
 
 
 def _aging(limits: Limits, profile: Bilinear | None) -> Aging:
@@ -132,11 +116,12 @@ def _aging(limits: Limits, profile: Bilinear | None) -> Aging:
     return replace(limits.aging, seconds_per_token=profile.iteration(float(rows), columns))
 
 
-def _estimator(strategy: Strategy, machine: BilinearEstimator | None) -> ServingTime | None:
+def _estimator(strategy: Strategy, machine: MachineModel) -> ServingTime | None:
     if strategy.serving_time is None:
         return None
-    if machine is None:
+    if machine.model is None:
         raise UserError(
-            f"strategy {strategy.name} needs to know what a batch takes on this machine: run `lengthwise profile` first"
+            f"strategy {strategy.name} plans by what a batch takes on this machine, which is not known yet: "
+            "serve with another strategy for a minute, or run `lengthwise profile`"
         )
     return SERVING_TIMES[strategy.serving_time](machine)

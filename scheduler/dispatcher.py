@@ -181,6 +181,8 @@ class Dispatcher:
         """Apply an executor's report."""
         match report:
             case StepReport():
+                if self._parts.steps is not None:
+                    self._parts.steps.receive(report, self._clock.now())
                 self._table.record(report)
             case ExecutorDied(executor, error, salvaged):
                 self._table.remove_executor(executor, error, set(salvaged))

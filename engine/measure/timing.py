@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,11 @@ class Timing:
     """Prefill: prompt tokens of each row. Decode: columns that the iteration reads, the new token's included. Copies:
     tokens of each row's K and V."""
     seconds: float
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no device can have taken."""
+        if self.rows < 1 or self.length < 0 or not 0 <= self.seconds < inf:
+            raise ValueError(f"a timing is of one row or more and not negative: {self}")
 
 
 @dataclass(frozen=True, slots=True)

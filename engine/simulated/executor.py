@@ -155,10 +155,10 @@ class SimulatedExecutor:
         return None
 
     def _report(self, seconds: float) -> None:
-        """Report what rows got; mere figures wait until there is something else, or nothing left to do."""
+        """Report the work that has ended, or what rows got before the next begins."""
         rows = self._lifecycle
         handed_back = rows.take_handed_back()
-        if rows.updates or rows.begun or handed_back or (rows.idle and rows.tally != Tally()):
+        if seconds or rows.updates or rows.begun or handed_back or rows.tally != Tally():
             report = StepReport(
                 self.info.index,
                 self._turns,

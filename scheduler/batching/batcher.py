@@ -7,7 +7,7 @@ at intervals (SCLS), or when a slot frees (Baton). This file says what all batch
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Terms
@@ -15,7 +15,8 @@ from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request
-from scheduler.serving_time.estimator import BilinearEstimator, ServingTime
+from scheduler.serving_time.bilinear import ServingTime
+from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.hrrn import BatchOrder, oldest_first
 from scheduler.waiting.prices import Prices, device_prices
@@ -135,8 +136,8 @@ class Kit:
     limits: Limits
     terms: Terms
     returns: Returns
-    machine: BilinearEstimator | None = None
-    """The one bilinear model of this machine, as of its latest fit; None without a profile."""
+    machine: MachineModel = field(default_factory=MachineModel)
+    """The one bilinear model of this machine, as far as it is known."""
     estimator: ServingTime | None = None
     """Estimates of batches in the way of the strategy; None where they are not asked for."""
     batch_order: BatchOrder = oldest_first
@@ -149,16 +150,16 @@ class Kit:
         return Plan(tuple(requests), terms, self.returns, seconds, generation_length)
 
     def prices(self) -> Prices:
-        """Prices of rows on this machine, by its present model."""
-        limits, model = self.limits, None if self.machine is None else self.machine.model
+        """Prices of rows on this machine, by its present model: to be asked anew each time."""
+        limits = self.limits
         sizes = (limits.slots, limits.capacity_tokens, limits.context_length)
-        return device_prices(model, *sizes, self._kept_lengths())
+        return device_prices(self.machine.model, *sizes, self._kept_lengths())
 
     def _kept_lengths(self) -> range:
-        """Tokens of rows whose K and V stay in host memory when they are handed back; all without a profile."""
+        """Tokens of rows whose K and V stay in host memory when they are handed back; all while nothing is known."""
         if self.limits.recompute:
             return NO_LENGTH
-        return EVERY_LENGTH if self.machine is None else self.machine.model.kept_lengths()
+        return EVERY_LENGTH if self.machine.model is None else self.machine.model.kept_lengths()
 
 
 BatcherFactory: TypeAlias = Callable[[Kit], Batcher]

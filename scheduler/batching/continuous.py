@@ -11,7 +11,7 @@ from engine.messages import Cause, Entry
 from scheduler.batching.batcher import Kit, Limits
 from scheduler.plan import Plan
 from scheduler.request import Request
-from scheduler.serving_time.estimator import BilinearEstimator
+from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.prices import enough_rows
 from scheduler.waiting.promised import PromisedQueue
 from scheduler.waiting.queue import Queue
@@ -72,12 +72,12 @@ def join_cheapest(kit: Kit) -> ContinuousBatcher:
     return ContinuousBatcher(kit, queue=queue, most_rows=partial(busy_rows, kit.machine))
 
 
-def busy_rows(machine: BilinearEstimator | None, worker: Worker) -> int | None:
+def busy_rows(machine: MachineModel, worker: Worker) -> int | None:
     """Rows that are enough to keep an executor busy. None without a profile or where memory runs out before slots do:
     then all rows that fit are wanted. Else none should wait prefilled: cheaper requests may come.
     """
     slots, columns = worker.info.max_rows, worker.info.context_length / 2
-    if machine is None or slots * columns > worker.capacity_tokens:
+    if machine.model is None or slots * columns > worker.capacity_tokens:
         return None
     enough = enough_rows(machine.model, columns, slots)
     return enough if enough < slots else None

@@ -32,10 +32,7 @@ class DpBatcher:
 
     def __init__(self, kit: Kit, *, capped: bool = False, adaptive: bool = False) -> None:
         self.waiting: dict[Request, None] = {}
-        if kit.machine is None:
-            raise ValueError("batches are arranged by the time they take: a serving-time model is needed")
         self._kit = kit
-        self._machine = kit.machine
         self._capped = capped
         self._adaptive = adaptive
         self._ready: list[Plan] = []  # arranged and not handed out yet, the longest last
@@ -112,7 +109,7 @@ class DpBatcher:
         return partition(
             np.array([request.tokens for request in ranked], dtype=np.int64),
             np.array([request.needs_prefill for request in ranked]),
-            self._machine.model,
+            self._kit.machine.known,
             iterations=self._kit.limits.slice_length,
             capacity_tokens=min(worker.capacity_tokens for worker in workers),
             most_rows=most_rows,

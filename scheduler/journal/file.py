@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from models.errors import UserError
-from scheduler.journal.schema import ADDED, columns_of, prepare
+from scheduler.journal.schema import prepare
 
 BUSY = 5.0
 """Seconds to wait for another process that writes."""
@@ -73,16 +73,6 @@ class BatchEntry:
     predicted_length: float | None
     predicted_seconds: float | None
     seconds: float
-    iterations: int | None = None
-    """Decode iterations. This and the following fields are known of closed batches alone."""
-    fresh_rows: int | None = None
-    """Rows that were prefilled."""
-    fresh_length: int | None = None
-    """Tokens of the longest of these."""
-    copied_tokens: int | None = None
-    """Tokens of the other rows, whose K and V were copied in."""
-    conditions: str | None = None
-    """Digest of the conditions under which it ran (serving_time/profile_file.py)."""
 
 
 CUT = frozenset({"length", "repetition"})
@@ -139,17 +129,6 @@ def read(path: Path, kind: type[E], *, since: float = 0.0, last: int | None = No
     """
     for _, entry in _rows(path, kind, "finished_at >= ?", (since,), last):
         yield entry
-
-
-def closed_batches(path: Path, conditions: str, *, since: float, last: int) -> list[BatchEntry]:
-    """The `last` closed batches that ran under these conditions and ended since `since`, oldest first.
-
-    Empty where the journal has not begun; raises JournalError where it cannot be read.
-    """
-    if not _begun(path):
-        return []
-    where = "finished_at >= ? AND conditions = ? AND iterations IS NOT NULL"
-    return [batch for _, batch in _rows(path, BatchEntry, where, (since, conditions), last)]
 
 
 class Reader:
@@ -220,19 +199,13 @@ def _rows(
     names = [field.name for field in dataclasses.fields(kind)]
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY)) as connection:
-            newest = f"SELECT * FROM ({_all(connection, TABLES[kind], names)}) WHERE {where} ORDER BY id DESC LIMIT ?"
+            table = f"SELECT id, {', '.join(names)} FROM {TABLES[kind]}"
+            newest = f"{table} WHERE {where} ORDER BY id DESC LIMIT ?"
             query = f"SELECT * FROM ({newest}) ORDER BY id"
             for number, *values in connection.execute(query, (*bounds, -1 if last is None else last)):
                 yield number, kind(*map(_restored, names, values))
     except sqlite3.Error as error:
         raise JournalError(f"{path} is no journal that can be read: {error}") from error
-
-
-def _all(connection: sqlite3.Connection, table: str, names: Sequence[str]) -> str:
-    """The query of a whole table; what a file of an earlier version has no column for is empty."""
-    lacking = ADDED.get(table, {}).keys() - columns_of(connection, table)
-    columns = (f"NULL AS {name}" if name in lacking else name for name in names)
-    return f"SELECT id, {', '.join(columns)} FROM {table}"
 
 
 def _require(path: Path) -> None:

@@ -1,28 +1,11 @@
-"""The journal's tables, and how a file of an earlier version gets the columns that it lacks. It opens no file."""
+"""The journal's tables, and taking over a file of an earlier version. It opens no file."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
-from types import MappingProxyType
 
-VERSION = 2
-"""Raise it when a table changes, and say under ADDED what an older file lacks."""
-
-ADDED: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "batches": MappingProxyType(
-            {
-                "iterations": "INTEGER",
-                "fresh_rows": "INTEGER",
-                "fresh_length": "INTEGER",
-                "copied_tokens": "INTEGER",
-                "conditions": "TEXT",
-            }
-        )
-    }
-)
-"""Columns of each table, with their types, that version 1 did not have. All may be empty."""
+VERSION = 3
+"""Raise it when a table changes. Version 2 had columns of batches that nothing reads any more; they are left alone."""
 
 TABLES = (
     """CREATE TABLE IF NOT EXISTS requests (
@@ -41,7 +24,7 @@ TABLES = (
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the tables, or give those of an earlier version what they lack: all of it in one transaction, or nothing.
+    """Make the tables, or take over those of an earlier version: all of it in one transaction, or nothing.
 
     Raises sqlite3.DatabaseError for a version that is not known here, and then nothing was touched.
     """
@@ -54,15 +37,7 @@ def prepare(connection: sqlite3.Connection) -> None:
             raise sqlite3.DatabaseError(f"its format is {version}, this program writes {VERSION}")
         for statement in TABLES:
             connection.execute(statement)
-        for table, columns in ADDED.items():
-            for name in columns.keys() - columns_of(connection, table):
-                connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {columns[name]}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def columns_of(connection: sqlite3.Connection, table: str) -> set[str]:
-    """The names of a table's columns."""
-    return {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
 
 
 def _version(connection: sqlite3.Connection) -> int:

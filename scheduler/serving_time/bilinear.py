@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from math import ceil, floor, inf, isfinite
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,22 @@ FloatArray: TypeAlias = NDArray[np.float64]
 
 Quantity = TypeVar("Quantity", float, FloatArray)
 
-NEGLIGIBLE = 1e-9
-"""Share of the largest value measured below which what a term adds is not worth keeping."""
+LEAST_SECONDS = 1e-9
+
+RIDGE = 1e-5
+"""Weight, beside a cell's 1, with which least squares prefers small coefficients."""
+
+
+class ServingTime(Protocol):
+    """Estimates serving times in seconds, of batches known by rows, input length L(B) and generation length G(B)."""
+
+    def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
+        """Seconds from the prefill of a batch to its last token."""
+        ...
+
+    def estimate_all(self, batches: FloatArray) -> FloatArray:
+        """Seconds of many batches at once: (batches, 3) in the order of `estimate` -> (batches,)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +152,7 @@ def fit(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[Ti
     The bound is what keeps estimates from being negative: attention makes prefill grow faster than its length, and an
     unbounded plane through that dips below zero at the short end. Raises ValueError when the timings are too few.
     """
-    surfaces = (*_surface(prefill, "prefill"), *_surface(decode, "decode"))
+    surfaces = (*surface(_check(prefill, "prefill")), *surface(_check(decode, "decode")))
     return Bilinear(*surfaces, *(() if copies is None else _line(copies)))
 
 
@@ -160,14 +174,23 @@ def rmse(pairs: Sequence[tuple[float, float]]) -> float:
     return float(np.sqrt(np.mean((estimated - measured) ** 2)))
 
 
-def _surface(timings: Sequence[Timing], what: str) -> tuple[float, ...]:
-    """The four fitted coefficients of one surface."""
+def surface(timings: Sequence[Timing]) -> tuple[float, ...]:
+    """The four coefficients of a surface that come nearest to timings, one at least; relative errors count.
+
+    Where timings leave open what rows cost and what columns do, it is shared out evenly.
+    """
     rows, length, seconds = _columns(timings)
+    return least_squares(terms(rows, length), seconds)
+
+
+def _check(timings: Sequence[Timing], what: str) -> Sequence[Timing]:
+    """Timings that determine a surface; raises ValueError for others."""
+    rows, length, _ = _columns(timings)
     if len(timings) < 4 or np.linalg.matrix_rank(terms(rows, length)) < 4:
         raise ValueError(
             f"{len(timings)} {what} timings do not determine a model: two batch sizes at two lengths each are needed"
         )
-    return least_squares(terms(rows, length), seconds)
+    return timings
 
 
 def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
@@ -189,25 +212,19 @@ def terms(rows: FloatArray, length: FloatArray) -> FloatArray:
     return np.stack([rows * length, rows, length, np.ones_like(rows)], axis=1)
 
 
-def least_squares(terms: NDArray[np.float64], measured: NDArray[np.float64]) -> tuple[float, ...]:
+def least_squares(terms: FloatArray, measured: FloatArray) -> tuple[float, ...]:
     """Coefficients, none below zero, with which terms (cells, terms) come nearest to what was measured (cells,).
 
-    All quantities are scaled to at most 1 first, since the coefficients differ by orders of magnitude.
+    Each cell is divided by its measurement, since a step and a prefill differ a thousandfold, and each term by its
+    largest, since coefficients differ by orders of magnitude. Cells of no time that a clock can tell are left out.
     """
-    from scipy.optimize import curve_fit  # slow to import, and only wanted when something was measured
+    from scipy.optimize import nnls  # slow to import, and only wanted when something was measured
 
-    scale, top = terms.max(axis=0), measured.max() or 1.0
-    found, _ = curve_fit(
-        lambda scaled, *coefficients: scaled @ np.array(coefficients),
-        terms / scale,
-        measured / top,
-        p0=np.full(terms.shape[1], 0.25),
-        bounds=(0.0, np.inf),
-        jac=lambda scaled, *_: scaled,
-        absolute_sigma=True,  # the covariance is not used, and as many cells as terms have none to estimate
-        xtol=1e-12,
-        ftol=1e-12,
-        gtol=1e-12,
-    )
-    found[found < NEGLIGIBLE] = 0.0  # a bound that is touched is only ever reached nearly
-    return tuple(float(value) for value in found * top / scale)
+    seen = measured > LEAST_SECONDS
+    shares = terms[seen] / measured[seen, np.newaxis]
+    scale = shares.max(axis=0, initial=0.0)
+    scale[scale == 0] = 1.0
+    count = shares.shape[1]
+    rows = np.concatenate([shares / scale, RIDGE * np.eye(count)])  # the second parts what the first cannot tell apart
+    found, _ = nnls(rows, np.concatenate([np.ones(len(shares)), np.zeros(count)]))
+    return tuple(float(value) for value in found / scale)

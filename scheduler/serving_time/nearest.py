@@ -6,21 +6,27 @@ added to its training set.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from scheduler.plan import Assignment
-from scheduler.serving_time.bilinear import FloatArray, rmse
-from scheduler.serving_time.estimator import ServingTime
-from scheduler.serving_time.learning import Lesson
+from scheduler.serving_time.bilinear import FloatArray, ServingTime, rmse
+from scheduler.serving_time.machine import Lesson, Submit
 from scheduler.serving_time.served_batch import ServedBatch, served_batch
 
 if TYPE_CHECKING:
     from scipy.spatial import KDTree
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 120.0
+"""Seconds between two lessons, as in Magnus, section III-D."""
 
 NEIGHBOURS = 5
 
@@ -106,28 +112,50 @@ class Learner(ServingTime, Protocol):
     def fit(self, batches: Sequence[BatchTime]) -> None: ...
 
 
-class NearestLessons:
-    """Fits an estimator to surprises. `learn` is never called twice at a time, but in whatever thread."""
+class BatchLearning:
+    """A PlanObserver that fits an estimator to surprises. `finished` belongs to the event loop; the work that it
+    submits touches the training set and the results only."""
 
-    def __init__(self, estimator: Learner, basis: Sequence[BatchTime] = ()) -> None:
-        """`basis` is part of every training set."""
+    def __init__(
+        self, estimator: Learner, submit: Submit, basis: Sequence[BatchTime] = (), *, interval: float = INTERVAL
+    ) -> None:
+        """`basis` is part of every training set; `interval` in seconds."""
+        self.latest: Lesson | None = None
+        self.changes = 0
+        """Lessons that changed the estimates."""
         self._estimator = estimator
+        self._submit = submit
         self._basis = tuple(basis)
+        self._interval = interval
         self._surprises: list[BatchTime] = []
+        self._served: list[ServedBatch] = []
+        self._next: float | None = None
 
-    def read(self, assignment: Assignment) -> ServedBatch | None:
-        """The batch to learn from in an assignment that is over, if there is one."""
-        return served_batch(assignment)
+    def finished(self, assignment: Assignment, now: float) -> None:
+        served = served_batch(assignment)
+        if served is not None:
+            self._served.append(served)
+        if self._next is None:
+            self._next = now + self._interval
+        if now >= self._next and self._served:
+            self._next = now + self._interval
+            served_since, self._served = tuple(self._served), []
+            self._submit(partial(self._learn, served_since))
 
-    def learn(self, served: Sequence[ServedBatch]) -> Lesson:
+    def _learn(self, served: Sequence[ServedBatch]) -> None:
         """Add the surprises to the training set."""
-        found = surprises(served, self._estimator)
-        error = estimate_error(self._estimator, served)
-        if found:
-            times = (BatchTime(one.rows, one.input_length, one.generation_length, one.seconds) for one in found)
-            self._surprises = [*self._surprises, *times][-MOST_BATCHES:]
-            self._estimator.fit([*self._basis, *self._surprises])
-        return Lesson(len(served), len(found), error)
+        try:
+            found = surprises(served, self._estimator)
+            lesson = Lesson(len(served), len(found), estimate_error(self._estimator, served))
+            if found:
+                times = (BatchTime(one.rows, one.input_length, one.generation_length, one.seconds) for one in found)
+                self._surprises = [*self._surprises, *times][-MOST_BATCHES:]
+                self._estimator.fit([*self._basis, *self._surprises])
+        except Exception:
+            log.exception("learning serving times from %d batches failed; the estimates stay as they are", len(served))
+        else:
+            self.latest = lesson
+            self.changes += lesson.learned > 0
 
 
 def surprises(

@@ -1,4 +1,5 @@
-"""Profiles on disk: what was measured on a device and the model fitted to it, one JSON file for each set of conditions.
+"""Profiles on disk: what steps take on a device and the model fitted to it, one JSON file for each set of conditions,
+measured by `lengthwise profile` or learned while serving.
 
 It owns the file format and the files' names; it knows neither how timings are measured nor where the cache folder is.
 """
@@ -26,7 +27,7 @@ FOLDER = "profiles"
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Conditions of a measurement: a profile holds under these alone."""
+    """The conditions under which steps were timed: a profile holds under these alone."""
 
     model: str
     """A name of the catalog, or the full path of a folder or file."""
@@ -43,13 +44,13 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A measurement of one device, and the model fitted to it."""
+    """Timings on one device, and the model fitted to them."""
 
     conditions: Conditions
     measured_at: str
     """Date and time, ISO 8601."""
     program: str
-    """The version of Lengthwise that was measured."""
+    """The version of Lengthwise whose steps these are."""
     model: Bilinear
     errors: FitErrors
     timings: Timings
@@ -112,4 +113,9 @@ def load_profile(cache: Path, conditions: Conditions) -> Profile | None:
     Raises UserError for a file that is there and cannot be used.
     """
     path = profile_path(cache, conditions)
-    return read_profile(path) if path.exists() else None
+    if not path.exists():
+        return None
+    profile = read_profile(path)
+    if profile.conditions != conditions:
+        raise UserError(f"{path} is a profile of {profile.conditions}, not of {conditions}: remove it")
+    return profile

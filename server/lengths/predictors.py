@@ -94,8 +94,6 @@ class PredictorContext:
     """Called with the seconds that a request waited for its prediction."""
     late: Callable[[float], None]
     """Called with the seconds that a request which had gone on was without it."""
-    conditions: str | None = None
-    """Settings of the machine that are recorded with batches."""
     shared_cores: bool = True
     """Whether the model computes where the predictor does."""
 
@@ -150,7 +148,7 @@ async def open_lengths(
     """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be."""
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(_open_journal(config))
-        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts, context.conditions)
+        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts)
         if predictor is None:
             records = Records(origin, journal, lambda ended: None)
             yield Lengths(IN_PROCESS[choose_predictor(config)], records)

@@ -17,7 +17,7 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.plan import Assignment
 from scheduler.request import Request
-from scheduler.serving_time.served_batch import closed_batch, served_batch
+from scheduler.serving_time.served_batch import served_batch
 
 CANCELLED = "cancelled"
 """Outcome of a request whose client has left; those of others are their finish reasons, and REPETITION."""
@@ -31,8 +31,6 @@ class Origin:
     strategy: str
     prompts: bool = False
     """Whether texts may be kept."""
-    conditions: str | None = None
-    """Digest of the settings that batches run under here; None where it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,6 @@ def batch_entry(origin: Origin, assignment: Assignment) -> BatchEntry | None:
     batch = served_batch(assignment)
     if batch is None:
         return None
-    closed = closed_batch(assignment)
     return BatchEntry(
         finished_at=time.time(),
         model=origin.model,
@@ -146,9 +143,4 @@ def batch_entry(origin: Origin, assignment: Assignment) -> BatchEntry | None:
         predicted_length=batch.predicted_length or None,
         predicted_seconds=batch.predicted_seconds or None,
         seconds=batch.seconds,
-        iterations=None if closed is None else closed.iterations,
-        fresh_rows=None if closed is None else closed.fresh_rows,
-        fresh_length=None if closed is None else closed.fresh_length,
-        copied_tokens=None if closed is None else closed.copied_tokens,
-        conditions=None if closed is None else origin.conditions,
     )

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from scheduler.dispatcher import Dispatcher
-from scheduler.serving_time.learning import Lesson
+from scheduler.serving_time.machine import Lesson
 from scheduler.worker import Worker
 from server.lengths.lengths import PredictorParts
 from server.observe.metrics import Metrics

@@ -19,15 +19,15 @@ from engine.kv.row_kv import RowKv
 from engine.messages import Deliver, Report, Stop
 from engine.row import Row
 from engine.sampling.grammar import Grammars
-from models.catalog.catalog import Catalog, default_cache
+from models.catalog.catalog import Catalog
 from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.assembly import Parts
 from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.observers import PlanObserver, PlanObservers, RequestObservers
-from scheduler.serving_time.learning import Submit
-from scheduler.serving_time.profile_file import Profile, digest, load_profile
+from scheduler.serving_time.machine import Submit
+from scheduler.serving_time.profile_file import Conditions
 from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.cli.config import ServeConfig
@@ -44,7 +44,7 @@ from server.process.devices import prefix_cache_bytes, swap_bytes
 from server.process.executors import build_executor
 from server.process.loading import load_models
 from server.process.relay import Relay
-from server.process.scheduling import parts_for, refit_data_of
+from server.process.scheduling import learn_steps, parts_for
 from server.process.watchdog import Watchdog
 
 STOP_TIMEOUT = 10.0
@@ -64,7 +64,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
 
         loaded = await _load_apart(config, relay.deliver)
         on_cpu = loaded.model.device.type == "cpu"
-        context = PredictorContext(metrics.prediction.observe, metrics.late.observe, loaded.conditions, on_cpu)
+        context = PredictorContext(metrics.prediction.observe, metrics.late.observe, on_cpu)
         lengths = await stack.enter_async_context(open_lengths(config, predictor, clock, context))
 
         learner = stack.enter_context(ThreadPoolExecutor(1, "learner"))
@@ -104,10 +104,8 @@ class _Loaded:
     store: HostStore[Row]
     prefixes: PrefixCache[RowKv]
     grammars: Grammars
-    conditions: str
-    """Digest of the conditions under which the executors run."""
-    profile: Profile | None
-    """This machine's, if one was taken under these conditions."""
+    conditions: Conditions
+    """The conditions under which the executors run."""
 
 
 def fetch(config: ServeConfig) -> None:
@@ -121,8 +119,7 @@ def _build_parts(
 ) -> Parts:
     """The strategy's parts, whose batches are recorded and counted besides being learned from."""
     infos = [executor.info for executor in loaded.executors]
-    serving_time = None if loaded.profile is None else loaded.profile.model
-    parts = parts_for(config, infos, serving_time, submit, refit_data_of(config, loaded.profile))
+    parts = parts_for(config, infos, learn_steps(loaded.conditions, submit), submit)
     learning = () if parts.observer is None else (parts.observer,)
     return replace(parts, observer=PlanObservers((*learning, lengths, metrics)))
 
@@ -147,9 +144,7 @@ def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
         build_executor(config, index, model, text, store, deliver, grammars, prefixes)
         for index, model in enumerate(models)
     ]
-    conditions = conditions_of(config, models[0])
-    profile = load_profile(default_cache(), conditions)
-    return _Loaded(text, models[0], tuple(executors), store, prefixes, grammars, digest(conditions), profile)
+    return _Loaded(text, models[0], tuple(executors), store, prefixes, grammars, conditions_of(config, models[0]))
 
 
 @contextmanager

@@ -3,59 +3,67 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 
+from engine.measure.timing import Timings
 from engine.messages import ExecutorInfo
 from models.catalog.catalog import default_cache
+from models.errors import UserError
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
-from scheduler.journal.file import JournalError, closed_batches
-from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.learning import Submit
-from scheduler.serving_time.profile_file import Profile, digest
-from scheduler.serving_time.refit import MOST_BATCHES, RefitData, refit_data
-from scheduler.serving_time.served_batch import ClosedBatch, recorded_batch
+from scheduler.serving_time.bilinear import Bilinear, fit_errors
+from scheduler.serving_time.machine import Keep, MachineModel, StepLearning, Submit
+from scheduler.serving_time.profile_file import Conditions, Profile, load_profile, write_profile
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
-from server.process.cache_paths import journal_path
+from server.version import VERSION
 
 log = logging.getLogger(__name__)
 
+KEEP_INTERVAL = 60.0
+"""Seconds between two times that what was learned is written to the cache."""
+
 
 def parts_for(
-    config: ServeConfig,
-    executors: Iterable[ExecutorInfo],
-    serving_time: Bilinear | None,
-    submit: Submit,
-    earlier: RefitData | None = None,
+    config: ServeConfig, executors: Iterable[ExecutorInfo], machine: Bilinear | StepLearning | None, submit: Submit
 ) -> Parts:
     """The parts of the strategy that the flags name; raises UserError where something of it is missing here."""
     limits = Limits.of(config, config.max_num_batched_tokens, config.max_num_seqs)
     for info in executors:
         limits = limits.within(info.capacity_tokens, info.context_length, info.max_rows)
-    return assemble(STRATEGIES[config.strategy], limits, serving_time, submit, earlier)
+    return assemble(STRATEGIES[config.strategy], limits, machine, submit)
 
 
-def refit_data_of(config: ServeConfig, profile: Profile | None) -> RefitData | None:
-    """Timings that serving times are fitted again from: those of the profile, and of batches in the journal.
-
-    None where the strategy does not estimate by a bilinear model. Serving begins whatever is wrong with the journal.
-    """
-    if profile is None or STRATEGIES[config.strategy].serving_time != "bilinear":
-        return None
+def learn_steps(conditions: Conditions, submit: Submit) -> StepLearning:
+    """What steps take under these conditions: as the cache has it, learned on while serving, and kept there."""
     try:
-        return refit_data(profile.model, profile.timings, _served_batches(config, profile))
-    except (JournalError, OSError, ValueError, RuntimeError) as error:
-        log.warning("serving times begin as the profile has them, without what was served before: %s", error)
-        return RefitData(profile.timings)
+        profile = load_profile(default_cache(), conditions)
+    except UserError as error:
+        log.warning("prices are learned anew: %s", error)
+        profile = None
+    keep = _keep(conditions)
+    if profile is None:
+        return StepLearning(MachineModel(), submit, keep=keep)
+    return StepLearning(MachineModel(profile.model), submit, timings=profile.timings, keep=keep)
 
 
-def _served_batches(config: ServeConfig, profile: Profile) -> list[ClosedBatch]:
-    """The latest batches under the conditions of the profile that ended after it was measured."""
-    if config.no_journal:
-        return []
-    path = journal_path(default_cache(), config.journal)
-    since = datetime.fromisoformat(profile.measured_at).timestamp()
-    entries = closed_batches(path, digest(profile.conditions), since=since, last=MOST_BATCHES)
-    return [recorded_batch(entry) for entry in entries]
+def _keep(conditions: Conditions) -> Keep:
+    """A way to keep what was learned in the cache, from time to time; serving goes on where that fails."""
+    written: float | None = None
+
+    def keep(model: Bilinear, timings: Timings) -> None:
+        nonlocal written
+        now = time.monotonic()
+        if written is not None and now < written + KEEP_INTERVAL:
+            return
+        written = now
+        measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+        profile = Profile(conditions, measured_at, VERSION, model, fit_errors(model, timings), timings)
+        try:
+            write_profile(default_cache(), profile)
+        except UserError as error:
+            log.warning("the prices that were learned are not kept: %s", error)
+
+    return keep

@@ -101,7 +101,10 @@ def test_a_choice_that_no_part_would_read_is_refused(name: str, column: str, cho
 
 
 def test_a_strategy_that_estimates_serving_times_asks_for_a_profile() -> None:
-    with pytest.raises(UserError, match="magnus .* run `lengthwise profile` first"):
+    with pytest.raises(
+        UserError,
+        match="magnus plans by what a batch takes on this machine, which is not known yet: .* run `lengthwise profile`",
+    ):
         assemble(STRATEGIES["magnus"], LIMITS)
 
 

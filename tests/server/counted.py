@@ -14,7 +14,7 @@ from scheduler.length.forest import Examples
 from scheduler.length.history import LengthHistory
 from scheduler.length.learning import Learning, ServedRow
 from scheduler.length.microbatch import MicroBatcher
-from scheduler.serving_time.learning import Lesson
+from scheduler.serving_time.machine import Lesson
 from scheduler.strategy import STRATEGIES
 from server.dashboard.feed import Feed
 from server.lengths.lengths import PredictorParts

@@ -28,7 +28,7 @@ from models.own_thread import run_in_own_thread
 from models.progress import Bars
 from scheduler.assembly import Parts
 from scheduler.length.oracle import true_length
-from scheduler.serving_time.learning import inline
+from scheduler.serving_time.machine import inline
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig, load_config
 from server.process.scheduling import parts_for

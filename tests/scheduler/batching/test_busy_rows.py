@@ -10,7 +10,7 @@ from scheduler.batching.batcher import Limits
 from scheduler.batching.continuous import ContinuousBatcher, busy_rows
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.estimator import BilinearEstimator
+from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.prices import device_prices
 from scheduler.waiting.promised import Promise, PromisedQueue
@@ -33,7 +33,7 @@ def asked(row_id: int, predicted: float) -> Request:
 )
 def test_no_more_rows_than_keep_the_device_busy(profile: Bilinear | None, capacity: int, rows: int) -> None:
     """4 slots and 2 ahead; rows of 250 columns, of which 900 cells hold fewer than 4."""
-    machine = None if profile is None else BilinearEstimator(profile)
+    machine = MachineModel(profile)
     queue = PromisedQueue(device_prices(), Promise(), Aging())
     batcher = ContinuousBatcher(kit(LIMITS), queue=queue, most_rows=partial(busy_rows, machine))
     for row_id in range(8):

@@ -18,7 +18,7 @@ from scheduler.batching.memory import slice_bound
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.estimator import BilinearEstimator
+from scheduler.serving_time.machine import MachineModel
 from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import kit, port, request
@@ -32,7 +32,7 @@ LIMITS = Limits(group_tokens=100, prefill_ahead=0, slice_length=10, min_interval
 def batcher_of(*requests: Request, limits: Limits = LIMITS, capped: bool = False, adaptive: bool = False) -> DpBatcher:
     terms = replace(CLOSED, iterations=limits.slice_length)
     batcher = DpBatcher(
-        replace(kit(limits, memory=slice_bound, terms=terms), machine=BilinearEstimator(MODEL)),
+        replace(kit(limits, memory=slice_bound, terms=terms), machine=MachineModel(MODEL)),
         capped=capped,
         adaptive=adaptive,
     )

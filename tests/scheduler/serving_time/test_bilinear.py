@@ -158,11 +158,11 @@ def test_a_model_has_no_negative_and_no_infinite_coefficient(wrong: float) -> No
 
 def test_errors_are_those_of_each_part() -> None:
     assert rmse([(1.0, 4.0), (5.0, 1.0)]) == pytest.approx(math.sqrt((9 + 16) / 2))
-    prefill = [Timing(1, 10, MODEL.prefill(1, 10) + 3), Timing(2, 10, MODEL.prefill(2, 10) - 4)]
+    prefill = [Timing(1, 10, MODEL.prefill(1, 10) + 0.003), Timing(2, 10, MODEL.prefill(2, 10) - 0.004)]
     decode = [Timing(1, 10, MODEL.iteration(1, 10) + 0.5)]
     slices = [SliceTiming(2, 10, 128, MODEL.serve(2, 10, 128) - 2)]
     errors = fit_errors(MODEL, Timings(tuple(prefill), tuple(decode), tuple(slices)))
-    assert errors.prefill == pytest.approx(math.sqrt((9 + 16) / 2))
+    assert errors.prefill == pytest.approx(math.sqrt((9 + 16) / 2) / 1000)
     assert (errors.iteration, errors.slices) == pytest.approx((0.5, 2))
     assert fit_errors(MODEL, Timings(tuple(prefill), tuple(decode))).slices is None
     assert errors.copies is None

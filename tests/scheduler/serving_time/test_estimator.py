@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from scheduler.assembly import SERVING_TIMES
-from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.estimator import BilinearEstimator, ServingTime
-from scheduler.serving_time.nearest import BatchTime, Nearest, NearestLessons, surprises
+from scheduler.serving_time.bilinear import Bilinear, ServingTime
+from scheduler.serving_time.machine import MachineModel
+from scheduler.serving_time.nearest import surprises
 from scheduler.serving_time.served_batch import ServedBatch
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)
@@ -42,19 +40,10 @@ def test_for_a_small_model_the_bounds_can_be_other() -> None:
     assert surprises([batch], SECOND_A_TOKEN, seconds=0.2, share=0.4) == ()
 
 
-def test_what_is_learnt_is_the_true_length_and_the_measured_time() -> None:
-    class Pupil(Nearest):
-        def fit(self, batches: Sequence[BatchTime]) -> None:
-            assert batches == [BatchTime(4, 100, 100, 126.0)]
-
-    lesson = NearestLessons(Pupil(SECOND_A_TOKEN)).learn([served(126.0, generation_length=100)])
-    assert lesson.learned == 1
-
-
 def test_every_estimator_begins_with_what_the_profile_says() -> None:
     batches = np.array([[1.0, 10.0, 7.0], [2.0, 30.0, 9.0]])
     for make in SERVING_TIMES.values():
-        estimator: ServingTime = make(BilinearEstimator(SECOND_A_TOKEN))
+        estimator: ServingTime = make(MachineModel(SECOND_A_TOKEN))
         assert estimator.estimate(1, 10, 7) == 7.0
         assert estimator.estimate_all(batches).tolist() == [7.0, 9.0]
     assert set(SERVING_TIMES) == {"bilinear", "nearest"}

@@ -12,8 +12,8 @@ import pytest
 from scheduler.batching.batcher import Limits
 from scheduler.plan import Assignment, Plan
 from scheduler.serving_time.bilinear import Bilinear, FloatArray
-from scheduler.serving_time.learning import BatchLearning, Lesson, inline
-from scheduler.serving_time.nearest import BatchTime, Nearest, NearestLessons, estimate_error, profile_batches
+from scheduler.serving_time.machine import Lesson, inline
+from scheduler.serving_time.nearest import BatchLearning, BatchTime, Nearest, estimate_error, profile_batches
 from scheduler.serving_time.served_batch import ServedBatch, served_batch
 from tests.scheduler.fakes import request
 
@@ -58,7 +58,7 @@ def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
     unseen.began = None
     assert served_batch(unseen) is None
     pupil = Pupil()
-    learning = BatchLearning(NearestLessons(pupil), inline, interval=0.0)
+    learning = BatchLearning(pupil, inline, interval=0.0)
     learning.finished(ended(10, 20.0, intact=False), 0.0)
     assert learning.latest is None
 
@@ -67,7 +67,7 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
     """Of 10 s estimated, 20 are a surprise; 11 are not, being less than 2 s more; 100 of 90 are less than 20 % more."""
     pupil = Pupil()
     basis = (BatchTime(1, 1, 1, 1.0),)
-    learning = BatchLearning(NearestLessons(pupil, basis), inline)
+    learning = BatchLearning(pupil, inline, basis)
     lessons = []
     learning.finished(ended(10, 20.0), 1000.0)
     learning.finished(ended(10, 11.0), 1060.0)
@@ -87,7 +87,7 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
 
 def test_an_interval_without_surprises_changes_nothing() -> None:
     pupil = Pupil()
-    learning = BatchLearning(NearestLessons(pupil), inline, interval=0.0)
+    learning = BatchLearning(pupil, inline, interval=0.0)
     learning.finished(ended(10, 10.0), 5.0)
     assert learning.latest == Lesson(1, 0, 0.0) and pupil.taught == [] and learning.changes == 0
 
@@ -95,7 +95,7 @@ def test_an_interval_without_surprises_changes_nothing() -> None:
 def test_the_work_is_done_where_it_is_submitted_to() -> None:
     pupil = Pupil()
     desk: list[Callable[[], None]] = []
-    learning = BatchLearning(NearestLessons(pupil), desk.append, interval=0.0)
+    learning = BatchLearning(pupil, desk.append, interval=0.0)
     learning.finished(ended(10, 20.0), 0.0)
     learning.finished(ended(10, 30.0), 1.0)
     assert pupil.taught == [] and len(desk) == 2
@@ -109,7 +109,7 @@ def test_a_lesson_that_fails_is_logged_and_leaves_the_estimates(caplog: pytest.L
         def fit(self, batches: Sequence[BatchTime]) -> None:
             raise MemoryError("no room")
 
-    learning = BatchLearning(NearestLessons(Stubborn()), inline, interval=0.0)
+    learning = BatchLearning(Stubborn(), inline, interval=0.0)
     with caplog.at_level(logging.ERROR):
         learning.finished(ended(10, 20.0), 0.0)
     assert "learning serving times from 1 batches failed" in caplog.text and learning.latest is None
@@ -117,9 +117,7 @@ def test_a_lesson_that_fails_is_logged_and_leaves_the_estimates(caplog: pytest.L
 
 def test_estimates_follow_a_machine_that_became_slower() -> None:
     nearest = Nearest(SECOND_A_TOKEN)
-    learning = BatchLearning(
-        NearestLessons(nearest, profile_batches(SECOND_A_TOKEN, LIMITS.slots, LIMITS.context_length)), inline
-    )
+    learning = BatchLearning(nearest, inline, profile_batches(SECOND_A_TOKEN, LIMITS.slots, LIMITS.context_length))
     errors = []
     for minute in range(12):
         for generated in (20, 40, 60):

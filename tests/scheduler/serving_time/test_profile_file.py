@@ -112,3 +112,19 @@ def test_a_profile_is_read_without_importing_torch_or_an_optimizer(tmp_path: Pat
     )
     command = [sys.executable, "-c", code, str(path)]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "0.1.0 []\n"
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 0}, {"seconds": -1.0}])
+def test_timings_that_no_device_can_have_taken_are_refused(tmp_path: Path, wrong: dict[str, float]) -> None:
+    path = write_profile(tmp_path, PROFILE)
+    timing = {"rows": 1, "length": 16, "seconds": 0.5, **wrong}
+    change(path, timings={**json.loads(path.read_text())["timings"], "decode": [timing]})
+    with pytest.raises(UserError, match="is not a profile: a timing is of one row or more"):
+        read_profile(path)
+
+
+def test_a_profile_of_other_conditions_under_this_name_is_refused(tmp_path: Path) -> None:
+    other = write_profile(tmp_path, replace(PROFILE, conditions=replace(CONDITIONS, device="Another")))
+    other.rename(profile_path(tmp_path, CONDITIONS))
+    with pytest.raises(UserError, match=r"is a profile of .*Another.*, not of .*: remove it"):
+        load_profile(tmp_path, CONDITIONS)

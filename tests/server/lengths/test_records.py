@@ -15,7 +15,6 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction, Source
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
-from scheduler.strategy import CLOSED
 from server.lengths.records import EndedAnswer, Origin, Records, batch_entry
 
 ORIGIN = Origin("tiny", "magnus")
@@ -140,15 +139,3 @@ def test_a_batch_is_recorded_as_it_was_planned_and_as_it_went(path: Path) -> Non
     assert entry == BatchEntry(entry.finished_at, "tiny", "magnus", 1, 2, 4, 9, 12, 2.5, 2.5), "others may have joined"
     assignment.intact = False
     assert batch_entry(ORIGIN, assignment) is None
-
-
-def test_of_a_closed_batch_its_make_up_and_conditions_are_recorded() -> None:
-    fresh, kept = ended_request(generated=0), ended_request(generated=3)
-    plan = Plan((fresh, kept), CLOSED, estimate=2.5)
-    assignment = Assignment(plan, 1, 100.0, began=100.5, ended=103.0)
-    fresh.generated, kept.generated = 5, 7
-    entry = batch_entry(Origin("tiny", "scls", conditions="these"), assignment)
-    assert entry is not None
-    assert (entry.rows, entry.input_length, entry.generation_length, entry.seconds) == (2, 7, 5, 2.5)
-    assert (entry.iterations, entry.fresh_rows, entry.fresh_length, entry.copied_tokens) == (4, 1, 4, 7)
-    assert entry.conditions == "these"

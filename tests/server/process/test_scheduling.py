@@ -7,7 +7,7 @@ from typing import Any
 from engine.messages import ExecutorInfo
 from scheduler.batching.batcher import Batcher
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.learning import inline
+from scheduler.serving_time.machine import inline
 from server.cli.config import ServeConfig
 from server.process.scheduling import parts_for
 from tests.scheduler.fakes import request, worker

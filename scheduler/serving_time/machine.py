@@ -1,0 +1,220 @@
+"""The prices of this machine: a bilinear model of its steps, learned from the steps themselves while it serves.
+
+Steps are kept in cells of about equal rows and length, each with its latest timings, of which the median counts: so a
+step that the host interrupted counts for nothing, and what is served all the time does not drown what is rare. The
+model is fitted to the cells as it is to a profile, whose measurements are its first cells.
+
+A machine may become slower or faster as a whole. When the latest steps take another multiple of what the cells near
+them say, all cells are taken to have changed as much: also those that no step has visited since.
+
+What is not known yet has no price: the model is None until FEWEST decode steps and FEWEST_PREFILLS prefills were seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import log2
+from statistics import median
+from typing import TypeAlias
+
+from engine.measure.timing import Timing, Timings
+from engine.messages import StepReport
+from scheduler.serving_time.bilinear import LEAST_SECONDS, Bilinear, FloatArray, rmse, surface
+from scheduler.serving_time.step_timings import Phase, Step, StepTimings
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 10.0
+"""Seconds between two fits, once there is a model."""
+
+EAGER_INTERVAL = 1.0
+"""Seconds between two fits while there is none."""
+
+FEWEST = 16
+"""Decode steps below which nothing is known: a slow moment must not stand for a machine."""
+
+FEWEST_PREFILLS = 4
+
+FEWEST_CHANGED = 8
+"""Steps below which an interval does not tell that the machine has changed."""
+
+LATEST = 15
+"""Timings of a cell that are kept."""
+
+CELLS_PER_DOUBLING = 2
+"""Cells from rows or a length to twice as many."""
+
+CHANGE = 1.25
+"""Ratio by which steps must differ from their cells, by the median, for the machine to have changed."""
+
+Submit: TypeAlias = Callable[[Callable[[], None]], object]
+"""Runs work off the event loop, one piece after another."""
+
+Keep: TypeAlias = Callable[[Bilinear, Timings], None]
+"""Keeps a fitted model, and the timings that it was fitted to. Called off the event loop."""
+
+_Place: TypeAlias = tuple[Phase, int, int]
+
+
+def inline(work: Callable[[], None]) -> None:
+    """A Submit for tests and simulations: at once, and here."""
+    work()
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Result of learning from what was served in an interval."""
+
+    served: int
+    """Steps or batches of the interval."""
+    learned: int
+    """Those that the estimates have learned from."""
+    rmse: float
+    """Error of the estimates before learning, in seconds (Magnus, figure 14)."""
+
+
+class MachineModel:
+    """The bilinear model of this machine, and a ServingTime by it.
+
+    `model` is None while nothing is known, and only ever replaced as a whole, from whatever thread; a reader that needs
+    estimates which belong together reads it once.
+    """
+
+    def __init__(self, model: Bilinear | None = None) -> None:
+        self.model = model
+
+    @property
+    def known(self) -> Bilinear:
+        """The model; raises ValueError while nothing is known."""
+        if self.model is None:
+            raise ValueError("batches are estimated by what steps take here, which is not known yet")
+        return self.model
+
+    def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
+        return self.known.estimate(rows, input_length, generation_length)
+
+    def estimate_all(self, batches: FloatArray) -> FloatArray:
+        return self.known.estimate_all(batches)
+
+
+class StepLearning:
+    """Learns a MachineModel from reports. `receive` belongs to the event loop; what it submits touches the cells and
+    the results only."""
+
+    def __init__(
+        self,
+        machine: MachineModel,
+        submit: Submit = inline,
+        *,
+        timings: Timings = Timings((), ()),  # noqa: B008 - frozen
+        keep: Keep | None = None,
+    ) -> None:
+        """`timings` were measured before; those of copies and slices are kept as they are."""
+        self.machine = machine
+        self.latest: Lesson | None = None
+        self.changes = 0
+        """Fits that changed the model."""
+        self._submit = submit
+        self._keep = keep
+        self._measured = timings
+        self._cells: dict[_Place, deque[Timing]] = {}
+        self._counts = {"prefill": 0, "decode": 0}
+        self._readers: dict[int, StepTimings] = {}
+        self._fresh: list[Step] = []
+        self._next = 0.0
+        for phase, measured in (("prefill", timings.prefill), ("decode", timings.decode)):
+            self._add(Step(phase, timing) for timing in measured)  # type: ignore[arg-type]
+
+    def receive(self, report: StepReport, now: float) -> None:
+        """Learn from a report; `now` in seconds of the clock."""
+        reader = self._readers.setdefault(report.executor, StepTimings())
+        self._fresh += reader.read(report, self.machine.model)
+        if now >= self._next and self._fresh:
+            self._next = now + (EAGER_INTERVAL if self.machine.model is None else INTERVAL)
+            fresh, self._fresh = self._fresh, []
+            self._submit(partial(self._learn, fresh))
+
+    def _learn(self, fresh: Sequence[Step]) -> None:
+        try:
+            self._fit(fresh)
+        except Exception:
+            log.exception("learning what steps take from %d of them failed; prices stay as they are", len(fresh))
+
+    def _fit(self, fresh: Sequence[Step]) -> None:
+        before = self.machine.model
+        if before is not None:
+            self.latest = Lesson(
+                len(fresh), len(fresh), rmse([(_seconds(before, one), one.timing.seconds) for one in fresh])
+            )
+            self._scale(self._change(fresh, before))
+        self._add(fresh)
+        if self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS:
+            return
+        timings = replace(self._measured, prefill=self._medians("prefill"), decode=self._medians("decode"))
+        copies: tuple[float, ...] = (0.0, 0.0) if before is None else (before.c1, before.c0)
+        self.machine.model = model = Bilinear(*surface(timings.prefill), *surface(timings.decode), *copies)
+        self.changes += 1
+        if self._keep is not None:
+            self._keep(model, timings)
+
+    def _add(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self._cells.setdefault(_place(step), deque(maxlen=LATEST)).append(step.timing)
+            self._counts[step.phase] += 1
+
+    def _change(self, fresh: Sequence[Step], model: Bilinear) -> float:
+        """Median factor by which steps take longer than the nearest cells say; 1 while that is too little, or unsure.
+
+        The model only makes steps comparable with their cells, so its own error does not matter.
+        """
+        usual = {
+            place: max(LEAST_SECONDS, median(one.seconds / _seconds(model, Step(place[0], one)) for one in cell))
+            for place, cell in self._cells.items()
+        }
+        factors = []
+        for step in fresh:
+            phase, rows, length = _place(step)
+            near = [place for place in usual if place[0] == phase]
+            if near:
+                nearest = min(near, key=lambda place: abs(place[1] - rows) + abs(place[2] - length))
+                factors.append(step.timing.seconds / _seconds(model, step) / usual[nearest])
+        factor = median(factors) if len(factors) >= FEWEST_CHANGED else 1.0
+        return factor if max(factor, 1 / factor) > CHANGE else 1.0
+
+    def _scale(self, factor: float) -> None:
+        """Take all that was measured before to have changed by a factor."""
+        if factor == 1.0:
+            return
+        log.info("steps take %.2f times as long as before", factor)
+        for cell in self._cells.values():
+            slowed = [replace(one, seconds=one.seconds * factor) for one in cell]
+            cell.clear()
+            cell.extend(slowed)
+
+    def _medians(self, phase: Phase) -> tuple[Timing, ...]:
+        """The median timing of each cell."""
+        cells = [cell for (own, *_), cell in sorted(self._cells.items()) if own == phase]
+        return tuple(
+            Timing(
+                round(median(one.rows for one in cell)),
+                round(median(one.length for one in cell)),
+                median(one.seconds for one in cell),
+            )
+            for cell in cells
+        )
+
+
+def _seconds(model: Bilinear, step: Step) -> float:
+    """Seconds of a step by a model, above 0."""
+    timing = step.timing
+    price = model.prefill if step.phase == "prefill" else model.iteration
+    return max(LEAST_SECONDS, price(float(timing.rows), float(timing.length)))
+
+
+def _place(step: Step) -> _Place:
+    rows, length = step.timing.rows, step.timing.length
+    return step.phase, round(CELLS_PER_DOUBLING * log2(rows)), round(CELLS_PER_DOUBLING * log2(max(1, length)))

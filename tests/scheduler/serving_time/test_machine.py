@@ -1,0 +1,302 @@
+"""What steps take here, learned while serving: from a few steps, from noisy ones, on a machine that changes."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.measure.timing import SliceTiming, Timing, Timings
+from engine.messages import BatchShape, RowUpdate, StepReport, Tally
+from loadgen.simulate.simulation import Machine, simulate
+from loadgen.workload.lengths import Lengths
+from scheduler.assembly import Parts, assemble
+from scheduler.batching.batcher import Limits
+from scheduler.batching.dp_batcher import DpBatcher
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.machine import FEWEST, FEWEST_PREFILLS, INTERVAL, MachineModel, StepLearning
+from scheduler.strategy import STRATEGIES
+from tests.scheduler.fakes import request, worker
+
+CPU = Bilinear(p1=2.5e-4, p2=2e-3, p3=1e-5, p4=0.02, d1=1.2e-6, d2=8e-4, d3=3e-6, d4=0.025)
+"""A small model on two cores of a CPU."""
+
+GPU = Bilinear(p1=1.667e-4, p2=0, p3=0, p4=0.02499, d1=3.385e-6, d2=0, d3=0, d4=0.02499)
+"""LLaMA2-13B on an A100."""
+
+CELLS = tuple(product((1, 4, 16), (16, 200, 2000)))
+
+
+def timings(model: Bilinear) -> Timings:
+    """What a profiler would have measured, without noise."""
+    return Timings(
+        prefill=tuple(Timing(rows, length, model.prefill(rows, length)) for rows, length in CELLS),
+        decode=tuple(Timing(rows, length, model.iteration(rows, length)) for rows, length in CELLS),
+        slices=(SliceTiming(8, 100, 128, model.serve(8, 100, 128)),),
+    )
+
+
+class Serving:
+    """Reports of an executor that takes what a model says."""
+
+    def __init__(self, learning: StepLearning, model: Bilinear) -> None:
+        self.learning = learning
+        self.model = model
+        self.now = 0.0
+        self._step = 0
+
+    def _report(self, seconds: float, updated: Iterator[int], tally: Tally, begun: tuple[int, ...] = ()) -> None:
+        self._step += 1
+        self.now += seconds
+        updates = tuple(RowUpdate(row_id, (1,)) for row_id in updated)
+        report = StepReport(0, self._step, updates, BatchShape(), seconds, begun=begun, tally=tally)
+        self.learning.receive(report, self.now)
+
+    def decode(self, rows: int, columns: int, factor: float = 1.0) -> None:
+        tally = Tally(generated=rows, reads=rows * columns)
+        self._report(factor * self.model.iteration(rows, columns), iter(range(rows)), tally)
+
+    def prefill(self, rows: int, length: int) -> None:
+        begun = tuple(range(100, 100 + rows))
+        tally = Tally(prompt=rows * length, generated=rows)
+        self._report(self.model.prefill(rows, length), iter(begun), tally, begun)
+
+    def serve(self, seconds: float, rng: random.Random) -> None:
+        """A mixed load for so long."""
+        end = self.now + seconds
+        while self.now < end:
+            rows = rng.choice((1, 2, 4, 8, 16))
+            self.prefill(min(rows, 4), rng.randint(20, 400))
+            for _ in range(10):
+                self.decode(rows, rng.randint(20, 800))
+
+
+def assert_near(found: Bilinear | None, true: Bilinear, share: float) -> None:
+    """Every step of the range that was served is within a share of its true time."""
+    assert found is not None
+    for rows, length in product((1, 4, 16), (40, 200, 600)):
+        assert found.iteration(rows, length) == pytest.approx(true.iteration(rows, length), rel=share)
+        assert found.prefill(min(rows, 4), length) == pytest.approx(true.prefill(min(rows, 4), length), rel=share)
+
+
+# From the first minute on
+
+
+@dataclass(frozen=True)
+class NoisyCost:
+    """A machine whose steps vary by a tenth, and of which one in fifty is interrupted for long."""
+
+    model: Bilinear
+
+    def prefill(self, rows: int, length: int) -> float:
+        return self.model.prefill(rows, length) * self._noise("prefill", rows, length)
+
+    def decode(self, rows: int, length: int, iterations: int) -> float:
+        return self.model.decode(rows, length, iterations) * self._noise("decode", rows, length)
+
+    def copy(self, length: int) -> float:
+        return 0.0
+
+    def _noise(self, *step: object) -> float:
+        rng = random.Random(repr(step))
+        return rng.lognormvariate(0, 0.1) * (10 if rng.random() < 0.02 else 1)
+
+
+@pytest.mark.parametrize(("model", "rate"), [(CPU, 2.0), (GPU, 8.0)])
+@pytest.mark.parametrize("strategy", ["baton-pd", "lengthwise"])
+def test_after_a_minute_of_mixed_load_a_step_is_priced_within_15_percent(
+    model: Bilinear, rate: float, strategy: str
+) -> None:
+    rng, arrival, trace = random.Random(1), 0.0, []
+    while arrival < 60:
+        arrival += rng.expovariate(rate)
+        trace.append(Lengths(arrival, 1 + int(rng.lognormvariate(4.5, 1)) % 1000, 1 + int(rng.lognormvariate(4, 0.8))))
+    machine = Machine(NoisyCost(model), capacity_tokens=32_000, max_num_seqs=32, context_length=2048)
+    limits, kept = Limits(group_tokens=2048, prefill_ahead=2).within(32_000, 2048, 32), []
+    learning = StepLearning(MachineModel(), keep=lambda found, served: kept.append((found, served)))
+    simulate(assemble(STRATEGIES[strategy], limits, learning), machine, trace, 1000)
+    found, served = kept[-1]
+    assert len(served.prefill) > 5 and len(served.decode) > 10
+    for one in served.prefill:
+        assert found.prefill(one.rows, one.length) == pytest.approx(model.prefill(one.rows, one.length), rel=0.15)
+    for one in served.decode:
+        assert found.iteration(one.rows, one.length) == pytest.approx(model.iteration(one.rows, one.length), rel=0.15)
+
+
+def test_a_few_steps_tell_nothing() -> None:
+    learning = StepLearning(MachineModel())
+    serving = Serving(learning, CPU)
+    for _ in range(FEWEST_PREFILLS):
+        serving.prefill(1, 100)
+    for _ in range(FEWEST - 1):
+        serving.decode(2, 100)
+    serving.now += INTERVAL
+    with pytest.raises(ValueError, match="not known yet"):
+        learning.machine.estimate(1, 10, 10)
+    serving.decode(2, 100)
+    assert learning.changes == 1 and learning.machine.estimate(1, 10, 10) > 0
+
+
+def test_steps_of_one_kind_give_prices_that_are_neither_negative_nor_beyond_proportion() -> None:
+    """What rows cost and what columns cost cannot be told apart then, and is shared out."""
+    learning = StepLearning(MachineModel())
+    serving = Serving(learning, CPU)
+    for _ in range(20):
+        serving.prefill(1, 100)
+        serving.decode(1, 150)
+    serving.now += INTERVAL
+    serving.decode(1, 150)
+    model, once = learning.machine.model, CPU.iteration(1, 150)
+    assert model is not None
+    assert model.iteration(1, 150) == pytest.approx(once, rel=0.01)
+    assert once <= model.iteration(16, 1500) <= 160 * once
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 4000), st.floats(1e-6, 1e3)), min_size=1, max_size=60))
+def test_whatever_steps_took_no_price_is_negative(steps: list[tuple[int, int, float]]) -> None:
+    learning = StepLearning(MachineModel())
+    serving = Serving(learning, CPU)
+    for rows, columns, factor in steps:
+        serving.prefill(rows, columns)
+        serving.decode(rows, columns, factor)
+    model = learning.machine.model
+    assert model is None or 0 <= model.serve(1, 1, 1) <= model.serve(64, 10_000, 1000) < float("inf")
+
+
+def test_steps_that_the_host_interrupted_count_for_nothing() -> None:
+    learning = StepLearning(MachineModel())
+    serving, rng = Serving(learning, CPU), random.Random(0)
+    for _ in range(6):
+        serving.serve(5.0, rng)
+        serving.decode(4, 100, factor=1000.0)
+        serving.decode(1, 30, factor=1000.0)
+    serving.serve(INTERVAL, rng)
+    assert_near(learning.machine.model, CPU, 0.05)
+
+
+# On a profile
+
+
+def profiled(model: Bilinear) -> StepLearning:
+    return StepLearning(MachineModel(model), timings=timings(model))
+
+
+def test_a_profile_stays_where_it_is_right() -> None:
+    learning = profiled(CPU)
+    Serving(learning, CPU).serve(60.0, random.Random(0))
+    assert learning.changes > 1 and learning.latest is not None and learning.latest.rmse < 1e-3
+    assert_near(learning.machine.model, CPU, 1e-3)
+
+
+@pytest.mark.parametrize("factor", [3.0, 0.4])
+def test_prices_follow_a_machine_that_changes_within_a_minute_also_of_steps_that_are_rare(factor: float) -> None:
+    learning, changed = profiled(CPU), CPU.slowed(factor)
+    serving, rng = Serving(learning, CPU), random.Random(0)
+    serving.serve(60.0, rng)
+    serving.model = changed
+    serving.serve(60.0, rng)
+    assert_near(learning.machine.model, changed, 0.05)
+    model = learning.machine.model
+    assert model is not None and model.prefill(16, 2000) == pytest.approx(changed.prefill(16, 2000), rel=0.1)
+
+
+def test_one_slow_step_is_no_other_machine() -> None:
+    learning = profiled(CPU)
+    serving = Serving(learning, CPU)
+    for _ in range(5):
+        serving.now += INTERVAL
+        serving.decode(4, 200, factor=50.0)
+    assert_near(learning.machine.model, CPU, 0.3)
+
+
+def test_what_was_learned_is_kept_with_all_that_was_measured_before() -> None:
+    kept: list[tuple[Bilinear, Timings]] = []
+    before = replace(timings(CPU), copies=(Timing(1, 100, 0.5), Timing(1, 200, 0.75)))
+    machine = MachineModel(replace(CPU, c1=1e-3, c0=2.0))
+    learning = StepLearning(machine, timings=before, keep=lambda model, found: kept.append((model, found)))
+    Serving(learning, CPU).serve(30.0, random.Random(0))
+    model, found = kept[-1]
+    assert model is machine.model and (model.c1, model.c0) == (1e-3, 2.0)
+    assert (found.slices, found.copies) == (before.slices, before.copies)
+    assert {(one.rows, one.length) for one in found.decode} >= {(1, 2000), (4, 2000), (16, 2000)}
+
+
+def test_the_work_is_done_where_it_is_submitted_to() -> None:
+    desk: list[Callable[[], None]] = []
+    learning = StepLearning(MachineModel(), desk.append)
+    Serving(learning, CPU).serve(5.0, random.Random(0))
+    assert len(desk) >= 3 and learning.machine.model is None
+    for work in desk:
+        work()
+    assert learning.machine.model is not None
+
+
+def test_a_fit_that_fails_is_logged_and_leaves_the_prices(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(model: Bilinear, found: Timings) -> None:
+        raise MemoryError("no room")
+
+    learning = StepLearning(MachineModel(CPU), timings=timings(CPU), keep=fail)
+    with caplog.at_level(logging.ERROR):
+        Serving(learning, CPU).serve(15.0, random.Random(0))
+    assert "prices stay as they are" in caplog.text and learning.machine.model is not None
+
+
+# Where prices are used
+
+
+PROFILE = Bilinear(p1=1e-4, p2=2e-3, p3=3e-5, p4=0.02, d1=2e-7, d2=5e-4, d3=1e-6, d4=0.03, c1=1e-6, c0=1e-3)
+LIMITS = Limits(group_tokens=2000, prefill_ahead=0, slice_length=64, min_interval=1.0)
+
+
+def scls(learning: StepLearning) -> Parts:
+    return assemble(STRATEGIES["scls"], LIMITS.within(20_000, 1000, 16), learning)
+
+
+def test_a_new_model_counts_from_the_next_arrangement_on() -> None:
+    machine = MachineModel(PROFILE)
+    batcher = scls(StepLearning(machine)).batcher
+    assert isinstance(batcher, DpBatcher)
+    estimates = []
+    for row_id, model in enumerate((PROFILE, PROFILE.slowed(2.0))):
+        machine.model = model
+        batcher.add(request(row_id, 100), 50.0 * row_id)
+        plan = batcher.take(worker(capacity=20_000, rows=16), 50.0 * row_id)
+        assert plan is not None
+        estimates.append(plan.estimate)
+    alone = PROFILE.serve(1.0, 100.0, 64.0)
+    assert estimates == pytest.approx([alone, 2 * alone])
+
+
+def test_k_and_v_are_kept_by_the_new_model_too() -> None:
+    copies = replace(PROFILE, p1=0.0, p2=0.5, c0=1.0)
+    machine, kept = MachineModel(copies), []
+    batcher = scls(StepLearning(machine)).batcher
+    for row_id, model in enumerate((copies, replace(copies, p2=2.0))):
+        machine.model = model
+        batcher.add(request(row_id, 100), 50.0 * row_id)
+        plan = batcher.take(worker(capacity=20_000, rows=16), 50.0 * row_id)
+        assert plan is not None
+        kept.append(100 in plan.terms.keep_kv)
+    assert kept == [False, True]
+
+
+def test_estimates_follow_a_machine_slower_than_its_profile_while_it_serves() -> None:
+    learning = profiled(PROFILE)
+    machine = Machine(PROFILE.slowed(2.0), capacity_tokens=20_000, max_num_seqs=16, context_length=1000, workers=2)
+    trace = [Lengths(1.5 * number, 30 + number % 300, 150) for number in range(100)]
+    simulate(scls(learning), machine, trace, 200)
+    model = learning.machine.model
+    assert model is not None
+    assert model.serve(8, 200, 64) == pytest.approx(2 * PROFILE.serve(8, 200, 64), rel=0.05)
+
+
+def test_a_model_that_is_given_is_not_learned() -> None:
+    parts = assemble(STRATEGIES["scls"], LIMITS, PROFILE)
+    assert parts.steps is None and parts.learning is None
