@@ -1,45 +1,38 @@
-"""What the flags of `lengthwise bench` say together."""
+"""The flags of `lengthwise bench`, read together."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import uuid
 from collections.abc import Mapping
 
-from loadgen.bench.flags import Arriving, Result, Server
+from loadgen.bench.command import Arriving, BenchFlags
 from loadgen.bench.run import BenchOptions
 from loadgen.client.client import Target
 from loadgen.load.arrivals import Arrivals, Ramp
 from loadgen.load.schedule import Cancellations
-from loadgen.options import Load, Sampling
 from models.errors import UserError
-from models.flags import read_options
 
 
-def options(
-    args: argparse.Namespace, ignore_eos: bool = False, environ: Mapping[str, str] = os.environ
-) -> BenchOptions:
-    """What to do; `ignore_eos` asks for it also without the flag. Raises UserError."""
-    server, load, result = read_options(args, Server), read_options(args, Load), read_options(args, Result)
-    arriving = read_options(args, Arriving)
-    if not server.url.startswith(("http://", "https://")):
-        raise UserError(f"--base-url {server.url}: must begin with http:// or https://")
+def options(asked: BenchFlags, ignore_eos: bool = False, environ: Mapping[str, str] = os.environ) -> BenchOptions:
+    """Read the flags together; `ignore_eos` asks for it also without the flag. Raises UserError."""
+    if not asked.url.startswith(("http://", "https://")):
+        raise UserError(f"--base-url {asked.url}: must begin with http:// or https://")
     return BenchOptions(
-        target=Target(server.url, server.headers(environ), load.timeout),
-        model=server.model,
-        endpoint=server.endpoint,
-        fields=read_options(args, Sampling).fields(ignore_eos),
-        arrivals=_arrivals(arriving),
-        seed=load.seed,
-        max_concurrency=load.max_concurrency,
-        num_warmups=load.num_warmups,
-        cancellations=Cancellations(arriving.cancel_rate, arriving.cancel_delay),
-        metrics=tuple(dict.fromkeys(result.percentile_metrics)),
-        percentiles=result.metric_percentiles,
-        goals=dict(result.goodput),
-        id_prefix=result.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-",
-        keep_text=result.save_detailed,
+        target=Target(asked.url, asked.headers(environ), asked.timeout),
+        model=asked.model,
+        endpoint=asked.endpoint,
+        fields=asked.fields(ignore_eos),
+        arrivals=_arrivals(asked),
+        seed=asked.seed,
+        max_concurrency=asked.max_concurrency,
+        num_warmups=asked.num_warmups,
+        cancellations=Cancellations(asked.cancel_rate, asked.cancel_delay),
+        metrics=tuple(dict.fromkeys(asked.percentile_metrics)),
+        percentiles=asked.metric_percentiles,
+        goals=dict(asked.goodput),
+        id_prefix=asked.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-",
+        keep_text=asked.save_detailed,
     )
 
 

@@ -12,12 +12,14 @@ import uvloop
 from rich.console import Console
 
 from loadgen.bench import report, result
+from loadgen.bench.command import BenchFlags
 from loadgen.bench.options import options
 from loadgen.bench.run import Benchmark, BenchOptions, bench
 from loadgen.load.progress import show_run
 from loadgen.result_file import explain_unwritable, save_json
 from loadgen.workload import table as workload
 from models.files import require_writable_folder
+from models.flags import read_options
 
 INTERRUPTED = 130
 FOLDER_FLAG = "--result-dir"
@@ -25,16 +27,17 @@ FOLDER_FLAG = "--result-dir"
 
 def run_bench(args: argparse.Namespace) -> int:
     """Run, print and save; returns the exit code. Raises UserError."""
-    what = options(args, ignore_eos=workload.ignores_eos(args))
-    if _saves(args):
-        with explain_unwritable(_find_folder(args), FOLDER_FLAG):
-            require_writable_folder(_find_folder(args))
+    asked = read_options(args, BenchFlags)
+    what = options(asked, ignore_eos=workload.ignores_eos(args))
+    if _saves(asked):
+        with explain_unwritable(_find_folder(asked), FOLDER_FLAG):
+            require_writable_folder(_find_folder(asked))
     prompts = workload.load(args)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         done = runner.run(bench(what, prompts, show_run))
     _print(done, what)
-    if _saves(args):
-        _save(args, done, what)
+    if _saves(asked):
+        _save(asked, done, what)
     if done.run.interrupted:
         return INTERRUPTED
     return 0 if done.figures.completed else 1
@@ -54,58 +57,58 @@ def _print(done: Benchmark, what: BenchOptions) -> None:
     report.print_lines(errors, (f"warning: {warning}" for warning in warnings), "yellow")
 
 
-def _saves(args: argparse.Namespace) -> bool:
+def _saves(asked: BenchFlags) -> bool:
     """Whether the result is written to a file: also when only the folder or the name of one is given."""
-    return bool(args.save_result or args.save_detailed or args.result_dir or args.result_filename)
+    return bool(asked.save_result or asked.save_detailed or asked.result_dir or asked.result_filename)
 
 
-def _find_folder(args: argparse.Namespace) -> Path:
-    return Path(args.result_dir or ".")
+def _find_folder(asked: BenchFlags) -> Path:
+    return Path(asked.result_dir or ".")
 
 
-def _save(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> None:
+def _save(asked: BenchFlags, done: Benchmark, what: BenchOptions) -> None:
     date = datetime.now().strftime("%Y%m%d-%H%M%S")
-    document = {"date": date, "label": args.label, **_list_setting(args, done, what)}
-    document |= dict(args.metadata) | result.run_json(done.run) | result.figures_json(done.figures)
+    document = {"date": date, "label": asked.label, **_list_setting(asked, done, what)}
+    document |= dict(asked.metadata) | result.run_json(done.run) | result.figures_json(done.figures)
     document |= result.client_json(done.run.client)
-    if args.save_detailed:
+    if asked.save_detailed:
         document |= result.details_json(done.run.outcomes)
-    path = _find_folder(args) / (args.result_filename or _name_file(args, done.model, date))
+    path = _find_folder(asked) / (asked.result_filename or _name_file(asked, done.model, date))
     save_json(path, document, FOLDER_FLAG)
 
 
-def _list_setting(args: argparse.Namespace, done: Benchmark, what: BenchOptions) -> dict[str, object]:
+def _list_setting(asked: BenchFlags, done: Benchmark, what: BenchOptions) -> dict[str, object]:
     """The settings of the run, under the names of the flags. Headers stay out: they may hold keys."""
     return {
         "endpoint_type": "openai",
         "backend": "openai",
         "model_id": done.model,
         "base_url": what.target.base_url,
-        "dataset_name": " ".join(args.mix) if args.mix else args.dataset_name or "builtin",
+        "dataset_name": " ".join(asked.mix) if asked.mix else asked.dataset_name or "builtin",
         "seed": what.seed,
         "num_warmups": what.num_warmups,
-        "request_rate": _write_rate(args),
-        "burstiness": args.burstiness,
+        "request_rate": _write_rate(asked),
+        "burstiness": asked.burstiness,
         "max_concurrency": what.max_concurrency,
-        "ramp_up_strategy": args.ramp_up_strategy,
-        "ramp_up_start_rps": args.ramp_up_start_rps,
-        "ramp_up_end_rps": args.ramp_up_end_rps,
-        "cancel_rate": args.cancel_rate,
-        "cancel_delay": args.cancel_delay,
+        "ramp_up_strategy": asked.ramp_up_strategy,
+        "ramp_up_start_rps": asked.ramp_up_start_rps,
+        "ramp_up_end_rps": asked.ramp_up_end_rps,
+        "cancel_rate": asked.cancel_rate,
+        "cancel_delay": asked.cancel_delay,
         "goodput": {name: bound * 1000 for name, bound in what.goals.items()},
         "body": dict(what.fields),
     }
 
 
-def _write_rate(args: argparse.Namespace) -> float | str | None:
+def _write_rate(asked: BenchFlags) -> float | str | None:
     """The request rate as its flag has it: infinity is a word, since JSON has none."""
-    return "inf" if args.request_rate == math.inf else args.request_rate
+    return "inf" if asked.request_rate == math.inf else asked.request_rate
 
 
-def _name_file(args: argparse.Namespace, model: str, date: str) -> str:
+def _name_file(asked: BenchFlags, model: str, date: str) -> str:
     """The name of the result file, as `vllm bench serve` forms it: label-rate-model-date.json."""
-    rate = f"{_write_rate(args) or 'inf'}qps"
-    if args.ramp_up_strategy:
-        rate = f"ramp-up-{args.ramp_up_strategy}-{args.ramp_up_start_rps:g}qps-{args.ramp_up_end_rps:g}qps"
-    concurrency = f"-concurrency{args.max_concurrency}" if args.max_concurrency else ""
-    return f"{args.label}-{rate}{concurrency}-{model.rpartition('/')[2]}-{date}.json"
+    rate = f"{_write_rate(asked) or 'inf'}qps"
+    if asked.ramp_up_strategy:
+        rate = f"ramp-up-{asked.ramp_up_strategy}-{asked.ramp_up_start_rps:g}qps-{asked.ramp_up_end_rps:g}qps"
+    concurrency = f"-concurrency{asked.max_concurrency}" if asked.max_concurrency else ""
+    return f"{asked.label}-{rate}{concurrency}-{model.rpartition('/')[2]}-{date}.json"

@@ -25,6 +25,7 @@ from loadgen.result_file import explain_unwritable
 from loadgen.workload import table as workload
 from models.errors import UserError
 from models.files import replace_file, require_writable_folder
+from models.progress import Bars
 
 INTERRUPTED = 130
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
@@ -47,7 +48,8 @@ def run_compare(args: argparse.Namespace) -> int:
         _print_error(f"no {PAGE}, which needs {INSTALL}: the figures go to {DATA} and to the terminal")
     setting = _read_setting(args, started)
     with _stoppable():
-        with CompareProgress(plan) as progress:
+        with Bars(threaded=True) as bars:
+            progress = CompareProgress(plan, bars)
             done = play_rounds(plan, prompts, folder / LOGS, progress, lambda now: _save_data(folder, now, setting))
         _save_data(folder, done, setting)
         if draws:

@@ -1,4 +1,4 @@
-"""What the flags of `lengthwise compare` say together."""
+"""The flags of `lengthwise compare`, read together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import inf
 
-from loadgen.compare.flags import Contestants, OtherServers, RoundLoad
+from loadgen.compare.command import Contestants, OtherServers, RoundLoad
 from loadgen.compare.plan import Contestant, Plan, Point
 from loadgen.options import Sampling
 from loadgen.program import PROGRAM
@@ -25,7 +25,7 @@ UNREACHABLE = ("--uds", "--ssl-certfile", "--ssl-keyfile")
 
 
 def read_plan(args: argparse.Namespace, ignore_eos: bool = False, environ: Mapping[str, str] = os.environ) -> Plan:
-    """What to do; `ignore_eos` asks for it also without the flag. Raises UserError."""
+    """The plan that the flags make; `ignore_eos` asks for it also without the flag. Raises UserError."""
     asked, load = read_options(args, Contestants), read_options(args, RoundLoad)
     others = read_options(args, OtherServers)
     contestants = _contestants(asked.strategies, asked.urls)

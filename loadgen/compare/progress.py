@@ -1,10 +1,9 @@
-"""How a comparison goes on, on standard error: a line for every play, and on a terminal bars for what runs now."""
+"""The progress of a comparison on standard error: a line for every play, and on a terminal a bar for what runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from loadgen.compare.plan import Contestant, Plan
 from loadgen.compare.record import Play, Trouble
@@ -16,24 +15,16 @@ from models.progress import Bars
 
 
 class CompareProgress:
-    """Shown while it is entered; the Watcher of a comparison."""
+    """Is notified as a comparison goes on, and shows it in bars that are entered elsewhere."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, bars: Bars) -> None:
         self._plan = plan
-        self._bars = Bars(threaded=True)
-        self._runs = self._bars.begin("runs", plan.rounds * len(plan.contestants) * len(plan.points))
+        self._bars = bars
+        self._runs = bars.begin("runs", plan.rounds * len(plan.contestants) * len(plan.points))
         self._turn = ""
 
-    def __enter__(self) -> CompareProgress:
-        self._bars.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.__exit__(kind, error, trace)
-
     def starting(self, contestant: Contestant, round: int) -> None:
+        """Show that a contestant's turn begins."""
         self._turn = f"round {round} of {self._plan.rounds}, {contestant.name}"
         doing = "starting the server" if contestant.strategy else f"connecting to {hide(contestant.url or '')}"
         self._runs.rename(f"runs ({self._turn}: {doing})")
@@ -41,7 +32,7 @@ class CompareProgress:
 
     @contextmanager
     def watch(self, title: str, total: int) -> Iterator[Observer]:
-        """Show a bar for these requests."""
+        """Show a bar while `total` requests are sent."""
         self._runs.rename(f"runs ({self._turn})")
         bar = self._bars.begin(f"{self._turn}: {title}, {total} requests", total)
         try:
@@ -50,6 +41,7 @@ class CompareProgress:
             self._bars.remove(bar)
 
     def played(self, play: Play) -> None:
+        """Print a line about a play that has ended."""
         self._runs.advance()
         jct = play.figure("mean_jct_ms")
         told = "" if jct is None else f", mean JCT {format_number(jct / 1000)} s"
@@ -58,4 +50,5 @@ class CompareProgress:
         self._bars.say(f"{self._turn}, {play.point.label}: {counts}, {rate}{told}")
 
     def left_out(self, trouble: Trouble) -> None:
+        """Print why a contestant will not be asked again."""
         self._bars.say(f"{trouble.contestant} is left out from round {trouble.round} on: {trouble.message}", "red")

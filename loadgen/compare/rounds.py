@@ -7,12 +7,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from secrets import token_hex
-from typing import Protocol
 
 import uvloop
 
@@ -24,11 +23,11 @@ from loadgen.client.prompt import Prompt
 from loadgen.compare.machine import measure_theft
 from loadgen.compare.own_server import OwnServer, ServerFailure, run_server
 from loadgen.compare.plan import Contestant, Plan, Point
+from loadgen.compare.progress import CompareProgress
 from loadgen.compare.record import Comparison, Play, Trouble
 from loadgen.compare.secrets import hide
 from loadgen.compare.server_figures import compute_figures, scrape
 from loadgen.load.arrivals import Arrivals
-from loadgen.load.load import Observer
 
 KEYS = "LENGTHWISE_API_KEY"
 """The variable with a server's keys, which overrides those of its configuration file."""
@@ -36,35 +35,14 @@ METRICS = ("jct", "ttft", "normalized_latency", "tpot", "itl", "e2el", "client_q
 PERCENTILES = (90.0, 95.0, 99.0)
 
 
-class Watcher(Protocol):
-    """Is notified as a comparison goes on."""
-
-    def starting(self, contestant: Contestant, round: int) -> None:
-        """A contestant's turn begins."""
-        ...
-
-    def watch(self, title: str, total: int) -> AbstractContextManager[Observer]:
-        """Requests are sent: `total` of them."""
-        ...
-
-    def played(self, play: Play) -> None:
-        """A play has ended."""
-        ...
-
-    def left_out(self, trouble: Trouble) -> None:
-        """A contestant will not be asked again."""
-        ...
-
-
 def play_rounds(
-    plan: Plan, prompts: Sequence[Prompt], logs: Path, watcher: Watcher, keep: Callable[[Comparison], None]
+    plan: Plan, prompts: Sequence[Prompt], logs: Path, progress: CompareProgress, keep: Callable[[Comparison], None]
 ) -> Comparison:
     """Play all rounds, or until KeyboardInterrupt; `keep` gets what is known after every turn.
 
-    Logs of servers of ours go to the folder `logs`. Raises what cannot be blamed on one contestant: UserError,
-    UserError.
+    Logs of servers of ours go to the folder `logs`. Raises UserError where no contestant is to blame.
     """
-    rounds = _Rounds(Comparison(plan), prompts, logs, watcher)
+    rounds = _Rounds(Comparison(plan), prompts, logs, progress)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             for number, contestant in plan.list_turns():
@@ -79,19 +57,21 @@ def play_rounds(
 class _Rounds:
     """A comparison while it goes on."""
 
-    def __init__(self, comparison: Comparison, prompts: Sequence[Prompt], logs: Path, watcher: Watcher) -> None:
+    def __init__(
+        self, comparison: Comparison, prompts: Sequence[Prompt], logs: Path, progress: CompareProgress
+    ) -> None:
         self.comparison = comparison
         self._plan = comparison.plan
         self._prompts = prompts
         self._logs = logs
-        self._watcher = watcher
+        self._progress = progress
 
     def is_left_out(self, contestant: Contestant) -> bool:
         return any(trouble.contestant == contestant.name for trouble in self.comparison.troubles)
 
     def play_turn(self, runner: asyncio.Runner, number: int, contestant: Contestant) -> None:
         """Put one contestant under all loads. A fault of its server leaves it out from then on; the others go on."""
-        self._watcher.starting(contestant, number)
+        self._progress.starting(contestant, number)
         try:
             with _open_server(contestant, self._plan, self._logs / _name_log(contestant, number)) as (target, own):
                 self._warm_up(runner, contestant, target)
@@ -100,13 +80,13 @@ class _Rounds:
                     if own is not None:
                         own.require_alive()
                     self.comparison = replace(self.comparison, plays=(*self.comparison.plays, play))
-                    self._watcher.played(play)
+                    self._progress.played(play)
                     if not play.whole:
                         raise KeyboardInterrupt
         except (ServerFailure, ServerError) as error:
             trouble = Trouble(contestant.name, number, hide(str(error)))
             self.comparison = replace(self.comparison, troubles=(*self.comparison.troubles, trouble))
-            self._watcher.left_out(trouble)
+            self._progress.left_out(trouble)
 
     def _warm_up(self, runner: asyncio.Runner, contestant: Contestant, target: Target) -> None:
         """Send the first prompts at once, over and over if need be, without measuring; one at least must succeed."""
@@ -114,7 +94,7 @@ class _Rounds:
         if not first:
             return
         options = _make_options(self._plan, contestant, target, Point(rate=float("inf")))
-        done = runner.run(bench(options, first, lambda _, total: self._watcher.watch("warm-up", total)))
+        done = runner.run(bench(options, first, lambda _, total: self._progress.watch("warm-up", total)))
         if done.run.interrupted:
             raise KeyboardInterrupt
         if not done.figures.completed:
@@ -123,7 +103,7 @@ class _Rounds:
     async def _play_load(self, contestant: Contestant, target: Target, number: int, point: Point) -> Play:
         before, stolen = await scrape(target), measure_theft()
         options = _make_options(self._plan, contestant, target, point)
-        done = await bench(options, self._prompts, lambda _, total: self._watcher.watch(point.label, total))
+        done = await bench(options, self._prompts, lambda _, total: self._progress.watch(point.label, total))
         taken = {"stolen_share": stolen()}
         # A run that was interrupted does not count, so its figures are not worth waiting for.
         told = {} if done.run.interrupted else compute_figures(before, await scrape(target))

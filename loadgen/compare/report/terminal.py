@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.compare.plan import Point
-from loadgen.compare.quantities import Quantity, find_quantity
+from loadgen.compare.quantities import find_quantity
 from loadgen.compare.record import Comparison
 from loadgen.compare.report.notes import warm_up
 from loadgen.compare.verdict import Spread, find_spread, judge_all
@@ -28,11 +28,7 @@ def _table(comparison: Comparison, point: Point) -> Table:
     quantities = [find_quantity(key) for key in SHOWN]
     table = Table("", *(one.axis for one in quantities), title=f"{point.label}: median (lowest to highest)")
     for contestant in comparison.plan.contestants:
-        found = [find_spread(comparison, contestant, point, one) for one in quantities]
-        cells = [
-            f"{format_number(one.median)} ({format_number(one.low)} to {format_number(one.high)})" if one else "-"
-            for one in found
-        ]
+        cells = (_show_spread(find_spread(comparison, contestant, point, one)) for one in quantities)
         table.add_row(Text(contestant.name), *cells)
     return table
 
@@ -44,7 +40,6 @@ def _show_spread(one: Spread | None) -> str:
 
 
 def _verdicts(comparison: Comparison) -> Iterator[Text]:
-    shown: list[Quantity] = [find_quantity(key) for key in SHOWN]
     for one in judge_all(comparison):
-        if one.baseline == comparison.plan.baseline and one.quantity in shown:
+        if one.baseline == comparison.plan.baseline and one.quantity.key in SHOWN:
             yield Text(f"{one.contestant} against {one.baseline}, {one.point.label}, {one.quantity.short}: {one.text}")

@@ -8,28 +8,28 @@ import math
 import pytest
 
 from loadgen.bench import command as bench_command
-from loadgen.bench import flags as bench_flags
 from loadgen.bench.options import options
 from loadgen.bench.run import BenchOptions
 from loadgen.load.arrivals import Arrivals, Ramp
 from loadgen.load.schedule import Cancellations
 from models.errors import UserError
+from models.flags import Subparsers, read_options
 
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    bench_flags.add_flags(parser)
+    bench_command.add_flags(parser)
     return parser.parse_args(flags)
 
 
-def read(*flags: str, **environ: str) -> BenchOptions:
-    return options(parse(*flags), environ=environ)
+def read(*flags: str, ignore_eos: bool = False, **environ: str) -> BenchOptions:
+    return options(read_options(parse(*flags), bench_command.BenchFlags), ignore_eos, environ)
 
 
 def test_other_benchmarks_may_stand_below_and_the_server_is_the_default() -> None:
     parser = argparse.ArgumentParser()
 
-    def add_other(below: bench_command.Subparsers) -> None:
+    def add_other(below: Subparsers) -> None:
         other = below.add_parser("engine")
         other.add_argument("--rounds", type=int)
         other.set_defaults(run=len)
@@ -70,7 +70,7 @@ def test_load_flags() -> None:
 def test_request_flags_become_fields_and_the_extra_body_wins() -> None:
     one = read("--ignore-eos", "--top-p", "0.5", "--top-k", "4", "--extra-body", '{"temperature": 1, "priority": -2}')
     assert one.fields == {"temperature": 1, "top_p": 0.5, "top_k": 4, "ignore_eos": True, "priority": -2}
-    assert options(parse(), ignore_eos=True, environ={}).fields == {"temperature": 0.0, "ignore_eos": True}
+    assert read(ignore_eos=True).fields == {"temperature": 0.0, "ignore_eos": True}
 
 
 def test_result_flags() -> None:

@@ -1,4 +1,4 @@
-"""What the flags of `lengthwise compare` say together."""
+"""The flags of `lengthwise compare`, read together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from loadgen.compare.flags import add_flags
+from loadgen.compare.command import add_flags
 from loadgen.compare.options import read_plan
 from loadgen.compare.plan import Plan, Point
 from loadgen.program import PROGRAM
