@@ -37,7 +37,7 @@ def add_options(
         elif one.positional:
             keywords["nargs"] = "?"
         parser.add_argument(
-            one.name if one.positional else one.flag,
+            *([one.name] if one.positional else [*one.traits.get("short", ()), one.flag]),
             # A flag that may be repeated takes one word, unless it says otherwise: the word behind it may be the model.
             action=("extend" if "nargs" in keywords else "append") if several else "store",
             type=_converter(one),
@@ -76,3 +76,16 @@ def read_options(args: argparse.Namespace, group: type[T]) -> T:
     """What the command line says of a group."""
     values = {one.name: getattr(args, one.name) for one in options_of(group) if one.name in args}
     return group(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def add_command(
+    subparsers: Subparsers, name: str, group: type[T], work: Callable[[T], int | None], **texts: Any
+) -> argparse.ArgumentParser:
+    """Add a command with the options of a dataclass; `work` takes them, and returns the exit code or None for 0.
+
+    texts   `help` and `description`
+    """
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, **texts)
+    add_options(parser, options_of(group))
+    parser.set_defaults(run=lambda args: work(read_options(args, group)) or 0)
+    return parser

@@ -50,6 +50,8 @@ class Traits(TypedDict, total=False):
     """What stands for a value in --help."""
     flag: str
     """Another name than the field's."""
+    short: tuple[str, ...]
+    """Further names of the flag, as ("-n",)."""
     choices: Callable[[], Iterable[str]]
     parse: Callable[[str], Any]
     """Reads one value of a type of our own; raises ValueError."""

@@ -38,7 +38,7 @@ from server.api.tools.reading import Argued, Called, FoundCalls, GuaranteedCalls
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
-    """Handle one chat completion."""
+    """Take the assistant's next turn in a conversation."""
     body, head = await read_call(request, ChatBody, "chatcmpl-")
     prompt = await chat_prompt(body, request.app[MODEL])
     return await respond(request, body, [prompt], ChatForm(head, request.app[MODEL].text, body))

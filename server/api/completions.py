@@ -27,7 +27,7 @@ from server.api.served_model import MODEL, Codec
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    """Handle one completion."""
+    """Continue prompts."""
     body, head = await read_call(request, CompletionBody, "cmpl-")
     prompts = await completion_prompts(body, request.app[MODEL])
     return await respond(request, body, prompts, CompletionForm(head, request.app[MODEL].text, body))

@@ -44,12 +44,12 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 async def live(request: web.Request) -> web.Response:
-    """Always 200: the event loop answered."""
+    """Tell that the process answers; the only operation that needs no key."""
     return json_response(Health("ok"))
 
 
 async def ready(request: web.Request) -> web.Response:
-    """200 when a request would be taken; raises ApiError 503 when the server is going, or no executor works."""
+    """Tell whether a request would be taken; raises ApiError 503 when the server is going, or no executor works."""
     life, dispatcher = request.app[LIFE], request.app[DISPATCHER]
     if life.draining:
         raise shutting_down()

@@ -35,12 +35,12 @@ class ModelList(msgspec.Struct, frozen=True):
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """Name every model."""
+    """List the model that is served, under each of its names."""
     return json_response(ModelList([_card(name, request.app) for name in request.app[MODEL].names]))
 
 
 async def show_model(request: web.Request) -> web.Response:
-    """Describe one model; raises ApiError 404 when it is another's name."""
+    """Describe one name of the model; raises ApiError 404 for another's name."""
     return json_response(_card(model_name(request.match_info["model"], request.app[MODEL]), request.app))
 
 

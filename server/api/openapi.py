@@ -82,7 +82,7 @@ DOCUMENT = web.AppKey("openapi", bytes)
 
 
 async def openapi(request: web.Request) -> web.Response:
-    """Answer with the document."""
+    """Send this document."""
     return web.Response(body=request.app[DOCUMENT], content_type="application/json")
 
 
@@ -107,7 +107,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     parameters = [_parameter(one) for one in (*operation.parameters, *((PROGRESS,) if operation.generates else ()))]
     described: dict[str, Any] = {
         "operationId": operation.name,
-        "summary": operation.what,
+        "summary": operation.summary,
         "parameters": [*parameters, {"$ref": "#/components/parameters/RequestId"}],
     }
     if operation.open:

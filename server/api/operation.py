@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -32,8 +33,7 @@ class Operation:
     """As the router takes it, which may hold patterns."""
     handler: Handler
     name: str = ""
-    """Its name in the OpenAPI document; empty for what is not in it."""
-    what: str = ""
+    """Its name in the OpenAPI document; empty for one that is not in it."""
     body: Body | None = None
     reply: Body | None = None
     events: tuple[Body, ...] = ()
@@ -52,6 +52,11 @@ class Operation:
     def template(self) -> str:
         """The path without patterns."""
         return self.path.replace(":.+", "")
+
+    @property
+    def summary(self) -> str:
+        """The handler's docstring up to the errors that it raises: the operation in one sentence."""
+        return re.split(r"; raises |\.?\n|\.$", self.handler.__doc__ or "", maxsplit=1)[0]
 
 
 BY_HANDLER: web.AppKey[Mapping[Handler, Operation]] = web.AppKey("operations")

@@ -15,18 +15,21 @@ LISTED = 100
 
 
 async def list_requests(request: web.Request) -> web.Response:
-    """The client's calls, the latest first; raises ApiError 400."""
+    """List the caller's requests, the latest first: those under way, then those that have ended lately.
+
+    Raises ApiError 400.
+    """
     return json_response(RequestList(request.app[REGISTER].list_latest(holder_of(request), _limit(request))))
 
 
 async def show_request(request: web.Request) -> web.Response:
-    """One call; raises ApiError 404."""
+    """Show how a request stands: its place in line, expected wait, tokens and times; raises ApiError 404."""
     name = request.match_info["id"]
     return _respond(name, request.app[REGISTER].status(name, holder_of(request)))
 
 
 async def cancel_request(request: web.Request) -> web.Response:
-    """Break one call off and free its rows; what has ended stays as it is. Raises ApiError 404."""
+    """Break a request off and free its rows; one that has ended stays as it is; raises ApiError 404."""
     name = request.match_info["id"]
     return _respond(name, request.app[REGISTER].cancel(name, holder_of(request)))
 

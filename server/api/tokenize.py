@@ -57,7 +57,7 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 async def tokenize(request: web.Request) -> web.Response:
-    """Split a text; raises ApiError 400."""
+    """Split a prompt or messages into tokens; raises ApiError 400."""
     model = request.app[MODEL]
     body = await read_body(request, TokenizeBody)
     model_name(body.model, model)
@@ -66,7 +66,7 @@ async def tokenize(request: web.Request) -> web.Response:
 
 
 async def detokenize(request: web.Request) -> web.Response:
-    """Join tokens; raises ApiError 400."""
+    """Join tokens to text; raises ApiError 400."""
     model = request.app[MODEL]
     body = await read_body(request, DetokenizeBody)
     model_name(body.model, model)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from models.errors import UserError
-from models.flags import add_options
-from models.options import Count, option, options_of
+from models.flags import add_command
+from models.options import Count, option
 
 if TYPE_CHECKING:
     from server.api.output.progress import Progress
@@ -56,22 +56,18 @@ class Chat:
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "chat", help="talk to a running server", description="Talk to a running server from the terminal."
-    )
-    add_options(parser, options_of(Chat))
-    parser.set_defaults(run=run)
+    description = "Talk to a running server from the terminal."
+    add_command(subparsers, "chat", Chat, run, help="talk to a running server", description=description)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(chat: Chat) -> int:
     """Talk until the user leaves; returns the exit code: 1 when a turn failed and the input was no terminal."""
     from server.cli.conversation import Conversation  # aiohttp, which --help can do without
 
-    given = {"temperature": args.temperature, "max_tokens": args.max_tokens}
+    given = {"temperature": chat.temperature, "max_tokens": chat.max_tokens}
     options = {name: value for name, value in given.items() if value is not None}
-    conversation = Conversation(args.url, args.model, args.system, options, key=_key(args.api_key, os.environ))
-    terminal = Terminal(conversation, sys.stdin.isatty())
-    return terminal.run()
+    conversation = Conversation(chat.url, chat.model, chat.system, options, key=_key(chat.api_key, os.environ))
+    return Terminal(conversation, sys.stdin.isatty()).run()
 
 
 def _key(given: str | None, environ: Mapping[str, str]) -> str | None:

@@ -12,18 +12,21 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 
 from models.catalog.catalog import default_cache
 from models.errors import UsageError
+from models.flags import add_command
+from models.options import Natural, option
 from server.process.cache_paths import journal_path
 
 if TYPE_CHECKING:
-    from scheduler.journal.file import BatchEntry, Entry, RequestEntry
+    from scheduler.journal.file import Entry, RequestEntry
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -35,6 +38,50 @@ LENGTHS = ("instruction", "input", "length", "cut")
 Row = dict[str, object]
 
 
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if match is None:
+        raise ValueError(f"{text!r} is not an age such as 30m, 12h or 7d")
+    return float(match[1]) * DURATIONS[match[2]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The journal that is read or changed."""
+
+    journal: Path | None = option(None, "the journal (default: the server's)")
+
+    @property
+    def path(self) -> Path:
+        return journal_path(default_cache(), self.journal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show(Source):
+    """Requests to print."""
+
+    last: Natural = option(20, "how many", short=("-n",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Source):
+    """Entries to write, and how."""
+
+    format: Literal["csv", "jsonl"] = option("jsonl", "how they are written")
+    what: Literal["requests", "batches", "lengths"] = option(
+        "requests", "lengths: texts and what became of them, as `lengthwise train` reads them"
+    )
+    since: float | None = option(None, "only what is younger than e.g. 30m, 12h, 7d", parse=_duration, metavar="AGE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prune(Source):
+    """Entries to delete."""
+
+    older_than: float | None = option(None, "delete what is older than e.g. 12h, 30d", parse=_duration, metavar="AGE")
+    keep: Natural | None = option(None, "keep the newest N requests and batches at most")
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
     parser = subparsers.add_parser(
@@ -43,44 +90,20 @@ def add_parser(subparsers: Subparsers) -> None:
         description="The journal of finished requests and batches, which the length predictor learns from.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    show = _action(actions, "show", "print the newest requests", _show)
-    show.add_argument("-n", "--last", type=_whole, default=20, metavar="N", help="how many (default: %(default)s)")
-    export = _action(actions, "export", "write everything as CSV or JSONL to standard output", _export)
-    export.add_argument("--format", choices=("csv", "jsonl"), default="jsonl", help="default: %(default)s")
-    export.add_argument(
-        "--what",
-        choices=("requests", "batches", "lengths"),
-        default="requests",
-        help="lengths: texts and what became of them, as `lengthwise train` reads them (default: %(default)s)",
-    )
-    export.add_argument("--since", type=_duration, metavar="AGE", help="only what is younger than e.g. 30m, 12h, 7d")
-    prune = _action(actions, "prune", "delete old entries and give their space back", _prune)
-    prune.add_argument("--older-than", type=_duration, metavar="AGE", help="delete what is older than e.g. 12h, 30d")
-    prune.add_argument("--keep", type=_whole, metavar="N", help="keep the newest N requests and batches at most")
+    add_command(actions, "show", Show, _show, help="print the newest requests")
+    add_command(actions, "export", Export, _export, help="write everything as CSV or JSONL to standard output")
+    add_command(actions, "prune", Prune, _prune, help="delete old entries and give their space back")
 
 
-def _action(actions: Subparsers, name: str, help: str, work: object) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=help)
-    parser.add_argument("--journal", type=Path, metavar="FILE", help="the journal (default: the server's)")
-    parser.set_defaults(run=run, work=work)
-    return parser
-
-
-def run(args: argparse.Namespace) -> int:
-    """Do what the arguments say; returns the exit code."""
-    args.work(args, journal_path(default_cache(), args.journal))
-    return 0
-
-
-def _show(args: argparse.Namespace, path: Path) -> None:
+def _show(options: Show) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from scheduler.journal.file import RequestEntry, read
 
     heads = ("finished", "strategy", "outcome", "prompt", "predicted", "source", "generated", "first token", "latency")
-    table = Table(*heads, title=str(path), title_justify="left")
-    for entry in read(path, RequestEntry, last=args.last):
+    table = Table(*heads, title=str(options.path), title_justify="left")
+    for entry in read(options.path, RequestEntry, last=options.last):
         table.add_row(*_cells(entry))
     # Without a terminal no window's width limits the table.
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -101,16 +124,27 @@ def _cells(entry: RequestEntry) -> tuple[str, ...]:
     )
 
 
-def _export(args: argparse.Namespace, path: Path) -> None:
+def _export(options: Export) -> None:
     from scheduler.journal.file import BatchEntry, RequestEntry, read
 
-    since = FOREVER if args.since is None else time.time() - args.since
-    if args.what == "batches":
-        _write(args.format, _names(BatchEntry), map(_fields, read(path, BatchEntry, since=since)))
-    elif args.what == "requests":
-        _write(args.format, _names(RequestEntry), map(_fields, read(path, RequestEntry, since=since)))
-    else:
-        _write(args.format, LENGTHS, _lengths(read(path, RequestEntry, since=since)))
+    since = FOREVER if options.since is None else time.time() - options.since
+    requests = read(options.path, RequestEntry, since=since)
+    match options.what:
+        case "requests":
+            _write(options.format, _names(RequestEntry), map(_fields, requests))
+        case "batches":
+            batches = read(options.path, BatchEntry, since=since)
+            _write(options.format, _names(BatchEntry), map(_fields, batches))
+        case "lengths":
+            _write(options.format, LENGTHS, _lengths(requests))
+
+
+def _names(kind: type[Entry]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _fields(entry: Entry) -> Row:
+    return {name: getattr(entry, name) for name in _names(type(entry))}
 
 
 def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
@@ -132,14 +166,6 @@ def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
         raise JournalError(f"none of {missed} answers has its texts: `lengthwise serve --journal-prompts` keeps them")
 
 
-def _names(kind: type[RequestEntry] | type[BatchEntry]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-def _fields(entry: Entry) -> Row:
-    return {name: getattr(entry, name) for name in _names(type(entry))}
-
-
 def _write(format: str, names: Sequence[str], rows: Iterable[Row]) -> None:
     if format == "jsonl":
         for row in rows:
@@ -153,23 +179,10 @@ def _write(format: str, names: Sequence[str], rows: Iterable[Row]) -> None:
         )
 
 
-def _prune(args: argparse.Namespace, path: Path) -> None:
+def _prune(options: Prune) -> None:
     from scheduler.journal.file import prune
 
-    if args.older_than is None and args.keep is None:
+    if options.older_than is None and options.keep is None:
         raise UsageError("say what to delete, with --older-than or --keep")
-    before = None if args.older_than is None else time.time() - args.older_than
-    print(f"{prune(path, before=before, keep=args.keep)} entries deleted")
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def _duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 30m, 12h or 7d")
-    return float(match[1]) * DURATIONS[match[2]]
+    before = None if options.older_than is None else time.time() - options.older_than
+    print(f"{prune(options.path, before=before, keep=options.keep)} entries deleted")

@@ -7,43 +7,52 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
 
 from models.catalog.catalog import Catalog, ModelStatus
+from models.errors import UsageError
+from models.flags import add_command
+from models.options import option
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The form of the list."""
+
+    path: str | None = option(None, "print the folder of this model only; fetch it first if need be", metavar="NAME")
+    json: bool = option(False, "print the list as JSON")
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
+    add_command(
+        subparsers,
         "models",
+        Listing,
+        run,
         help="list the known models, or fetch one and tell its folder",
         description="List the models that can be served by name. A local folder, a .gguf file and a hub id "
         "(organisation/name[@revision]) can be served as well.",
     )
-    wanted = parser.add_mutually_exclusive_group()
-    wanted.add_argument("--path", metavar="NAME", help="print the folder of this model only; fetch it first if need be")
-    wanted.add_argument("--json", action="store_true", help="print the list as JSON")
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do what the arguments say; returns the exit code."""
-    print(_output(Catalog(), args))
-    return 0
-
-
-def _output(catalog: Catalog, args: argparse.Namespace) -> str:
-    if args.path is not None:
-        return str(catalog.resolve(args.path))
-    known = catalog.known()
-    if args.json:
-        return orjson.dumps(known, default=str, option=orjson.OPT_INDENT_2).decode()
-    return _table(known)
+def run(listing: Listing) -> None:
+    """Print the list, or one folder."""
+    if listing.path is not None and listing.json:
+        raise UsageError("--path prints no list: leave out --json")
+    catalog = Catalog()
+    if listing.path is not None:
+        print(catalog.resolve(listing.path))
+    elif listing.json:
+        print(orjson.dumps(catalog.known(), default=str, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(_table(catalog.known()))
 
 
 def _table(models: Sequence[ModelStatus]) -> str:

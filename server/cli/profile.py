@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.flags import add_options
+from models.flags import add_options, read_options
 from models.options import Positive, option, options_of
 from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import add_settings, config_file, given
@@ -79,9 +79,10 @@ def run(args: argparse.Namespace) -> int:
     from server.cli.profile_report import print_report
     from server.process.profiling import FULL, QUICK, make_profile
 
-    limit = args.time_limit or (QUICK_TIME_LIMIT if args.quick else TIME_LIMIT)
+    measuring = read_options(args, Measuring)
+    limit = measuring.time_limit or (QUICK_TIME_LIMIT if measuring.quick else TIME_LIMIT)
     with _show_phases() as watch:
-        profile = make_profile(config, QUICK if args.quick else FULL, limit, watch)
+        profile = make_profile(config, QUICK if measuring.quick else FULL, limit, watch)
     path = write_profile(default_cache(), profile)
     print_report(profile)
     print(f"kept in {path}")

@@ -1,4 +1,10 @@
-"""`lengthwise systemd`: print the unit, or put it, a configuration and a key where systemd finds them."""
+"""`lengthwise systemd`: print the unit, or put it, a configuration and a key where systemd finds them.
+
+The unit is lengthwise.service beside this file; docs/operations.md says what is hardened and why. Three usual settings
+are left out on purpose: MemoryDenyWriteExecute, since oneDNN and CUDA compile at run time; PrivateDevices, which would
+hide the GPU, so devices are allowed one kind at a time instead; ProcSubset=pid, since /proc/meminfo and /proc/cpuinfo
+are read.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +14,24 @@ import secrets
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.errors import UserError
+from models.flags import add_command
+from models.options import option
 from server.cli.config import ServeConfig, load_config
-from server.cli.unit import CONFIG, KEYS, NAME, Unit
+from server.http.keys import CREDENTIAL
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 UNITS = Path("/etc/systemd/system")
+NAME = "lengthwise.service"
+FOLDER = Path("/etc/lengthwise")
+CONFIG = FOLDER / "config.toml"
+KEYS = FOLDER / CREDENTIAL
 HIDDEN = (Path("/home"), Path("/root"), Path("/run/user"))
 """Folders that the unit cannot look into (ProtectHome)."""
 
@@ -29,6 +42,48 @@ port = 8000
 """
 
 
+STOP_MARGIN = 30.0
+"""Seconds beyond --shutdown-timeout: last words to clients, the last step of each executor, and some to spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What differs from one machine to the next."""
+
+    program: Path
+    """The `lengthwise` that shall run, as an absolute path."""
+    config: Path = CONFIG
+    shutdown_timeout: float = 30.0
+    """As the configuration has it, in seconds."""
+
+    def text(self) -> str:
+        """The whole unit."""
+        stop = round(self.shutdown_timeout + STOP_MARGIN)
+        template = Path(__file__).with_name(NAME).read_text("utf-8")
+        return template.format(program=_escaped(self.program), config=_escaped(self.config), keys=KEYS, stop=stop)
+
+
+def _escaped(path: Path) -> str:
+    """As systemd.syntax(7) wants it."""
+    return str(path).replace("\\", "\\\\").replace("%", "%%").replace(" ", "\\x20")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Print:
+    """A unit to print."""
+
+    config: Path = option(CONFIG, "configuration that the service reads")
+    program: Path | None = option(None, "what to run (default: this program)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Install(Print):
+    """A unit to install."""
+
+    force: bool = option(False, "replace a unit that differs")
+    root: Path = option(Path("/"), "install below this folder", metavar="DIR")
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
     parser = subparsers.add_parser(
@@ -37,62 +92,45 @@ def add_parser(subparsers: Subparsers) -> None:
         description="A hardened systemd unit that runs `lengthwise serve` with a watchdog and keys as credentials.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    _action(actions, "print", "write the unit to standard output", _print)
-    install = _action(
-        actions, "install", "write the unit, and a configuration and a key where there are none", _install
-    )
-    install.add_argument("--force", action="store_true", help="replace a unit that differs")
-    install.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="install below this folder")
+    add_command(actions, "print", Print, _print, help="write the unit to standard output")
+    told = "write the unit, and a configuration and a key where there are none"
+    add_command(actions, "install", Install, _install, help=told)
 
 
-def _action(actions: Subparsers, name: str, help: str, work: object) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=help)
-    parser.add_argument("--config", type=Path, default=CONFIG, metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--program", type=Path, metavar="FILE", help="what to run (default: this program)")
-    parser.set_defaults(run=run, work=work, keys=KEYS)
-    return parser
+def _print(options: Print) -> None:
+    sys.stdout.write(_unit(options, options.config).text())
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do what the arguments say; returns the exit code."""
-    args.work(args)
-    return 0
-
-
-def _print(args: argparse.Namespace) -> None:
-    sys.stdout.write(_unit(args, args.config).text())
-
-
-def _install(args: argparse.Namespace) -> None:
-    config, keys = _below(args.root, args.config), _below(args.root, args.keys)
-    _require_visible(args)
+def _install(options: Install) -> None:
+    config, keys = _below(options.root, options.config), _below(options.root, KEYS)
+    program = _program(options)
+    _require_visible(program, program if options.program else Path(sys.executable))
     try:
         _write_once(config, FIRST_CONFIG, 0o644)
         made = _write_once(keys, f"{secrets.token_hex(32)}\n", 0o600)
-        unit = _below(args.root, UNITS / NAME)
-        _write_unit(unit, _unit(args, config).text(), force=args.force)
+        unit = _below(options.root, UNITS / NAME)
+        _write_unit(unit, _unit(options, config).text(), force=options.force)
     except PermissionError as error:
         raise UserError(f"{error.filename} cannot be written: run this as root, or give --root") from None
-    _reload(args.root)
-    print(f"Wrote {unit}, which runs `{_program(args)} serve --config {args.config}`.")
+    _reload(options.root)
+    print(f"Wrote {unit}, which runs `{program} serve --config {options.config}`.")
     print(f"{'Made a key' if made else 'The keys are'} in {keys}; callers must send one as a bearer token.")
     print(f"Next: edit {config}, then `systemctl enable --now {NAME}` and `journalctl -fu {NAME}`.")
 
 
-def _unit(args: argparse.Namespace, config: Path) -> Unit:
-    """For the configuration as it is now, where it is there."""
+def _unit(options: Print, config: Path) -> Unit:
+    """The unit for the configuration as it is now, where it is there."""
     timeout = load_config({}, {}, config).shutdown_timeout if config.exists() else ServeConfig().shutdown_timeout
-    return Unit(_program(args), args.config, args.keys, timeout)
+    return Unit(_program(options), options.config, timeout)
 
 
-def _program(args: argparse.Namespace) -> Path:
-    given: Path | None = args.program
-    return given or Path(shutil.which(sys.argv[0]) or Path(sys.executable).with_name("lengthwise")).absolute()
+def _program(options: Print) -> Path:
+    found = Path(shutil.which(sys.argv[0]) or Path(sys.executable).with_name("lengthwise"))
+    return options.program or found.absolute()
 
 
-def _require_visible(args: argparse.Namespace) -> None:
-    program = _program(args)
-    interpreter = program if args.program else Path(sys.executable)
+def _require_visible(program: Path, interpreter: Path) -> None:
+    """Raise UserError where the service cannot see what it runs."""
     for real in (program, program.resolve(), interpreter.resolve()):
         if any(real.is_relative_to(folder) for folder in HIDDEN):
             raise UserError(

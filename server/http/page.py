@@ -89,7 +89,7 @@ class Index(msgspec.Struct, frozen=True):
 
 
 async def index(request: web.Request) -> web.Response:
-    """Answer a browser with the dashboard, all others with the names of the endpoints."""
+    """Send a browser the dashboard, all others the names of the endpoints."""
     if wants_page(request):
         return request.app[PAGE].front(request)
     routes = [(route.method, route.resource) for route in request.app.router.routes() if route.method != METH_HEAD]

@@ -260,7 +260,7 @@ METRICS = web.AppKey("metrics", Metrics)
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Answer with everything counted so far; 404 where nothing is counted."""
+    """Send counters, gauges and histograms for Prometheus; raises HTTPNotFound where nothing is counted."""
     counted = request.app.get(METRICS)
     if counted is None:
         raise web.HTTPNotFound

@@ -43,7 +43,7 @@ from server.api.served_model import MODEL, Codec
 
 
 async def responses(request: web.Request) -> web.StreamResponse:
-    """Handle one response."""
+    """Answer text with text, as OpenAI's responses do; nothing is stored."""
     body, head = await read_call(request, ResponsesBody, "resp_")
     chat = as_chat(body)
     with reword_errors():

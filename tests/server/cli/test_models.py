@@ -53,7 +53,6 @@ def test_a_model_that_cannot_be_had_is_one_line_on_standard_error(capsys: pytest
     assert output.err.count("\n") == 1
 
 
-def test_path_and_json_exclude_each_other() -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run("--path", DEFAULT_MODEL, "--json")
-    assert stopped.value.code == 2
+def test_path_and_json_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--path", DEFAULT_MODEL, "--json") == 2
+    assert "leave out --json" in capsys.readouterr().err
