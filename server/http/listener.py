@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from dataclasses import dataclass
 from ssl import SSLContext
@@ -32,12 +33,32 @@ BACKLOG = 1024
 """Connections that the system keeps until they are accepted."""
 
 
+OWN_FILES = 256
+"""Files that are no connections: weights, libraries, the journal, devices."""
+
+
 def require_c_parser() -> None:
     """Raise UserError for aiohttp's Python parser, which took malformed requests apart unlike proxies do."""
     if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
         raise UserError(
             "aiohttp runs without its C parser, which is not safe: unset AIOHTTP_NO_EXTENSIONS, "
             "and install a binary wheel of aiohttp"
+        )
+
+
+def raise_file_limit(connections: int) -> None:
+    """Let each connection have its file; shells allow 1024 by default, and more may be asked for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OWN_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning(
+            "only %d files may be open at a time: fewer than --max-connections %d may connect; raise LimitNOFILE",
+            allowed,
+            connections,
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from engine.executor import Executor
@@ -21,6 +22,7 @@ from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.catalog.catalog import Catalog
 from models.network.loader import LoadedModel
+from models.own_thread import run_in_own_thread
 from models.text import Text
 from scheduler.assembly import Parts
 from scheduler.clock import MonotonicClock, background
@@ -39,10 +41,8 @@ from server.lengths.predictors import PredictorContext, fetch_predictor, open_le
 from server.observe.gauges import Gauges, Sources
 from server.observe.lag import measure_lag
 from server.observe.metrics import Metrics
-from server.process.conditions import conditions_of
-from server.process.devices import prefix_cache_bytes, swap_bytes
-from server.process.executors import build_executor
-from server.process.loading import load_models
+from server.process.devices import conditions_of, prefix_cache_bytes, swap_bytes
+from server.process.loading import build_executor, load_models
 from server.process.relay import Relay
 from server.process.scheduling import learn_steps, parts_for
 from server.process.watchdog import Watchdog
@@ -62,7 +62,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     async with AsyncExitStack() as stack:
         predictor = await stack.enter_async_context(open_predictor(config))
 
-        loaded = await _load_apart(config, relay.deliver)
+        loaded = await asyncio.to_thread(run_in_own_thread, partial(_load, config, relay.deliver))
         on_cpu = loaded.model.device.type == "cpu"
         context = PredictorContext(metrics.prediction.observe, metrics.late.observe, on_cpu)
         lengths = await stack.enter_async_context(open_lengths(config, predictor, clock, context))
@@ -122,16 +122,6 @@ def _build_parts(
     parts = parts_for(config, infos, learn_steps(loaded.conditions, submit), submit)
     learning = () if parts.observer is None else (parts.observer,)
     return replace(parts, observer=PlanObservers((*learning, lengths, metrics)))
-
-
-async def _load_apart(config: ServeConfig, deliver: Deliver) -> _Loaded:
-    """Load the model in a thread that is gone before the executors start.
-
-    OpenMP counts the helpers of each thread that ever computed, and when they outnumber the cores it puts waiting ones
-    to sleep at once. That made a decode step half as long again.
-    """
-    with ThreadPoolExecutor(1, "loader") as loader:
-        return await asyncio.get_running_loop().run_in_executor(loader, _load, config, deliver)
 
 
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:

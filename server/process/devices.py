@@ -1,4 +1,5 @@
-"""What the settings mean on this machine: which devices, how many threads, how much memory for K and V.
+"""The settings on this machine: which devices, how many threads, how much memory for K and V, and under which
+conditions its timings hold.
 
 It knows torch and the flags that bear on it; it starts nothing and loads nothing.
 """
@@ -7,13 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import sys
+from pathlib import Path
 
 import psutil
 import torch
 import transformers
 
 from models.network.loader import LoadedModel, LoadError
+from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
 
@@ -39,7 +43,7 @@ PREDICTOR_NICENESS = 10
 
 
 def hush_transformers() -> None:
-    """What it reports of a load ends in our own errors; its progress bars are for terminals."""
+    """Keep transformers quiet: its reports of a load end in our own errors, its progress bars are for terminals."""
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -142,3 +146,28 @@ def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None
     if given - wanted > 0.05 * given:
         rows = f"--max-num-seqs {config.max_num_seqs} rows of the longest context"
         log.warning("--kv-cache-memory %g: %s need no more than %.1f GiB, which is what is used", given, rows, wanted)
+
+
+def conditions_of(config: ServeConfig, model: LoadedModel) -> Conditions:
+    """The conditions that the timings of one executor with this model depend on: the key of its profile."""
+    path = Path(config.model).expanduser()
+    return Conditions(
+        model=str(path.resolve()) if path.exists() else config.model,
+        dtype=str(model.kv.dtype).removeprefix("torch."),
+        quantization=str(model.quantization),
+        device=device_name(model.device),
+        threads=threads(config) if model.device.type == "cpu" else 0,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """The name that the processor gives itself, without its number."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

@@ -27,13 +27,12 @@ from server.api.health import LIFE
 from server.api.served_model import ServedModel
 from server.cli.config import ServeConfig
 from server.http.front import OPEN, Front, build_front
-from server.http.listener import Listener, require_c_parser
+from server.http.listener import Listener, raise_file_limit, require_c_parser
 from server.http.routes import build_app
 from server.http.service import Service
 from server.observe import logs
 from server.process.notify import Notifier, feed_watchdog
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
-from server.process.rlimit import raise_file_limit
 from server.process.signals import SIGNALS, Signals
 
 log = logging.getLogger(__name__)

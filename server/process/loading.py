@@ -1,17 +1,42 @@
-"""From a configuration to the model, once for each executor, and its text."""
+"""The engine's part of the composition root: from a configuration to the model, once for each executor, its text, and
+executors that can be started."""
 
 from __future__ import annotations
 
+import logging
+import time
 from pathlib import Path
 
 import torch
 
+from engine.executor import Executor
+from engine.forward.batch import RunningBatch
+from engine.forward.graphs import DecodeGraphs, GraphError
+from engine.kv.arena import KvArena
+from engine.kv.host_store import HostStore
+from engine.kv.prefix_cache import PrefixCache
+from engine.kv.row_kv import RowKv
 from engine.measure.probe import probe
+from engine.messages import Deliver, ExecutorInfo
+from engine.pipeline import Pipeline
+from engine.row import Row
+from engine.sampling.grammar import Grammars
 from models.catalog.catalog import Catalog
 from models.network.loader import LoadedModel, LoadError, load
+from models.progress import Bars
 from models.text import Text
 from server.cli.config import ServeConfig
-from server.process.devices import cuda_devices, hush_transformers, quantization, threads
+from server.process.devices import (
+    capacity_tokens,
+    context_length,
+    cuda_devices,
+    hush_transformers,
+    quantization,
+    require_room,
+    threads,
+)
+
+log = logging.getLogger(__name__)
 
 
 def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
@@ -29,7 +54,7 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
 
 
 def first_network(config: ServeConfig, folder: Path) -> LoadedModel:
-    """That of the first executor. Raises LoadError."""
+    """The network of the first executor. Raises LoadError."""
     device, *_ = [*cuda_devices(config), "cpu"]
     if device == "cpu":
         torch.set_num_threads(threads(config))
@@ -54,3 +79,48 @@ def _chat_template(config: ServeConfig) -> str | None:
         return config.chat_template.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise LoadError(f"--chat-template {config.chat_template} cannot be read: {error}") from error
+
+
+def build_executor(
+    config: ServeConfig,
+    index: int,
+    model: LoadedModel,
+    text: Text,
+    store: HostStore[Row],
+    deliver: Deliver,
+    grammars: Grammars | None = None,
+    prefixes: PrefixCache[RowKv] | None = None,
+) -> Executor:
+    """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
+    context = context_length(config, model)
+    capacity = min(capacity_tokens(config, model), config.max_num_seqs * context)
+    require_room(config, model, capacity)
+    if config.max_model_len is not None and capacity < context:
+        raise LoadError(
+            f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "
+            "lower it, or give more with --kv-cache-memory or --gpu-memory-utilization"
+        )
+    arena = KvArena(model.kv, capacity, max_rows=config.max_num_seqs)
+    batch = RunningBatch(model, arena, graphs=_graphs(config, model, arena))
+    chunk = config.max_num_batched_tokens
+    pipeline = Pipeline(model, text, batch, max_prefill_tokens=chunk, store=store, grammars=grammars, prefixes=prefixes)
+    info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
+    if model.device.type == "cuda":
+        return Executor(info, pipeline, deliver)
+    return Executor(info, pipeline, deliver, threads=threads(config))
+
+
+def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:
+    """Decode steps captured on a CUDA device; None elsewhere, and where they cannot be had, which the log tells."""
+    if model.device.type != "cuda" or config.enforce_eager:
+        return None
+    begin = time.monotonic()
+    graphs = DecodeGraphs(model, arena)
+    try:
+        with Bars() as bars:
+            graphs.prepare(bars.begin("capturing CUDA graphs", len(graphs)).advance)
+    except (GraphError, RuntimeError, torch.OutOfMemoryError) as error:
+        log.warning("decoding without CUDA graphs, which costs speed with few rows: %s", error)
+        return None
+    log.info("captured %d CUDA graphs in %.1f s", len(graphs), time.monotonic() - begin)
+    return graphs

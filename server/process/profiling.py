@@ -22,8 +22,7 @@ from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors
 from scheduler.serving_time.profile_file import Profile
 from server.cli.config import ServeConfig
-from server.process.conditions import conditions_of
-from server.process.devices import capacity_tokens, context_length, hush_transformers
+from server.process.devices import capacity_tokens, conditions_of, context_length, hush_transformers
 from server.process.loading import first_network
 from server.version import VERSION
 

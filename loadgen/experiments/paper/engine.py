@@ -30,8 +30,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import Strategy
 from scheduler.worker import Port
 from server.cli.config import ServeConfig, load_config
-from server.process.conditions import device_name
-from server.process.devices import cores, cuda_devices, threads
+from server.process.devices import cores, cuda_devices, device_name, threads
 from server.process.loading import load_models
 from server.process.relay import Relay
 

@@ -17,7 +17,7 @@ from scheduler.serving_time.profile_file import load_profile, profile_path, read
 from server.cli import main as cli
 from server.cli.config import ServeConfig
 from server.cli.profile_report import kept
-from server.process.conditions import conditions_of
+from server.process.devices import conditions_of
 from server.process.profiling import QUICK, make_profile, slice_cells
 
 CORES = len(os.sched_getaffinity(0))
