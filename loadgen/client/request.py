@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import orjson
 
@@ -24,6 +25,8 @@ class PreparedRequest:
     label: str = ""
     cancel_after: float | None = None
     """Seconds after sending when the client leaves; None lets it stay."""
+    follow_up: Callable[[str], PreparedRequest] | None = None
+    """Makes the conversation's next request of this one's answer; None when it is the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class RequestForm:
     """Further fields of the body; they win over a prompt's own."""
 
     def fill(self, prompt: Prompt, index: int, cancel_after: float | None = None) -> PreparedRequest:
-        """The request for a prompt. Raises UserError."""
+        """The request for a prompt; those that follow it have the next indices. Raises UserError."""
         path = self.endpoint or (CHAT if prompt.messages else COMPLETIONS)
         asked = _messages(prompt) if "chat" in path else {"prompt": _raw_prompt(prompt)}
         lengths = {"max_tokens": prompt.max_tokens, "replay_tokens": prompt.replay_tokens}
@@ -49,7 +52,17 @@ class RequestForm:
             "stream_options": {"include_usage": True},
             **self.fields,
         }
-        return PreparedRequest(index, path, orjson.dumps(body), prompt.label, cancel_after)
+        follow_up = partial(self._follow_up, prompt, index) if prompt.follow_ups else None
+        return PreparedRequest(index, path, orjson.dumps(body), prompt.label, cancel_after, follow_up)
+
+    def _follow_up(self, prompt: Prompt, index: int, answer: str) -> PreparedRequest:
+        said, *later = prompt.follow_ups
+        messages = (
+            *prompt.messages,
+            {"role": "assistant", "content": answer},
+            {"role": "user", "content": said},
+        )
+        return self.fill(replace(prompt, messages=messages, follow_ups=tuple(later)), index + 1)
 
 
 def _messages(prompt: Prompt) -> dict[str, object]:

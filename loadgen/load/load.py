@@ -58,30 +58,44 @@ async def play(
     send: Send,
     observer: Observer,
     max_concurrency: int | None = None,
+    think_time: float = 0.0,
 ) -> Run:
     """Send each request at its time (seconds after the start, ascending) and wait until all have ended.
+
+    A conversation's next request is sent `think_time` seconds after the answer that it follows, and a conversation ends
+    with an answer that does not come.
 
     Cancelling it stops the run: what runs is dropped, what ended is returned.
     """
     gate = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
     begin = time.perf_counter()
-    player = _Player(send, observer, gate, lambda: time.perf_counter() - begin)
+    player = _Player(send, observer, gate, lambda: time.perf_counter() - begin, think_time)
     async with LoadWatch() as watch:
         await player.play(requests, times)
         duration = time.perf_counter() - begin
     outcomes = sorted(player.outcomes, key=lambda outcome: outcome.index)
-    return Run(tuple(outcomes), len(requests), duration, watch.load())
+    return Run(tuple(outcomes), len(requests) + player.followed, duration, watch.load())
 
 
 class _Player:
     """The requests of one run that are under way, and those that have ended."""
 
-    def __init__(self, send: Send, observer: Observer, gate: AbstractAsyncContextManager[None], clock: Clock) -> None:
+    def __init__(
+        self,
+        send: Send,
+        observer: Observer,
+        gate: AbstractAsyncContextManager[None],
+        clock: Clock,
+        think_time: float,
+    ) -> None:
         self.outcomes: list[Outcome] = []
         self._send = send
         self._observer = observer
         self._gate = gate
         self._clock = clock
+        self._think_time = think_time
+        self.followed = 0
+        """Requests that followed others, or were to."""
 
     async def play(self, requests: Sequence[PreparedRequest], times: Sequence[float]) -> None:
         """Returns when all requests have ended, or soon after a cancellation."""
@@ -89,7 +103,7 @@ class _Player:
             async with asyncio.TaskGroup() as running:
                 for request, due in zip(requests, times, strict=True):
                     await self._until(due)
-                    running.create_task(self._send_one(request, due))
+                    running.create_task(self._converse(request, due))
         except asyncio.CancelledError:
             # The user stops the run and wants to see what came of it.
             if (task := asyncio.current_task()) is not None:
@@ -101,9 +115,16 @@ class _Player:
         while (wait := due - self._clock()) > 0:
             await asyncio.sleep(wait)
 
-    async def _send_one(self, request: PreparedRequest, due: float) -> None:
-        async with self._gate:
-            self._observer.sent()
-            outcome = await self._send(request, due, self._clock)
-        self.outcomes.append(outcome)
-        self._observer.ended(outcome)
+    async def _converse(self, request: PreparedRequest, due: float) -> None:
+        """Send a request, and those that follow it."""
+        while True:
+            async with self._gate:
+                self._observer.sent()
+                outcome = await self._send(request, due, self._clock)
+            self.outcomes.append(outcome)
+            self._observer.ended(outcome)
+            if request.follow_up is None or not outcome.completed:
+                return
+            self.followed += 1
+            request, due = request.follow_up(outcome.text), self._clock() + self._think_time
+            await self._until(due)

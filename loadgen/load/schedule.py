@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -33,6 +34,8 @@ class Schedule:
 
     requests: tuple[PreparedRequest, ...]
     times: tuple[float, ...]
+    count: int
+    """Requests, those that will follow these included."""
 
 
 def schedule(
@@ -48,11 +51,12 @@ def schedule(
     """
     timed = _timed(prompts, arrivals, np.random.default_rng([seed, ARRIVALS]))
     leaves = np.random.default_rng([seed, CANCELLATIONS]).random(len(prompts)) < cancellations.rate
+    *firsts, count = accumulate((1 + len(prompt.follow_ups) for _, prompt in timed), initial=0)
     requests = [
         form.fill(prompt, index, cancellations.delay if leave else None)
-        for index, ((_, prompt), leave) in enumerate(zip(timed, leaves, strict=True))
+        for index, (_, prompt), leave in zip(firsts, timed, leaves, strict=True)
     ]
-    return Schedule(tuple(requests), tuple(time for time, _ in timed))
+    return Schedule(tuple(requests), tuple(time for time, _ in timed), count)
 
 
 def _timed(
