@@ -202,11 +202,11 @@ class RowUpdate:
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
-    cached_prompt: int = 0
-    """Tokens of the prompt whose K and V were kept from earlier ones; told with the first token."""
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None
+    cached_prompt: int = 0
+    """Tokens of the prompt whose K and V were kept from earlier ones; told with the first token."""
 
 
 @dataclass(frozen=True, slots=True)

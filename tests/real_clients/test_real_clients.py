@@ -21,8 +21,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import FinishReason, RowUpdate
-from scheduler.request import Request
+from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.api.limits import Limits
 from tests.server.fakes import ANSWER, END, answer
 from tests.server.live import Live, live_server
@@ -75,13 +74,13 @@ async def ask(live: Live, name: str) -> Any:
     """What a client's program prints."""
     client = CLIENTS[name]
 
-    def script(request: Request) -> Iterable[RowUpdate]:
-        if request.sampling.grammar is None:
-            yield from answer(request)
+    def script(row: RowSpec) -> Iterable[RowUpdate]:
+        if row.sampling.grammar is None:
+            yield from answer(row)
             return
         for piece in called(client.calls):
-            yield RowUpdate(request.row_id, tuple(piece.encode()), piece)
-        yield RowUpdate(request.row_id, (END,), finish_reason=FinishReason.STOP)
+            yield RowUpdate(row.row_id, tuple(piece.encode()), piece)
+        yield RowUpdate(row.row_id, (END,), finish_reason=FinishReason.STOP)
 
     live.dispatcher.script = script
     python = interpreter(name, client.requirements)
