@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from engine.messages import Cause, Entry
-from scheduler.batching.batcher import Kit, Limits
+from scheduler.batching.batcher import Kit
 from scheduler.plan import Plan
 from scheduler.request import Request
 from scheduler.serving_time.machine import MachineModel
@@ -89,21 +89,19 @@ def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit) -> tuple[
     The best one is never passed over: when it does not fit, nothing is taken, so no long request starves.
     """
     group: list[Request] = []
+    longest = widest = tokens = 0  # by the memory's rule, and as they are read; and all of them together
     for request in ranked:
-        larger = (*group, request)
-        if not kit.memory(worker, len(larger), max(kit.memory.length(one) for one in larger)):
+        rows, needed = len(group) + 1, max(longest, kit.memory.length(request))
+        if not kit.memory(worker, rows, needed):
             break
-        if not group or _similar([one.tokens for one in larger], kit.limits):
+        cells, read = rows * max(widest, request.tokens), tokens + request.tokens
+        fits = cells <= kit.limits.group_tokens and cells - read <= kit.limits.max_padding * cells
+        if fits or not group:
             group.append(request)
+            longest, widest, tokens = needed, max(widest, request.tokens), read
     return tuple(group)
 
 
 def _without_waiting_rows(kit: Kit) -> Kit:
     """The kit for rows that enter with their prompts: none waits in the executor or is read as a padded group."""
     return replace(kit, limits=replace(kit.limits, prefill_ahead=0, max_padding=1.0))
-
-
-def _similar(lengths: list[int], limits: Limits) -> bool:
-    """Whether prompts of these lengths may be prefilled as one group."""
-    cells = len(lengths) * max(lengths)
-    return cells <= limits.group_tokens and cells - sum(lengths) <= limits.max_padding * cells

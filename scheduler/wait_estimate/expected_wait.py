@@ -16,41 +16,23 @@ those whose place is below the number of free slots start at once, and share the
 will be then.
 
 Tokens still to come are predicted where the request carries a prediction (remaining_length.py), else the running mean
-of generated lengths, never more than a request may make. The estimate is as good as that; it knows no prompt lengths
+of generated lengths; while that is unknown, so is the wait. The estimate is as good as that; it knows no prompt lengths
 but those of the recent past, which are in v, and none of the requests that will come and overtake.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from scheduler.batching.batcher import Batcher
 from scheduler.request import Request, State
 from scheduler.wait_estimate.speed import DecodeSpeed
+from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.sorted_requests import Ahead
 from scheduler.worker import Worker
 
 FRESH = 0.25
-"""Seconds for which one snapshot of the queue is used, since thousands of requests may ask."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """The queue and the executors at one moment."""
-
-    at: float
-    places: dict[Request, tuple[int, float]]
-    """Place in the queue of each waiting request, and the tokens of those ahead of it."""
-    tokens: float
-    """Tokens that all waiting requests are expected to make."""
-    held: int
-    """Rows that executors hold."""
-    rows: int
-    """R: the rows held, or all slots while some are free."""
-    rest: float
-    """r: mean of the tokens that held rows are still expected to make."""
-    free: int
-    """Slots that the first in the queue can have at once."""
+"""Seconds for which places are used that had to be counted, since thousands of requests may ask."""
 
 
 class ExpectedWait:
@@ -61,7 +43,9 @@ class ExpectedWait:
         self._workers = workers
         self._speed = DecodeSpeed()
         self._stuck = False  # whether anything had to wait at the latest dispatch
-        self._snapshot: _Snapshot | None = None
+        self._places: dict[Request, Ahead] = {}  # of a batcher that arranges batches
+        self._total = Ahead()  # all requests that are in them
+        self._counted: float | None = None  # when they were
 
     def dispatched(self, now: float) -> None:
         """Note that all requests which could go to an executor have gone."""
@@ -83,70 +67,77 @@ class ExpectedWait:
 
     def place(self, request: Request, now: float) -> int | None:
         """How many requests are ahead in the queue, by the batcher's order; None when this one does not wait."""
-        found = self._found(request, now)
-        return None if found is None else found[0]
+        ahead = self._ahead(request, now)
+        return None if ahead is None else ahead.place
 
     def wait(self, request: Request, now: float) -> float | None:
         """Seconds until it starts; None when it does not wait, or when nothing has been measured yet."""
-        found = self._found(request, now)
-        return None if found is None else self._seconds(*found, self._current(now))
+        ahead = self._ahead(request, now)
+        return None if ahead is None else self._seconds(ahead)
 
     def latency(self, request: Request, now: float) -> float | None:
         """Seconds until its answer is ready; None when it does not wait, or when there is no estimate.
 
         There is none while executors have nothing to do: what was measured under load tells little of that.
         """
-        found, snapshot = self._found(request, now), self._current(now)
-        if found is None or not (snapshot.held or found[0]):
+        ahead, held = self._ahead(request, now), self._rows()
+        if ahead is None or not (held or ahead.place):
             return None
-        wait = self._seconds(*found, snapshot)
-        rows = snapshot.held + found[0] + 1 if found[0] < snapshot.free else snapshot.rows
+        wait = self._seconds(ahead)
+        rows = held + ahead.place + 1 if ahead.place < self.free_slots else self._usual_rows()
         seconds = self._speed.seconds_per_token(rows)
         return None if wait is None or seconds is None else wait + self._speed.remaining(request) * seconds
 
     def newcomer_wait(self, now: float) -> float | None:
         """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
         yet."""
-        snapshot = self._current(now)
-        return self._seconds(len(snapshot.places), snapshot.tokens, snapshot)
+        if isinstance(self._batcher.waiting, RankedQueue):
+            return self._seconds(self._batcher.waiting.total())
+        self._count(now)
+        return self._seconds(self._total)
 
-    def _seconds(self, place: int, tokens_ahead: float, snapshot: _Snapshot) -> float | None:
-        if place < snapshot.free:
+    def _seconds(self, ahead: Ahead) -> float | None:
+        """Seconds until what is ahead has left and a row has ended."""
+        if ahead.place < self.free_slots:
             return 0.0
-        seconds = self._speed.seconds_per_token(snapshot.rows)
-        return (
-            None if seconds is None or not snapshot.rows else (tokens_ahead + snapshot.rest) * seconds / snapshot.rows
-        )
+        rows, typical = self._usual_rows(), self._speed.mean_length
+        seconds = self._speed.seconds_per_token(rows)
+        if seconds is None or not rows or (typical is None and ahead.unpredicted):
+            return None
+        tokens = ahead.tokens + ahead.unpredicted * (typical or 0.0)
+        return (tokens + self._rest()) * seconds / rows
 
-    def _found(self, request: Request, now: float) -> tuple[int, float] | None:
-        """Place of a request and the tokens ahead of it; None when it does not wait."""
+    def _ahead(self, request: Request, now: float) -> Ahead | None:
+        """The requests that are ahead of one; None when it does not wait."""
         if request.state is not State.WAITING:
             return None
-        found = self._current(now).places.get(request)
-        if found is None:  # it has come since
-            self._snapshot = None
-            found = self._current(now).places.get(request)
-        return found
+        if isinstance(self._batcher.waiting, RankedQueue):
+            return self._batcher.waiting.ahead(request, now)
+        if request not in self._places:  # it has come since
+            self._counted = None
+        self._count(now)
+        return self._places.get(request)
 
-    def _current(self, now: float) -> _Snapshot:
-        if self._snapshot is None or not 0 <= now - self._snapshot.at < FRESH:
-            self._snapshot = self._take_snapshot(now)
-        return self._snapshot
+    def _count(self, now: float) -> None:
+        """Count what is ahead of each request, where the queue does not know."""
+        if self._counted is not None and 0 <= now - self._counted < FRESH:
+            return
+        self._counted, self._places, self._total = now, {}, Ahead()
+        for request in self._batcher.ranked(now):
+            self._places[request] = self._total
+            self._total = self._total.and_one(request)
 
-    def _take_snapshot(self, now: float) -> _Snapshot:
-        live = self._live()
-        held = [request for worker in live for request in worker.requests.values()]
-        places: dict[Request, tuple[int, float]] = {}
-        tokens = 0.0
-        for place, request in enumerate(self._batcher.ranked(now)):
-            places[request] = (place, tokens)
-            tokens += self._speed.remaining(request)
-        rest = _mean(self._speed.remaining(request) for request in held)
-        rows = len(held) if self._stuck else _slots(live)
-        return _Snapshot(now, places, tokens, len(held), rows, rest, self.free_slots)
+    def _rest(self) -> float:
+        """r: mean of the tokens that held rows are still expected to make."""
+        held = [request for worker in self._live() for request in worker.requests.values()]
+        return sum(self._speed.remaining(request) for request in held) / len(held) if held else 0.0
 
     def _live(self) -> list[Worker]:
         return [worker for worker in self._workers if not worker.lost]
+
+    def _usual_rows(self) -> int:
+        """R: the rows held, or all slots while some are free."""
+        return sum(worker.rows for worker in self._live()) if self._stuck else _slots(self._live())
 
     def _rows(self) -> int:
         return sum(worker.rows for worker in self._workers)
@@ -154,8 +145,3 @@ class ExpectedWait:
 
 def _slots(workers: Iterable[Worker]) -> int:
     return sum(worker.info.max_rows for worker in workers)
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers) if numbers else 0.0

@@ -84,6 +84,11 @@ class DecodeSpeed:
         part = (rows - below[0]) / (above[0] - below[0])
         return below[1] + part * (above[1] - below[1])
 
+    @property
+    def mean_length(self) -> float | None:
+        """Tokens of the recent answers, on the average; None before the first."""
+        return self._mean_length if self._answers else None
+
     def remaining(self, request: Request) -> float:
         """Tokens that a request is expected to make from now on; without a prediction, as many as recent answers."""
-        return remaining_length(request, self._mean_length if self._answers else None)
+        return remaining_length(request, self.mean_length)

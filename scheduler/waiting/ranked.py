@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
 import heapq
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from math import inf
-from operator import itemgetter
 
 from scheduler.request import Request
 from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.sorted_requests import Ahead, SortedRequests
 from scheduler.worker import Worker
-
-_KEY = itemgetter(0)
 
 
 class RankedQueue(Collection[Request]):
@@ -23,12 +20,12 @@ class RankedQueue(Collection[Request]):
         self._order = order
         self._now = -inf  # the moment as of which it is sorted
         self._keys: dict[Request, Key] = {}
-        self._sorted: list[tuple[Key, Request]] = []
+        self._sorted = SortedRequests()
         self._changes: list[tuple[float, int, Request]] = []  # a heap; requests that have left may still be in it
         self._count = itertools.count()  # tells entries of one moment apart
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return len(self._keys)
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._keys)
@@ -38,7 +35,7 @@ class RankedQueue(Collection[Request]):
 
     @property
     def best_priority(self) -> int:
-        return self._sorted[0][1].priority
+        return next(iter(self._sorted)).priority
 
     def add(self, request: Request) -> None:
         self._insert(request)
@@ -50,7 +47,7 @@ class RankedQueue(Collection[Request]):
         key = self._keys.pop(request, None)
         if key is None:
             return False
-        del self._sorted[bisect.bisect_left(self._sorted, key, key=_KEY)]
+        self._sorted.remove(key)
         return True
 
     def revise(self, request: Request) -> None:
@@ -66,11 +63,21 @@ class RankedQueue(Collection[Request]):
             request = heapq.heappop(self._changes)[2]
             if self.discard(request):
                 self._insert(request)
-        return (request for _, request in self._sorted)
+        return iter(self._sorted)
+
+    def ahead(self, request: Request, now: float) -> Ahead | None:
+        """The requests that are ahead of one; None when it is not here."""
+        self.ranked(now)
+        key = self._keys.get(request)
+        return None if key is None else self._sorted.ahead(key)
+
+    def total(self) -> Ahead:
+        """All requests: what is ahead of one that comes last."""
+        return self._sorted.total()
 
     def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
         return list(itertools.islice(self.ranked(now), count))
 
     def _insert(self, request: Request) -> None:
         self._keys[request] = key = self._order.key(request, self._now)
-        bisect.insort(self._sorted, (key, request), key=_KEY)
+        self._sorted.insert(key, request)

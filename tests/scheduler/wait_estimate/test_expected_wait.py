@@ -92,13 +92,26 @@ def test_one_who_leaves_has_no_place_and_those_behind_move_up() -> None:
 
 def test_while_slots_are_free_nobody_waits_though_rows_run() -> None:
     queue = Queue(rows=3)
-    queue.submit(100)
+    queue.submit(100, predicted=100)
     for _ in range(40):
         queue.second()
-    newcomers = [queue.submit(100) for _ in range(3)]
+    newcomers = [queue.submit(100, predicted=100) for _ in range(3)]
     waits = [queue.dispatcher.expected_wait(one) for one in newcomers]
     assert waits[:2] == [0.0, 0.0]
     assert waits[2] is not None and waits[2] > 10
+
+
+def test_answers_of_unknown_length_take_as_long_as_those_that_ended_and_nobody_knows_before() -> None:
+    queue = Queue(rows=1)
+    queue.submit(30)
+    for _ in range(20):
+        queue.second()
+    waiting = [queue.submit(30), queue.submit(30)]
+    assert queue.dispatcher.place(waiting[1]) == 1
+    assert queue.dispatcher.expected_wait(waiting[1]) is None
+    for _ in range(10):
+        queue.second()
+    assert queue.dispatcher.expected_wait(waiting[1]) == pytest.approx(30)
 
 
 def test_before_anything_was_measured_nobody_can_say() -> None:

@@ -1,0 +1,135 @@
+"""Requests sorted by key, in blocks of which each knows what its requests are expected to generate.
+
+So a request comes, goes, or learns what is ahead of it in a time that hardly grows with their number.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import NamedTuple
+
+from scheduler.remaining_length import remaining_length
+from scheduler.request import Request
+from scheduler.waiting.queue import Key
+
+MOST = 512
+"""Requests of a block, which is parted in two when it has more."""
+
+
+class Ahead(NamedTuple):
+    """The requests before another one."""
+
+    place: int = 0
+    """Their number."""
+    tokens: float = 0.0
+    """Tokens that those with a prediction are expected to generate from now on."""
+    unpredicted: int = 0
+    """Number of those without one."""
+
+    def and_all(self, entries: Iterable[_Entry]) -> Ahead:
+        """These requests and more."""
+        place, tokens, unpredicted = self
+        for entry in entries:
+            place, tokens, unpredicted = place + 1, tokens + entry.tokens, unpredicted + entry.unpredicted
+        return Ahead(place, tokens, unpredicted)
+
+    def and_one(self, request: Request) -> Ahead:
+        """These requests and one more."""
+        tokens = expected_tokens(request)
+        return Ahead(self.place + 1, self.tokens + (tokens or 0.0), self.unpredicted + (tokens is None))
+
+
+def expected_tokens(request: Request) -> float | None:
+    """Tokens that a request is predicted to generate from now on; None without a prediction."""
+    known = request.predicted_length is not None or request.distribution is not None
+    return remaining_length(request) if known else None
+
+
+class _Entry(NamedTuple):
+    """A request as it is sorted: by its key, which no other has."""
+
+    key: Key
+    request: Request
+    tokens: float
+    """Expected of it; 0 without a prediction."""
+    unpredicted: bool
+
+
+class _Block:
+    """Neighbours, the least key first, and the sums over them."""
+
+    def __init__(self, entries: list[_Entry]) -> None:
+        self.entries = entries
+        self.sums = Ahead().and_all(entries)
+
+    def insert(self, entry: _Entry) -> None:
+        bisect.insort(self.entries, entry)
+        self.sums = self.sums.and_all([entry])
+
+    def remove(self, key: Key) -> None:
+        entry = self.entries.pop(self.place(key))
+        left = self.sums
+        self.sums = Ahead(left.place - 1, left.tokens - entry.tokens, left.unpredicted - entry.unpredicted)
+
+    def place(self, key: Key) -> int:
+        """The place of the first entry with this key or a greater one."""
+        return bisect.bisect_left(self.entries, key, key=_KEY)
+
+
+class SortedRequests:
+    """Iterating gives the requests, the least key first. No two keys are equal."""
+
+    def __init__(self) -> None:
+        self._blocks = [_Block([])]  # no other is empty
+
+    def __len__(self) -> int:
+        return sum(len(block.entries) for block in self._blocks)
+
+    def __iter__(self) -> Iterator[Request]:
+        return (entry.request for block in self._blocks for entry in block.entries)
+
+    def insert(self, key: Key, request: Request) -> None:
+        """Put a request in, with what it is expected to generate by now."""
+        at = min(self._block_of(key), len(self._blocks) - 1)
+        block, tokens = self._blocks[at], expected_tokens(request)
+        block.insert(_Entry(key, request, tokens or 0.0, tokens is None))
+        if len(block.entries) > MOST:
+            half = MOST // 2
+            self._blocks[at : at + 1] = _Block(block.entries[:half]), _Block(block.entries[half:])
+
+    def remove(self, key: Key) -> None:
+        """Take the request with this key out, which must be here."""
+        at = self._block_of(key)
+        self._blocks[at].remove(key)
+        if not self._blocks[at].entries and len(self._blocks) > 1:
+            del self._blocks[at]
+
+    def ahead(self, key: Key) -> Ahead:
+        """Sums over the requests whose keys are less than this one."""
+        at = self._block_of(key)
+        ahead = self._sums(self._blocks[:at])
+        if at == len(self._blocks):
+            return ahead
+        block = self._blocks[at]
+        return ahead.and_all(block.entries[: block.place(key)])
+
+    def total(self) -> Ahead:
+        """Sums over all requests."""
+        return self._sums(self._blocks)
+
+    def _sums(self, blocks: list[_Block]) -> Ahead:
+        sums = [block.sums for block in blocks]
+        return Ahead(*(sum(column) for column in zip(*sums, strict=True))) if sums else Ahead()
+
+    def _block_of(self, key: Key) -> int:
+        """Index of the first block that ends with this key or a greater one."""
+        return bisect.bisect_left(self._blocks, key, key=_last_key)
+
+
+_KEY = attrgetter("key")
+
+
+def _last_key(block: _Block) -> Key:
+    return block.entries[-1].key if block.entries else ()

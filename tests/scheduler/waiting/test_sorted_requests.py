@@ -1,0 +1,44 @@
+"""Requests in blocks: sorted at all times, whatever comes and goes, with the sums of what is ahead of each."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scheduler.request import Request
+from scheduler.waiting import sorted_requests
+from scheduler.waiting.queue import Key
+from scheduler.waiting.sorted_requests import Ahead, SortedRequests
+from tests.scheduler.fakes import request
+
+
+@pytest.mark.parametrize("most", [2, 3, 7, 512])
+def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorted_requests, "MOST", most)
+    rng, found, plain = random.Random(most), SortedRequests(), dict[Key, Request]()
+    for number in range(600):
+        if plain and rng.random() < 0.45:
+            key = rng.choice(list(plain))
+            found.remove(key)
+            del plain[key]
+        else:
+            one = request(number, max_tokens=50)
+            one.predicted_length = rng.choice((None, rng.randint(1, 40)))
+            key = (rng.randint(0, 20), number)
+            found.insert(key, one)
+            plain[key] = one
+        ranked = sorted(plain)
+        assert list(found) == [plain[key] for key in ranked] and len(found) == len(plain)
+        for key in (*ranked[:: max(1, len(ranked) // 5)], (-1, 0), (99, 0)):
+            ahead = [plain[other].predicted_length for other in ranked if other < key]
+            known = [length for length in ahead if length is not None]
+            assert found.ahead(key) == Ahead(len(ahead), sum(known), len(ahead) - len(known))
+        assert found.total() == found.ahead((99, 0))
+
+
+def test_without_requests_nothing_is_ahead() -> None:
+    empty = SortedRequests()
+    assert (list(empty), len(empty), empty.total(), empty.ahead((1,))) == ([], 0, Ahead(), Ahead())
