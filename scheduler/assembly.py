@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from models.errors import UserError
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits
-from scheduler.batching.continuous import ContinuousBatcher, join_cheapest
+from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.dp_batcher import DpBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS, Preemption
@@ -23,24 +23,42 @@ from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, i
 from scheduler.serving_time.nearest import BatchLearning, Nearest, profile_batches
 from scheduler.strategy import Strategy
 from scheduler.waiting.aged import AgedSjf, Aging
+from scheduler.waiting.boost import Boost, attained_work, predicted_work
+from scheduler.waiting.classes import CLASSES_SHARE, ClassQueue
 from scheduler.waiting.due import DueFirst
 from scheduler.waiting.fcfs import Fcfs
+from scheduler.waiting.gittins import Gittins
+from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
-from scheduler.waiting.queue import Order
+from scheduler.waiting.prices import Prices
+from scheduler.waiting.queue import Order, Queue
+from scheduler.waiting.response_ratio import ResponseRatioQueue
 from scheduler.waiting.sjf import Sjf
 
-ORDERS: Mapping[str, Callable[[Aging], Order]] = MappingProxyType(
+ORDERS: Mapping[str, Callable[[Limits, Prices], Order]] = MappingProxyType(
     {
-        "fcfs": lambda aging: DueFirst(Fcfs(), aging),
-        "sjf": lambda aging: DueFirst(Sjf(), aging),
-        "sjf-aged": lambda aging: DueFirst(AgedSjf(aging), aging),
+        "fcfs": lambda limits, prices: Fcfs(),
+        "sjf": lambda limits, prices: Sjf(),
+        "sjf-aged": lambda limits, prices: AgedSjf(limits.aging),
+        "boost": lambda limits, prices: Boost(prices, limits.boost_gamma, predicted_work),
+        "boost-attained": lambda limits, prices: Boost(prices, limits.boost_gamma, attained_work),
+        "gittins": lambda limits, prices: Gittins(prices),
     }
 )
+"""Orders, below which requests that are due by their deadline always come first."""
+
+QUEUES: Mapping[str, Callable[[Kit], Queue]] = MappingProxyType(
+    {
+        "classes": lambda kit: ClassQueue(kit.prices(), CLASSES_SHARE, kit.limits.aging),
+        "head-start": lambda kit: HeadStartQueue(kit.prices(), kit.limits.head_start, kit.limits.aging),
+        "hrrn": lambda kit: ResponseRatioQueue(kit.prices(), kit.limits.aging),
+    }
+)
+"""Choices of the column `order` that no key tells: what ranks by more than a request and the time."""
 
 BATCHERS = MappingProxyType[str, BatcherFactory](
     {
         "join": ContinuousBatcher,
-        "join-cheapest": join_cheapest,
         "fixed": StaticBatcher,
         "one": partial(StaticBatcher, rows=1),
         "wma": WmaBatcher,
@@ -90,7 +108,8 @@ def assemble(
     limits = replace(limits, aging=_aging(limits, known.model))
     estimator = _estimator(strategy, known)
     kit = Kit(
-        order=ORDERS[strategy.order](limits.aging),
+        order=DueFirst(Fcfs(), limits.aging),
+        queue=QUEUES.get(strategy.order),
         memory=MEMORIES[strategy.memory],
         limits=limits,
         terms=replace(strategy.refill, iterations=limits.slice_length if strategy.slices else None),
@@ -99,6 +118,8 @@ def assemble(
         estimator=estimator,
         batch_order=BATCH_ORDERS[strategy.batch_order],
     )
+    if strategy.order not in QUEUES:
+        kit = replace(kit, order=DueFirst(ORDERS[strategy.order](limits, kit.prices()), limits.aging))
     learning = None
     if isinstance(estimator, Nearest):
         learning = BatchLearning(estimator, submit, profile_batches(known, limits.slots, limits.context_length))

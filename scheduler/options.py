@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from models.options import Count, Natural, NonNegative, Share, option
+from models.options import Count, Natural, NonNegative, Positive, Share, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class Scheduling:
     aging_factor: NonNegative = option(
         10.0, "promote a request once it has waited N times its predicted service time (SSJF)"
     )
-    overtaking_factor: NonNegative = option(
-        0.8, "share of the work ahead of a request that later, cheaper ones may add before it is served"
+    head_start: NonNegative = option(
+        15.0, "mean requests' work that a request of half the predicted work overtakes; 0: none (lengthwise)"
     )
-    outlier_factor: Annotated[float, Meta(ge=1)] = option(
-        3.0, "times --overtaking-factor for the most expensive one of 200 requests; 1: as for all others"
+    boost_gamma: Positive = option(
+        0.1, "how little cheap requests are put forward, in 1/s: the rate at which long waits get rarer (boost)"
     )
     slice_length: Count = option(128, "decode steps of a slice, for strategies that slice")
     min_interval: NonNegative | None = option(

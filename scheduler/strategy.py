@@ -65,12 +65,15 @@ class Strategy:
                 raise ValueError(f"strategy {self.name!r}: {column}={getattr(self, column)!r}: {reason}")
 
 
-_JOINING = frozenset({"join", "join-cheapest", "round-robin-join"})
+_JOINING = frozenset({"join", "round-robin-join"})
 _ARRANGED = frozenset({"wma", "wma-fixed"})
 _SLICING = frozenset({"dp", "dp-capped", "dp-adaptive"})
 _QUEUED = frozenset({"fixed", "one", "round-robin-fixed"})
 BATCHINGS = _JOINING | _ARRANGED | _SLICING | _QUEUED
 """Batchings that the rules cover; any other is refused where it is looked up."""
+
+KEYLESS = frozenset({"classes", "head-start", "hrrn"})
+"""Orders that go by more than a request and the time."""
 
 _Rule: TypeAlias = tuple[str, Callable[[Strategy], bool], str]
 """(column, whether its choice suits the others, why not)"""
@@ -94,8 +97,13 @@ _RULES: tuple[_Rule, ...] = (
     ),
     (
         "order",
-        lambda one: one.order == "fcfs" or one.batching not in _ARRANGED | {"join-cheapest"},
+        lambda one: one.order == "fcfs" or one.batching not in _ARRANGED,
         "its batching has an order of its own and does not read this one",
+    ),
+    (
+        "order",
+        lambda one: one.order not in KEYLESS or (one.batching not in _SLICING and one.preemption != "by-order"),
+        "its batching or preemption compares keys, which this order has not",
     ),
     (
         "batch_order",
@@ -199,8 +207,14 @@ _TABLE = (
     Strategy("pd", batching="fixed", refill=replace(CLOSED, prefill_together=False), memory="fixed"),
     Strategy("baton", refill=SHAPE),
     Strategy("baton-pd"),
-    # Ours: the cheapest first by predictions, while none waits much longer than first come, first served
-    Strategy("lengthwise", length="forest", batching="join-cheapest", placement="idle-least", preemption="swap"),
+    # Published orders of single requests, on Baton's batching
+    Strategy("hrrn", length="forest", order="hrrn"),
+    Strategy("srpt", length="forest", order="sjf", preemption="by-order"),
+    Strategy("gittins", length="forest", order="gittins", preemption="by-order"),
+    Strategy("boost", length="forest", order="boost"),
+    Strategy("uniboost", order="boost-attained", preemption="by-order"),
+    # Ours: by arrival, with a head start for what is predicted to be cheap
+    Strategy("lengthwise", length="forest", order="head-start"),
 )
 
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({strategy.name: strategy for strategy in _TABLE})

@@ -30,7 +30,7 @@ Validate = Callable[[argparse.Namespace], int]
 
 
 def parse_prediction(text: str) -> Prediction:
-    """`none`, `oracle` or `noisy:SIGMA`; raises ValueError."""
+    """As `prediction.read_prediction`; raises ValueError."""
     from loadgen.simulate.prediction import read_prediction  # numpy, which --help can do without
 
     return read_prediction(text)
@@ -46,6 +46,7 @@ class SimulatedMachine:
         "a profile's file; or `profile`, the latest of this machine",
         metavar="NAME",
     )
+    profile: bool = option(True, "whether the scheduler knows how fast executors are, as after `lengthwise profile`")
     workers: Count | None = option(None, "executors (default: the preset's, else 1)")
     capacity_tokens: Count | None = option(None, "tokens of K and V that each holds (default: the preset's)")
     max_num_seqs: Count | None = option(None, "rows that each runs at once (default: the preset's, else 32)")
@@ -72,8 +73,9 @@ class SimulatedScheduling(Scheduling):
     )
     prediction: object = option(
         DEFAULT_PREDICTION,
-        "predicted lengths for strategies that ask for them: none; oracle, the true ones; or noisy:SIGMA, with "
-        "log-normal errors of that standard deviation",
+        "predicted lengths for strategies that ask for them: none; oracle, the true ones; noisy:SIGMA, with "
+        "log-normal errors of that standard deviation; inverted, the longest said to be the shortest; tenfold, ten "
+        "times too long or a tenth; or file:PATH, a length a line, one for each request in order of arrival",
         parse=parse_prediction,
         metavar="HOW",
     )

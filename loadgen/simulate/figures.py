@@ -9,7 +9,7 @@ import numpy as np
 from loadgen.bench.distribution import Distribution, summarize
 from loadgen.simulate.simulation import Simulation
 
-PERCENTILES = (50.0, 95.0, 99.0)
+PERCENTILES = (50.0, 95.0, 99.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ def simulated_load(args: argparse.Namespace) -> list[Lengths]:
     With a rate there are rate x duration of them, or as many as a trace has; a trace at its own times plays `duration`
     seconds.
     """
-    timed = args.rate is None and _is_timed(args)
+    timed = args.rate is None and is_timed(args)
     rate = RATE if args.rate is None else args.rate
     args = argparse.Namespace(**vars(args))
     args.replay_lengths = True  # a simulation must know how long answers get
@@ -76,7 +76,7 @@ def fit_load(requests: Sequence[Lengths], longest: int) -> FittedLoad:
     return FittedLoad(short, longest, cut, len(requests) - len(kept))
 
 
-def _is_timed(args: argparse.Namespace) -> bool:
+def is_timed(args: argparse.Namespace) -> bool:
     """Whether every request of the workload has a time of its own."""
     names = [part.partition("=")[0].partition(":")[0] for part in args.mix or [args.dataset_name or flags.DEFAULT]]
     return all(name in TRACES for name in names)

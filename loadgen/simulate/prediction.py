@@ -1,4 +1,4 @@
-"""Predicted lengths in a simulation: none, the true ones, or ones with a predictor's errors.
+"""Predicted lengths in a simulation: none, the true ones, ones with a predictor's errors, or those of a file.
 
 Only here are true lengths looked at; what leaves is a prediction. Equal seeds give each request the same one, whichever
 strategy it is for.
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 
 from engine.messages import SamplingParams
+from loadgen.workload.errors import at
+from loadgen.workload.lines import text_lines
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.oracle import true_length
 
@@ -36,37 +40,84 @@ def split_forecast(forecast: Forecast) -> tuple[float | None, LengthDistribution
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The quality of predictions: `sigma` is the standard deviation of the error's logarithm, 0 for an oracle."""
+    """The quality of predictions; without any of these, nothing is predicted."""
 
     sigma: float | None = None
-    """None where nothing is predicted."""
+    """Standard deviation of the error's logarithm; 0 for an oracle."""
+    wrong: str | None = None
+    """A name of WRONG: a predictor that misleads."""
+    file: Path | None = None
+    """A predicted length a line, one for each request in order of arrival."""
 
     def __str__(self) -> str:
+        if self.file is not None:
+            return f"file:{self.file}"
         if self.sigma is None:
-            return "none"
+            return self.wrong or "none"
         return f"noisy:{self.sigma:g}" if self.sigma else "oracle"
 
     def source(self, seed: int) -> Predict | None:
-        """The predictor of one simulation."""
+        """The predictor of one simulation; raises UserError for a file that cannot be read."""
+        if self.file is not None:
+            return replay_forecasts(read_lengths(self.file))
+        if self.wrong is not None:
+            return WRONG[self.wrong](seed)
         if self.sigma is None:
             return None
         return _Noisy(self.sigma, seed) if self.sigma else true_length
 
 
 def read_prediction(text: str) -> Prediction:
-    """`none`, `oracle`, or `noisy:SIGMA`; raises ValueError."""
-    if text == "none":
-        return Prediction()
-    if text == "oracle":
-        return Prediction(0.0)
-    kind, _, number = text.partition(":")
+    """`none`, `oracle`, `noisy:SIGMA`, a name of WRONG, or `file:PATH`; raises ValueError."""
+    kind, _, rest = text.partition(":")
+    if kind == "file" and rest:
+        return Prediction(file=Path(rest))
+    plain = {"none": Prediction(), "oracle": Prediction(0.0)} | {name: Prediction(wrong=name) for name in WRONG}
+    if text in plain:
+        return plain[text]
     try:
-        sigma = float(number)
+        sigma = float(rest)
     except ValueError:
         sigma = math.nan
     if kind != "noisy" or not (math.isfinite(sigma) and sigma > 0):
-        raise ValueError(f"{text!r} is none of none, oracle, and noisy:SIGMA with a number above 0")
+        names = ", ".join(plain)
+        raise ValueError(f"{text!r} is none of {names}, file:PATH, and noisy:SIGMA with a number above 0")
     return Prediction(sigma)
+
+
+def read_lengths(path: Path) -> list[float]:
+    """Lengths in tokens from a file with one a line; raises UserError."""
+    lengths: list[float] = []
+    for line, text in text_lines(path):
+        try:
+            length = float(text)
+        except ValueError:
+            length = math.nan
+        if not (math.isfinite(length) and length > 0):
+            raise at(path, line, f"{text.strip()!r} is not a length: a number above 0 is wanted on each line")
+        lengths.append(length)
+    return lengths
+
+
+def replay_forecasts(forecasts: Sequence[Forecast]) -> Predict:
+    """A predictor that says these, one a request in order of arrival."""
+    following = iter(forecasts)
+    return lambda sampling: next(following)
+
+
+def _inverted(seed: int) -> Predict:
+    """The longest answers are said to be the shortest, and the shortest the longest."""
+    return lambda sampling: sampling.max_tokens + 1 - true_length(sampling)
+
+
+def _tenfold(seed: int) -> Predict:
+    """Ten times too long or a tenth, one as likely as the other."""
+    rng = random.Random(seed)
+    return lambda sampling: true_length(sampling) * rng.choice((0.1, 10.0))
+
+
+WRONG: Mapping[str, Callable[[int], Predict]] = MappingProxyType({"inverted": _inverted, "tenfold": _tenfold})
+"""Predictors that mislead, by name; called with a seed."""
 
 
 class _Noisy:

@@ -28,6 +28,7 @@ BRIEF: Mapping[str, str] = MappingProxyType(
         "Median JCT (s)": "median",
         "P95 JCT (s)": "p95",
         "P99 JCT (s)": "p99",
+        "Longest JCT (s)": "longest",
         "Mean TTFT (s)": "mean TTFT s",
         "Mean batch size": "batch",
         "Pad tokens of prefills a request": "pad",
@@ -38,9 +39,11 @@ BRIEF: Mapping[str, str] = MappingProxyType(
 """Those figures, and their heads."""
 
 
-def table(results: Mapping[str, SimulatedFigures]) -> Table:
-    """The table of all strategies' figures."""
-    return _columns(results) if len(results) <= SIDE_BY_SIDE else _rows(results)
+def table(results: Mapping[str, SimulatedFigures], caption: str | None = None) -> Table:
+    """The table of all strategies' figures; the caption says what was simulated."""
+    shown = _columns(results) if len(results) <= SIDE_BY_SIDE else _rows(results)
+    shown.caption = caption
+    return shown
 
 
 def _columns(results: Mapping[str, SimulatedFigures]) -> Table:
@@ -98,6 +101,7 @@ def _spread_lines(title: str, of: Callable[[SimulatedFigures], Distribution | No
         (f"Median {title} (s)", cell(lambda spread: spread.median)),
         (f"P95 {title} (s)", cell(lambda spread: spread.percentiles[95.0])),
         (f"P99 {title} (s)", cell(lambda spread: spread.percentiles[99.0])),
+        (f"Longest {title} (s)", cell(lambda spread: spread.percentiles[100.0])),
     ]
 
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from loadgen.console import table_console
 from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.figures import SimulatedFigures, figures
-from loadgen.simulate.load import FittedLoad, fit_load, simulated_load
-from loadgen.simulate.prediction import Predict, Prediction
+from loadgen.simulate.load import RATE, FittedLoad, fit_load, is_timed, simulated_load
+from loadgen.simulate.prediction import Predict, Prediction, read_lengths
 from loadgen.simulate.presets import PRESETS
 from loadgen.simulate.report import details_json, figures_json, table
 from loadgen.simulate.simulation import Machine, Simulation, simulate
@@ -42,10 +42,11 @@ def run_simulate(args: argparse.Namespace) -> int:
     _refuse_unknown(args.strategies)
     cost, machine = machine_of(args)
     load = _load(args, machine)
+    _check_predictions(args.prediction, load)
     done = _simulate_all(args, cost, machine, load.requests)
     found = {name: figures(one) for name, one in done.items()}
     console = table_console()
-    console.print(table(found))
+    console.print(table(found, _caption(args, machine)))
     if load.note is not None:
         console.print(load.note, highlight=False)
     save_json(args.save_result, _document(args, machine, load, cost, found, done))
@@ -122,7 +123,7 @@ def _simulate_all(
         for name in args.strategies:
             watch = bars.watch(name, len(trace))
             strategy = STRATEGIES[name]
-            parts = assemble(strategy, limits, cost)
+            parts = assemble(strategy, limits, cost if args.profile else None)
             predict = _predict(strategy, args.prediction, args.seed)
             done[name] = simulate(parts, machine, trace, longest, watch, predict)
     return done
@@ -133,6 +134,24 @@ def _predict(strategy: Strategy, prediction: Prediction, seed: int) -> Predict |
     if strategy.length == Length.NONE:
         return None
     return true_length if strategy.length == Length.ORACLE else prediction.source(seed)
+
+
+def _check_predictions(prediction: Prediction, load: FittedLoad) -> None:
+    """Raises UserError where a file of predictions is not for these requests."""
+    if prediction.file is not None and (found := len(read_lengths(prediction.file))) != len(load.requests):
+        raise UserError(
+            f"{prediction.file}: holds {found} lengths for {len(load.requests)} requests: one each is wanted"
+        )
+
+
+def _caption(args: argparse.Namespace, machine: Machine) -> str:
+    """What the figures depend on, so that who sees the table can make it again."""
+    rate = "a trace's own times" if args.rate is None and is_timed(args) else f"{args.rate or RATE:g} requests/s"
+    known = "" if args.profile else ", no profile"
+    return (
+        f"{args.cost}{known}: {machine.workers} x {machine.max_num_seqs} rows, {machine.capacity_tokens} tokens; "
+        f"{rate}, seed {args.seed}, prediction {args.prediction}"
+    )
 
 
 def _document(
@@ -146,6 +165,7 @@ def _document(
     return {
         "cost": args.cost,
         "cost_model": cost,
+        "profile": args.profile,
         "machine": {
             "workers": machine.workers,
             "capacity_tokens": machine.capacity_tokens,
@@ -163,8 +183,8 @@ def _document(
         "slice_length": args.slice_length,
         "batch_wait_timeout": args.batch_wait_timeout,
         "aging_factor": args.aging_factor,
-        "overtaking_factor": args.overtaking_factor,
-        "outlier_factor": args.outlier_factor,
+        "head_start": args.head_start,
+        "boost_gamma": args.boost_gamma,
         "prediction": str(args.prediction),
         "recompute": args.recompute,
         "strategies": {name: figures_json(found[name]) | details_json(done[name]) for name in done},

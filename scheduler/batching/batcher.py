@@ -20,8 +20,8 @@ from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.hrrn import BatchOrder, oldest_first
 from scheduler.waiting.prices import Prices, device_prices
-from scheduler.waiting.promised import Promise
-from scheduler.waiting.queue import Order
+from scheduler.waiting.queue import Order, Queue
+from scheduler.waiting.ranked import RankedQueue
 from scheduler.worker import Worker
 
 
@@ -51,10 +51,10 @@ class Limits:
     aging: Aging = Aging()
     """When waiting requests are promoted, for orders that promote, and when they are due by their deadline. Its seconds
     of a token stay those of the profile: keys of a sorted queue must not change unless the order says when."""
-    promise: Promise = Promise()
-    """How far a request may be overtaken by cheaper ones, for the promised queue."""
-    preemption_factor: float = 2.0
-    """A running row makes way for a request only when it has this many times as much left to do, the swap included."""
+    head_start: float = Scheduling.head_start
+    """D: work, in mean requests, by which half the work puts a request forward, for the default's queue."""
+    boost_gamma: float = Scheduling.boost_gamma
+    """γ of boost, in 1/s."""
     wma_threshold: int = 50_000
     """Φ: a request joins a waiting batch only when that one's wasted memory accesses stay below it."""
     capacity_tokens: int | None = None
@@ -73,7 +73,8 @@ class Limits:
             max_batch_size=options.max_batch_size,
             batch_wait_timeout=options.batch_wait_timeout,
             aging=Aging(options.aging_factor),
-            promise=Promise(options.overtaking_factor, outlier_factor=options.outlier_factor),
+            head_start=options.head_start,
+            boost_gamma=options.boost_gamma,
             slice_length=options.slice_length,
             min_interval=options.min_interval,
             interval_factor=options.interval_factor,
@@ -140,8 +141,14 @@ class Kit:
     """The one bilinear model of this machine, as far as it is known."""
     estimator: ServingTime | None = None
     """Estimates of batches in the way of the strategy; None where they are not asked for."""
+    queue: Callable[[Kit], Queue] | None = None
+    """What ranks requests that wait, where that is more than an order; None: a queue sorted by `order`."""
     batch_order: BatchOrder = oldest_first
     """Which waiting batch goes first, where batches are arranged before they are taken."""
+
+    def new_queue(self) -> Queue:
+        """A queue for requests that wait."""
+        return RankedQueue(self.order) if self.queue is None else self.queue(self)
 
     def plan(self, requests: Sequence[Request], seconds: float = 0.0, generation_length: int = 0) -> Plan:
         """A plan for these requests, on the strategy's terms."""
@@ -153,7 +160,7 @@ class Kit:
         """Prices of rows on this machine, by its present model: to be asked anew each time."""
         limits = self.limits
         sizes = (limits.slots, limits.capacity_tokens, limits.context_length)
-        return device_prices(self.machine.model, *sizes, self._kept_lengths())
+        return device_prices(self.machine.model, *sizes)
 
     def _kept_lengths(self) -> range:
         """Tokens of rows whose K and V stay in host memory when they are handed back; all while nothing is known."""

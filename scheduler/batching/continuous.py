@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TypeAlias
 
 from engine.messages import Cause, Entry
 from scheduler.batching.batcher import Kit
 from scheduler.plan import Plan
 from scheduler.request import Request
-from scheduler.serving_time.machine import MachineModel
-from scheduler.waiting.prices import enough_rows
-from scheduler.waiting.promised import PromisedQueue
-from scheduler.waiting.queue import Queue
-from scheduler.waiting.ranked import RankedQueue
 from scheduler.worker import Worker
-
-MostRows: TypeAlias = Callable[[Worker], int | None]
-"""Rows that an executor may hold; None for one on each slot, and `prefill_ahead` that wait prefilled."""
 
 
 class ContinuousBatcher:
-    """Fills slots as they free, with groups of similar length where prompts are prefilled apart.
+    """Fills slots as they free, with groups of similar length where prompts are prefilled apart."""
 
-    `queue` ranks what waits, in place of the strategy's order.
-    """
-
-    def __init__(self, kit: Kit, *, queue: Queue | None = None, most_rows: MostRows = lambda worker: None) -> None:
-        self.waiting = RankedQueue(kit.order) if queue is None else queue
+    def __init__(self, kit: Kit) -> None:
+        self.waiting = kit.new_queue()
         self._kit = _without_waiting_rows(kit) if kit.terms.entry is Entry.SHAPE else kit
-        self._most_rows = most_rows
 
     def add(self, request: Request, now: float) -> None:
         self.waiting.add(request)
@@ -56,31 +42,13 @@ class ContinuousBatcher:
         if not self.waiting:
             return None
         seen = worker.as_seen_by(self.waiting.best_priority)
-        rows = self._most_rows(seen) or seen.info.max_rows + self._kit.limits.prefill_ahead
-        slots = rows - seen.rows
+        slots = seen.info.max_rows + self._kit.limits.prefill_ahead - seen.rows
         if slots <= 0 or not self._kit.memory(seen, 1, 1):  # none could join, so none need be ranked
             return None
         group = similar_group(self.waiting.first(seen, now, slots), seen, self._kit)
         for request in group:
             self.waiting.serve(request)
         return self._kit.plan(group) if group else None
-
-
-def join_cheapest(kit: Kit) -> ContinuousBatcher:
-    """The default's batcher (design, 4.4): the cheapest requests join first, and no more than keep the device busy."""
-    queue = PromisedQueue(kit.prices(), kit.limits.promise, kit.limits.aging)
-    return ContinuousBatcher(kit, queue=queue, most_rows=partial(busy_rows, kit.machine))
-
-
-def busy_rows(machine: MachineModel, worker: Worker) -> int | None:
-    """Rows that are enough to keep an executor busy. None without a profile or where memory runs out before slots do:
-    then all rows that fit are wanted. Else none should wait prefilled: cheaper requests may come.
-    """
-    slots, columns = worker.info.max_rows, worker.info.context_length / 2
-    if machine.model is None or slots * columns > worker.capacity_tokens:
-        return None
-    enough = enough_rows(machine.model, columns, slots)
-    return enough if enough < slots else None
 
 
 def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit) -> tuple[Request, ...]:

@@ -11,7 +11,6 @@ from engine.messages import Cause
 from scheduler.batching.batcher import Kit
 from scheduler.plan import Plan
 from scheduler.request import Request
-from scheduler.waiting.ranked import RankedQueue
 from scheduler.worker import Worker
 
 
@@ -23,7 +22,7 @@ class StaticBatcher:
     """
 
     def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
-        self.waiting = RankedQueue(kit.order)
+        self.waiting = kit.new_queue()
         self._kit = kit
         self._rows = rows or kit.limits.max_batch_size
         self._asked = -inf  # when an executor was last asked

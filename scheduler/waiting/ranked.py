@@ -44,15 +44,11 @@ class RankedQueue(Collection[Request]):
                 heapq.heappush(self._changes, (moment, next(self._count), request))
 
     def discard(self, request: Request) -> bool:
-        key = self._keys.pop(request, None)
-        if key is None:
-            return False
-        self._sorted.remove(key)
-        return True
+        return self._remove(request)
 
     def revise(self, request: Request) -> None:
-        if self.discard(request):
-            self.add(request)
+        if self._remove(request):
+            RankedQueue.add(self, request)
 
     def serve(self, request: Request) -> None:
         self.discard(request)
@@ -61,7 +57,7 @@ class RankedQueue(Collection[Request]):
         self._now = now
         while self._changes and self._changes[0][0] <= now:
             request = heapq.heappop(self._changes)[2]
-            if self.discard(request):
+            if self._remove(request):
                 self._insert(request)
         return iter(self._sorted)
 
@@ -77,6 +73,13 @@ class RankedQueue(Collection[Request]):
 
     def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
         return list(itertools.islice(self.ranked(now), count))
+
+    def _remove(self, request: Request) -> bool:
+        key = self._keys.pop(request, None)
+        if key is None:
+            return False
+        self._sorted.remove(key)
+        return True
 
     def _insert(self, request: Request) -> None:
         self._keys[request] = key = self._order.key(request, self._now)

@@ -11,13 +11,13 @@ import pytest
 from engine.messages import Entry, Terms
 from models.errors import UserError
 from models.network.quantization import Quantization
-from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble
+from scheduler.assembly import BATCHERS, ORDERS, QUEUES, SERVING_TIMES, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
 from scheduler.placement import PLACEMENTS
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.strategy import BATCHINGS, STRATEGIES, Length, Strategy
+from scheduler.strategy import BATCHINGS, KEYLESS, STRATEGIES, Length, Strategy
 from scheduler.waiting.hrrn import BATCH_ORDERS
 from tests.scheduler.fakes import request, worker
 
@@ -25,7 +25,7 @@ LIMITS = Limits(group_tokens=100, prefill_ahead=2)
 PROFILE = Bilinear(*(0.001 for _ in range(8)))
 PARTS: dict[str, Mapping[Any, object]] = {
     "length": {str(one): one for one in Length},
-    "order": ORDERS,
+    "order": {**ORDERS, **QUEUES},
     "batching": BATCHERS,
     "placement": PLACEMENTS,
     "memory": MEMORIES,
@@ -70,17 +70,19 @@ def test_a_part_that_does_not_exist_is_refused(column: str) -> None:
 
 def test_the_rules_know_every_batching() -> None:
     assert BATCHERS.keys() == BATCHINGS
+    assert QUEUES.keys() == KEYLESS
 
 
 @pytest.mark.parametrize(
     ("name", "column", "choice", "reason"),
     [
         ("baton-pd", "slices", True, "only closed batches end after a slice"),
-        ("baton-pd", "refill", Terms(closed=True), "rows join running batches with batching join, join-cheapest, "),
+        ("baton-pd", "refill", Terms(closed=True), "rows join running batches with batching join, round-robin-join"),
         ("vs", "refill", Terms(), "and only with these"),
         ("vs", "refill", Terms(closed=True, entry=Entry.SHAPE), "none enters by shape"),
         ("scls", "slices", False, "plans batches that end after a slice"),
-        ("lengthwise", "order", "sjf", "has an order of its own"),
+        ("scls", "order", "head-start", "compares keys, which this order has not"),
+        ("srpt", "order", "hrrn", "compares keys, which this order has not"),
         ("magnus", "order", "sjf", "has an order of its own"),
         ("baton-pd", "batch_order", "hrrn", "only batching wma, wma-fixed arranges batches"),
         ("abp", "batch_order", "hrrn", "no serving_time estimates"),
@@ -90,8 +92,8 @@ def test_the_rules_know_every_batching() -> None:
         ("scls", "memory", "fixed", "asks whether a slice fits, and no other does"),
         ("vs", "memory", "predicted", "does not ask with predicted lengths"),
         ("vs", "placement", "max-min", "compares predicted loads"),
-        ("vs", "preemption", "swap", "any request may join any batch"),
-        ("ils", "preemption", "swap", "any request may join any batch"),
+        ("vs", "preemption", "by-order", "any request may join any batch"),
+        ("ils", "preemption", "by-order", "any request may join any batch"),
     ],
 )
 def test_a_choice_that_no_part_would_read_is_refused(name: str, column: str, choice: object, reason: str) -> None:

@@ -89,12 +89,45 @@ def test_a_load_that_fits_is_left_as_it_is() -> None:
     assert fit_load(requests, 15) == FittedLoad([Lengths(0.0, 10, 5)], 15, answers_cut=1, prompts_left_out=1)
 
 
+def test_equal_seeds_give_equal_tables_that_say_what_was_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    for seed in ("3", "3", "4"):
+        args = parse(tmp_path, *SHORT, "--seed", seed, "--strategies", "baton-pd,lengthwise")
+        assert args.run(args) == 0
+        shown.append(" ".join(capsys.readouterr().out.split()))
+    assert shown[0] == shown[1] != shown[2]
+    assert "a100-llama2-13b-hf: 8 x 256 rows, 32768 tokens; 4 requests/s, seed 3, prediction noisy:0.3" in shown[0]
+    assert "Longest JCT (s)" in shown[0]
+
+
+def test_without_a_profile_the_scheduler_guesses_and_what_needs_one_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = parse(tmp_path, *SHORT, "--no-profile", "--strategies", "lengthwise")
+    assert args.run(args) == 0
+    assert "a100-llama2-13b-hf, no profile: " in capsys.readouterr().out
+    assert run_command(parse(tmp_path, *SHORT, "--no-profile", "--strategies", "scls")) == 1
+    assert "run `lengthwise profile` first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("lines", "code"), [(8, 0), (7, 1), (9, 1)])
+def test_a_file_of_predictions_has_a_length_for_each_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: int, code: int
+) -> None:
+    file = tmp_path / "lengths.txt"
+    file.write_text("5\n" * lines)
+    assert run_command(parse(tmp_path, *SHORT, "--prediction", f"file:{file}", "--strategies", "lengthwise")) == code
+    assert (f"holds {lines} lengths for 8 requests" in capsys.readouterr().err) is bool(code)
+
+
 def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:
-    flags = ("--batch-wait-timeout", "0.5", "--max-batch-size", "3", "--overtaking-factor", "0.25")
-    args = parse(tmp_path, *SHORT, "--aging-factor", "2.5", "--outlier-factor", "2", *flags)
+    flags = ("--batch-wait-timeout", "0.5", "--max-batch-size", "3", "--head-start", "0.25")
+    args = parse(tmp_path, *SHORT, "--aging-factor", "2.5", "--boost-gamma", "2", *flags)
     limits = limits_of(args, machine_of(args)[1])
     assert (limits.aging.factor, limits.batch_wait_timeout, limits.max_batch_size) == (2.5, 0.5, 3)
-    assert (limits.promise.share, limits.promise.outlier_factor) == (0.25, 2.0)
+    assert (limits.head_start, limits.boost_gamma) == (0.25, 2.0)
 
 
 @pytest.mark.parametrize("by_name", [True, False])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from engine.messages import SamplingParams
 from loadgen.simulate.prediction import read_prediction
+from models.errors import UserError
 from scheduler.length.distribution import LengthDistribution
 
 
@@ -16,12 +18,14 @@ def asked(length: int, most: int = 100_000) -> SamplingParams:
     return SamplingParams(most, replay_tokens=length)
 
 
-@pytest.mark.parametrize("text", ["none", "oracle", "noisy:0.3", "noisy:2"])
+@pytest.mark.parametrize("text", ["none", "oracle", "noisy:0.3", "noisy:2", "inverted", "tenfold", "file:a/b.txt"])
 def test_it_reads_what_it_writes(text: str) -> None:
     assert str(read_prediction(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "noisy", "noisy:", "noisy:0", "noisy:-1", "noisy:nan", "noisy:inf", "good:0.3"])
+@pytest.mark.parametrize(
+    "text", ["", "noisy", "noisy:", "noisy:0", "noisy:-1", "noisy:nan", "noisy:inf", "good:0.3", "file:", "inverted:2"]
+)
 def test_what_is_no_prediction_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="noisy:SIGMA"):
         read_prediction(text)
@@ -61,3 +65,34 @@ def test_no_length_is_more_than_may_be_generated_or_less_than_a_token() -> None:
     for one in told:
         assert isinstance(one, LengthDistribution)
         assert one.lengths.min() >= 1 and one.lengths.max() <= 30
+
+
+def told(text: str, *lengths: int, most: int = 1000) -> list[object]:
+    source = read_prediction(text).source(0)
+    assert source is not None
+    return [source(asked(length, most)) for length in lengths]
+
+
+def test_a_predictor_may_mislead() -> None:
+    assert told("inverted", 1, 400, 1000) == [1000.0, 601.0, 1.0]
+    assert set(told("tenfold", *[50] * 40)) == {5.0, 500.0}
+    assert told("tenfold", *[50] * 40) == told("tenfold", *[50] * 40)
+
+
+def test_a_file_says_what_each_request_is_predicted_to_generate(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.txt"
+    file.write_text("7\n250.5\n")
+    assert told(f"file:{file}", 1, 1) == [7.0, 250.5]
+
+
+@pytest.mark.parametrize("line", ["", "many", "0", "-3", "nan", "inf"])
+def test_a_file_with_anything_but_lengths_is_refused(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "lengths.txt"
+    file.write_text(f"7\n{line}\n")
+    with pytest.raises(UserError, match="lengths.txt, line 2: .*a number above 0 is wanted"):
+        read_prediction(f"file:{file}").source(0)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read_prediction(f"file:{tmp_path / 'none'}").source(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import log2
 
 import pytest
 
@@ -11,11 +12,13 @@ from loadgen.workload.lengths import Lengths
 from scheduler.assembly import ORDERS, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
+from scheduler.options import Scheduling
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.aged import AgedSjf, Aging
-from scheduler.waiting.promised import Promise
+from scheduler.waiting.due import DueFirst
+from scheduler.waiting.prices import device_prices
 from scheduler.waiting.queue import Order
 from scheduler.waiting.ranked import RankedQueue
 from scheduler.waiting.sjf import Sjf
@@ -45,6 +48,11 @@ def ranked(order: Order, now: float, *requests: Request) -> list[int]:
     for one in requests:
         queue.add(one)
     return [one.row_id for one in queue.ranked(now)]
+
+
+def order_of(name: str) -> Order:
+    limits = Limits(group_tokens=64, prefill_ahead=0, aging=AGING)
+    return DueFirst(ORDERS[name](limits, device_prices()), AGING)
 
 
 def test_the_shortest_is_first_by_what_is_left_of_its_prediction() -> None:
@@ -101,7 +109,7 @@ def test_promotion_does_not_cross_priorities() -> None:
 def test_a_request_is_moved_forward_when_it_would_miss_its_deadline(name: str, now: float, first: list[int]) -> None:
     """8 tokens are 4 seconds, and the answer is wanted at 10: with twice that left it is due."""
     late, early = request(0, 8.0, arrival=1.5, deadline=10.0), request(1, 1.0, arrival=1.0)
-    assert ranked(ORDERS[name](AGING), now, late, early) == first
+    assert ranked(order_of(name), now, late, early) == first
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -114,12 +122,12 @@ def test_classes_come_first_then_deadlines_then_the_order(name: str) -> None:
         request(4, 2.0, arrival=4.0, deadline=1000.0),
         request(5, 2.0, arrival=9.0, priority=-1),
     )
-    assert ranked(ORDERS[name](AGING), 10.0, *requests) == [5, 3, 2, 1, 0, 4]
+    assert ranked(order_of(name), 10.0, *requests) == [5, 3, 2, 1, 0, 4]
 
 
 def test_what_is_due_goes_before_what_has_aged() -> None:
     aged, due = request(0, 1.0), request(1, 8.0, arrival=90.0, deadline=104.0)
-    assert ranked(ORDERS["sjf-aged"](AGING), 100.0, aged, due) == [1, 0]
+    assert ranked(order_of("sjf-aged"), 100.0, aged, due) == [1, 0]
 
 
 def test_nobody_ages_backwards() -> None:
@@ -165,18 +173,17 @@ def test_a_long_request_ends_within_the_bound_however_many_short_ones_come(facto
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
 def test_with_the_strategy_of_our_own_too(seed: int | None) -> None:
-    """The bound of promised.py, in seconds, since the profile is the machine: a plan is one request here, so before the
-    long one begins there pass the rest of what is under way and the work of (1 + β)·B* + w*; it makes way once, and
-    waits as long at most again. B* is what really waited: short ones of SHORT tokens and a prompt, and the long one."""
+    """The bound of head_start.py, in seconds, since the profile is the machine: a plan is one request here, so before
+    the long one begins there pass the rest of what is under way and the work of B* + H + w*. B* is what really waited:
+    short ones of SHORT tokens and a prompt, and the long one; the mean was largest when that came, one of eleven."""
     long_one, others = long_one_among_short_ones("lengthwise", 10.0, seed)
-    most = 0.0
+    most, short, long = 0.0, TOKEN * (SHORT + 1), TOKEN * (LONG + 1)
     for moment in (one.arrival for one in others if one.arrival <= long_one.end):
         waited = [one for one in others if one.arrival <= moment < one.started]
-        most = max(most, TOKEN * (len(waited) * (SHORT + 1) + LONG + 1))
-    begins = TOKEN * SHORT + (1 + Promise().share) * most + TOKEN * (LONG + 1)
-    assert long_one.end - long_one.arrival <= 2 * begins + TOKEN * LONG + 1e-6
+        most = max(most, len(waited) * short + long)
+    head_start = Scheduling.head_start * (10 * short + long) / 11 * log2(long / short)
+    assert long_one.end - long_one.arrival <= TOKEN * SHORT + most + head_start + 2 * long + 1e-6
     assert max(one.arrival for one in others) > long_one.end, "short ones still came"
-    assert long_one.runs <= 2
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.assembly import ORDERS
 from scheduler.request import Request
-from scheduler.waiting.aged import Aging
+from scheduler.waiting.aged import AgedSjf, Aging
+from scheduler.waiting.due import DueFirst
 from scheduler.waiting.fcfs import Fcfs
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
@@ -71,7 +71,7 @@ def test_ranking_sorts_what_is_left(keys: list[tuple[int, int]], data: st.DataOb
 @given(data=st.data())
 def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> None:
     """Requests come, go and come back with other predictions; the queue is held against a plain sort."""
-    order = ORDERS["sjf-aged"](Aging(factor=2.0, seconds_per_token=1.0))
+    order = DueFirst(AgedSjf(aging := Aging(factor=2.0, seconds_per_token=1.0)), aging)
     queue, now, gone = RankedQueue(order), 0.0, list[Request]()
     for row_id in range(data.draw(st.integers(1, 25))):
         now += data.draw(st.integers(0, 3))
@@ -90,7 +90,7 @@ def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> No
 
 
 def test_a_request_whose_prediction_changes_is_ranked_anew() -> None:
-    queue = RankedQueue(ORDERS["sjf-aged"](Aging()))
+    queue = RankedQueue(AgedSjf(Aging()))
     slow, quick = request(0), request(1)
     slow.predicted_length, quick.predicted_length = 8.0, 4.0
     for one in (slow, quick):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.waiting.promised import RunningQuantile
+from scheduler.waiting.running_quantile import RunningQuantile
 
 
 def test_before_the_first_it_is_nothing() -> None:

@@ -29,10 +29,10 @@ def test_a_batch_waits_as_long_as_it_is_told_to_fill_up() -> None:
         assert waiting.take(worker(), 2.0) is None if taken else waiting.take(worker(), 2.0) is not None
 
 
-def test_the_cheapest_passes_until_the_overtaking_factor_of_what_waits_was_served() -> None:
+def test_the_cheap_pass_as_far_as_the_head_start_lets_them() -> None:
     """A long request came first, and two short ones after it."""
-    for factor, served in ((0.0, [0]), (100.0, [1, 2])):
-        waiting = batcher("lengthwise", overtaking_factor=factor, prefill_ahead=0)
+    for head_start, served in ((0.0, [0]), (15.0, [1, 2])):
+        waiting = batcher("lengthwise", head_start=head_start, prefill_ahead=0)
         long_one, *short = (request(0), request(1), request(2))
         long_one.predicted_length = 90.0
         waiting.add(long_one, 0.0)
@@ -43,26 +43,16 @@ def test_the_cheapest_passes_until_the_overtaking_factor_of_what_waits_was_serve
         assert [one.row_id for plan in plans if plan is not None for one in plan.requests] == served
 
 
-def passing_an_outlier(factor: float) -> int:
-    """Short requests that are served before one that is more expensive than the 200 before it; one waits at a time."""
-    waiting = batcher("lengthwise", overtaking_factor=1.0, outlier_factor=factor, prefill_ahead=0)
-    idle = worker(rows=1)
-    for row_id in range(200):
-        waiting.add(request(row_id, max_tokens=1), 0.0)
-        waiting.take(idle, 0.0)
-    waiting.add(request(500, max_tokens=8), 0.0)
-    for row_id in range(501, 1000):
-        waiting.add(request(row_id, max_tokens=1), 0.0)
-        plan = waiting.take(idle, 0.0)
-        if plan is not None and plan.requests[0].row_id == 500:
-            return row_id - 501
-    raise AssertionError("it has no turn")
-
-
-def test_an_outlier_is_passed_by_the_outlier_factor_times_as_many() -> None:
-    many = passing_an_outlier(1.0)
-    assert many >= 4
-    assert 2 * many <= passing_an_outlier(2.0) <= 2 * many + 1
+def test_boost_is_told_its_gamma() -> None:
+    """With a large one it is first come, first served."""
+    for gamma, first in ((1e-4, 1), (100.0, 0)):
+        waiting = batcher("boost", boost_gamma=gamma)
+        requests = (request(0), request(1, arrival=1.0))
+        requests[0].predicted_length, requests[1].predicted_length = 8.0, 1.0
+        for one in requests:
+            waiting.add(one, one.times.arrival)
+        plan = waiting.take(worker(rows=1), 1.0)
+        assert plan is not None and plan.requests[0].row_id == first
 
 
 def test_the_shortest_passes_until_others_have_waited_the_aging_factor_times_their_time() -> None:

@@ -1,0 +1,42 @@
+"""Requests whose work is what they are predicted to generate, for tests of orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.request import Request
+from scheduler.waiting.aged import Aging
+from scheduler.waiting.prices import Prices
+from scheduler.waiting.queue import Queue
+from tests.scheduler.fakes import request, worker
+
+TOKENS = Prices(prompt=0.0, entry=0.0, token=1.0, cell=0.0)
+AGING = Aging(seconds_per_token=1.0)
+
+
+def predicted(
+    row_id: int, length: float, *, arrival: float | None = None, priority: int = 0, deadline: float | None = None
+) -> Request:
+    """A request of so many predicted tokens, which comes at the second of its number."""
+    came = float(row_id) if arrival is None else arrival
+    one = request(row_id, arrival=came, priority=priority, max_tokens=100_000)
+    one.predicted_length, one.deadline = length, deadline
+    return one
+
+
+def fill(queue: Queue, *requests: Request) -> Queue:
+    for one in requests:
+        queue.add(one)
+    return queue
+
+
+def rows(requests: Iterable[Request]) -> list[int]:
+    return [one.row_id for one in requests]
+
+
+def first(queue: Queue, count: int = 9, now: float = 0.0) -> list[int]:
+    return rows(queue.first(worker(), now, count))
+
+
+def serve(queue: Queue, row_id: int) -> None:
+    queue.serve(next(one for one in queue if one.row_id == row_id))

@@ -1,0 +1,52 @@
+"""Highest response ratio next, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.request import Request
+from scheduler.waiting.prices import Prices
+from scheduler.waiting.response_ratio import ResponseRatioQueue
+from tests.scheduler.waiting.predicted import AGING, TOKENS, fill, first, predicted, rows, serve
+
+
+def queue_of(*requests: Request) -> ResponseRatioQueue:
+    queue = ResponseRatioQueue(TOKENS, AGING)
+    fill(queue, *requests)
+    return queue
+
+
+@pytest.mark.parametrize(("now", "ranked"), [(12.0, [0, 1]), (12.6, [1, 0])])
+def test_the_longest_wait_for_its_work_is_first(now: float, ranked: list[int]) -> None:
+    """10 s of work since 0 s against 2 s since 10 s: 1.2 against 1.0 at 12 s, 1.26 against 1.3 at 12.6 s."""
+    queue = queue_of(predicted(0, 10.0, arrival=0.0), predicted(1, 2.0, arrival=10.0))
+    assert first(queue, now=now) == ranked == rows(queue.ranked(now))
+    assert first(queue, 1, now=now) == ranked[:1]
+
+
+def test_priority_comes_first_then_what_is_due_then_the_ratio() -> None:
+    """6 tokens are 6 seconds, and with twice that left until its deadline a request is due: at 8."""
+    waited, due, better = predicted(0, 1.0), predicted(1, 6.0, deadline=20.0), predicted(2, 9.0, priority=-1)
+    queue = queue_of(waited, due, better)
+    assert first(queue, now=7.9) == [2, 0, 1]
+    assert first(queue, now=8.0) == [2, 1, 0]
+    assert queue.best_priority == -1
+
+
+def test_requests_leave_and_are_ranked_anew_by_their_new_prediction() -> None:
+    one, other = predicted(0, 8.0, arrival=0.0), predicted(1, 4.0, arrival=0.0)
+    queue = queue_of(one, other)
+    assert first(queue, now=4.0) == [1, 0]
+    one.predicted_length = 2.0
+    queue.revise(one)
+    assert first(queue, now=4.0) == [0, 1]
+    serve(queue, 0)
+    queue.revise(one)
+    assert rows(queue) == [1] and one not in queue
+    assert queue.discard(other) and not queue.discard(other) and len(queue) == 0
+
+
+def test_what_costs_nothing_is_ranked_too() -> None:
+    queue = ResponseRatioQueue(Prices(0.0, 0.0, 0.0, 0.0), AGING)
+    fill(queue, predicted(0, 5.0), predicted(1, 3.0))
+    assert first(queue, now=9.0) == [0, 1]
