@@ -16,54 +16,54 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """The place to which a program's commands are added."""
 
 METAVARS: Mapping[object, str] = types.MappingProxyType({str: "TEXT", Path: "FILE", dict: "JSON"})
-"""What stands for a value in --help; N stands for a number."""
+"""Stand-ins for a value in --help; N stands for a number."""
 
 
 def add_options(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, found: Iterable[Option], *, given_only: bool = False
 ) -> None:
     """Add a flag for each option; `given_only` ones leave no trace unless they are given, so that others may decide."""
-    for one in found:
-        default = argparse.SUPPRESS if given_only else one.default
-        help_text = one.full_help.replace("%", "%%")
-        if one.kind is bool:
-            switch = argparse.BooleanOptionalAction if one.has_opposite else "store_true"
-            parser.add_argument(one.flag, dest=one.name, action=switch, default=default, help=help_text)
+    for option in found:
+        default = argparse.SUPPRESS if given_only else option.default
+        help_text = option.full_help.replace("%", "%%")
+        if option.kind is bool:
+            switch = argparse.BooleanOptionalAction if option.has_opposite else "store_true"
+            parser.add_argument(option.flag, dest=option.name, action=switch, default=default, help=help_text)
             continue
-        several = one.many and not one.commas
-        keywords: dict[str, Any] = {} if one.positional else {"dest": one.name}
-        if "nargs" in one.traits:
-            keywords |= {"nargs": one.traits["nargs"], "const": one.traits.get("const")}
-        elif one.positional:
+        several = option.many and not option.commas
+        keywords: dict[str, Any] = {} if option.positional else {"dest": option.name}
+        if "nargs" in option.traits:
+            keywords |= {"nargs": option.traits["nargs"], "const": option.traits.get("const")}
+        elif option.positional:
             keywords["nargs"] = "?"
         parser.add_argument(
-            *([one.name] if one.positional else [*one.traits.get("short", ()), one.flag]),
+            *([option.name] if option.positional else [*option.traits.get("short", ()), option.flag]),
             # A flag that may be repeated takes one word, unless it says otherwise: the word behind it may be the model.
             action=("extend" if "nargs" in keywords else "append") if several else "store",
-            type=_converter(one),
+            type=_converter(option),
             default=list(default) if several and isinstance(default, tuple) else default,
-            metavar=_metavar(one),
+            metavar=_metavar(option),
             help=help_text,
             **keywords,
         )
 
 
-def _converter(one: Option) -> Callable[[str], object]:
+def _converter(option: Option) -> Callable[[str], object]:
     def convert(text: str) -> object:
         try:
-            return one.from_text(text)
+            return option.from_text(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return convert
 
 
-def _metavar(one: Option) -> str:
-    if "metavar" in one.traits:
-        return one.traits["metavar"]
-    if one.choices:
-        return "{" + ",".join(one.choices) + "}"
-    return one.name.upper() if one.positional else METAVARS.get(one.kind, "N")
+def _metavar(option: Option) -> str:
+    if "metavar" in option.traits:
+        return option.traits["metavar"]
+    if option.choices:
+        return "{" + ",".join(option.choices) + "}"
+    return option.name.upper() if option.positional else METAVARS.get(option.kind, "N")
 
 
 def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
@@ -73,8 +73,8 @@ def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> N
 
 
 def read_options(args: argparse.Namespace, group: type[T]) -> T:
-    """What the command line says of a group."""
-    values = {one.name: getattr(args, one.name) for one in options_of(group) if one.name in args}
+    """The options of a group as the command line gives them."""
+    values = {option.name: getattr(args, option.name) for option in options_of(group) if option.name in args}
     return group(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 

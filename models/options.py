@@ -44,10 +44,10 @@ NOUNS: Mapping[object, str] = types.MappingProxyType(
 
 
 class Traits(TypedDict, total=False):
-    """What may be said of an option besides its type, default and help."""
+    """Properties of an option besides its type, default and help."""
 
     metavar: str
-    """What stands for a value in --help."""
+    """The stand-in for a value in --help."""
     flag: str
     """Another name than the field's."""
     short: tuple[str, ...]
@@ -135,7 +135,7 @@ class Option:
         if not self.many:
             return self._checked(value, value, strict=True)
         values = value if isinstance(value, list) else [value]
-        return tuple(self._checked(one, one, strict=True) for one in values)
+        return tuple(self._checked(item, item, strict=True) for item in values)
 
     def _checked(self, value: object, given: object, *, strict: bool = False) -> object:
         refusal = ValueError(f"{given!r} is not {self.expected}")
@@ -155,7 +155,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """What a value has to be, in words."""
+        """The description of a valid value."""
         noun = NOUNS.get(self.kind, "a value")
         if self.kind is float and not self.traits.get("infinite") and (self.bounds is None or self.bounds.le is None):
             noun = "a finite number"
@@ -164,7 +164,7 @@ class Option:
 
     @property
     def full_help(self) -> str:
-        """What --help says: the help, whether the flag may be repeated, and the default."""
+        """The text in --help: the help, whether the flag may be repeated, and the default."""
         repeated = "; may be repeated" if self.many and not self.commas else ""
         if self.default in (None, "", ()) or (self.default is False or "(default" in self.help):
             return self.help + repeated
@@ -204,12 +204,16 @@ def _path(kind: type, value: object) -> object:
 def options_of(group: type) -> tuple[Option, ...]:
     """The options of a dataclass, in order, inherited ones first."""
     hints = typing.get_type_hints(group, include_extras=True)
-    return tuple(read_field(one, hints[one.name]) for one in dataclasses.fields(group) if "help" in one.metadata)
+    return tuple(
+        read_field(declared, hints[declared.name])
+        for declared in dataclasses.fields(group)
+        if "help" in declared.metadata
+    )
 
 
-def read_field(one: dataclasses.Field[Any], hint: Any) -> Option:
+def read_field(declared: dataclasses.Field[Any], hint: Any) -> Option:
     """The option that a field of such a type declares."""
-    traits: Traits = one.metadata["traits"]
+    traits: Traits = declared.metadata["traits"]
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
     many = typing.get_origin(hint) is tuple and (traits.get("commas") or typing.get_args(hint)[-1] is ...)
@@ -220,7 +224,7 @@ def read_field(one: dataclasses.Field[Any], hint: Any) -> Option:
         choices, hint = typing.get_args(hint), str
     elif listed := traits.get("choices"):
         choices = tuple(listed())
-    return Option(one.name, hint, many, one.default, choices, one.metadata["help"], traits)
+    return Option(declared.name, hint, many, declared.default, choices, declared.metadata["help"], traits)
 
 
 def suggest(word: str, names: Iterable[str], prefix: str = "") -> str:

@@ -107,9 +107,9 @@ class Text:
     def _veil(self, value: Any, nonce: str, hidden: list[str]) -> Any:
         """Put a marker in place of each control text in a value; the texts are appended to `hidden`."""
         if isinstance(value, Mapping):
-            return {self._veil(key, nonce, hidden): self._veil(one, nonce, hidden) for key, one in value.items()}
+            return {self._veil(key, nonce, hidden): self._veil(inner, nonce, hidden) for key, inner in value.items()}
         if isinstance(value, list):
-            return [self._veil(one, nonce, hidden) for one in value]
+            return [self._veil(inner, nonce, hidden) for inner in value]
         for text in self._control if isinstance(value, str) else ():
             if text in value:
                 value = value.replace(text, f"{nonce}{len(hidden)}{nonce}")

@@ -69,7 +69,7 @@ class Scale:
         classes = class_of(lengths, edges)
         if task.scores_classes or not task.is_regression:
             _require_all(classes, task.classes)
-        typical = tuple(float(np.median(lengths[classes == one])) for one in np.unique(classes))
+        typical = tuple(float(np.median(lengths[classes == label])) for label in np.unique(classes))
         centre = float(np.mean(lengths) if task is Task.REGRESSION_MSE else np.median(lengths))
         return cls(centre, float(np.std(lengths)) or 1.0, edges, typical)
 

@@ -166,7 +166,7 @@ class _Training:
 
     def _outputs(self, places: list[int]) -> Tensor:
         outputs: Tensor = self._network(
-            *self._proxy.reader.pad([self._rows[one] for one in places], self._proxy.device)
+            *self._proxy.reader.pad([self._rows[place] for place in places], self._proxy.device)
         )
         return outputs
 

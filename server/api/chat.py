@@ -52,7 +52,7 @@ class ChatForm:
     text: Codec
     body: ChatBody
     readers: dict[int, Reader] = field(default_factory=dict)
-    """Who finds the calls in each answer, by its index."""
+    """The reader that finds the calls in each answer, by its index."""
 
     def events(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> Iterator[ChatChunk]:
         logprobs = self._logprobs(update)
@@ -88,7 +88,7 @@ class ChatForm:
         return ChatChoice(answer.index, message, self._logprobs(update), finish, update.stop_reason)
 
     def _pieces(self, answer: Answer, update: RowUpdate) -> list[Piece]:
-        """What an update says, and what it calls where there are tools."""
+        """The text of an update, and its calls where there are tools."""
         if not answer.prompt.tools:
             return [Said(update.text)] if update.text else []
         if answer.index not in self.readers:
@@ -121,7 +121,7 @@ class ChatForm:
 
 
 def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
-    """What is said, then each call by itself; one delta at least.
+    """The text, then each call by itself; one delta at least.
 
     The role comes with the first, so that clients may take the first event for the first token.
     """
@@ -148,7 +148,7 @@ def _said(pieces: Sequence[Piece]) -> str:
 
 
 def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCallDelta]:
-    """What is added to the calls of a message, one delta a call. Each belongs in a chunk of its own: many clients read
+    """Additions to the calls of a message, one delta a call. Each belongs in a chunk of its own: many clients read
     the first delta of a chunk only, or take a second one of the same index for another call.
     """
     parts = [piece for piece in pieces if not isinstance(piece, Said)]
@@ -158,7 +158,7 @@ def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCallDelta]:
 
 
 def _call_delta(parts: Sequence[Called | Argued]) -> ToolCallDelta:
-    """What a chunk adds to one call, from its parts in order."""
+    """The addition of a chunk to one call, from its parts in order."""
     first, arguments = parts[0], "".join(part.arguments for part in parts)
     if isinstance(first, Argued):
         return ToolCallDelta(first.index, FunctionDelta(arguments))

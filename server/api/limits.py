@@ -1,4 +1,4 @@
-"""What one client may ask of the server, and how many calls are on their way to the queue."""
+"""Bounds of a client's calls, and the number of calls on their way to the queue."""
 
 from __future__ import annotations
 

@@ -88,7 +88,9 @@ async def openapi(request: web.Request) -> web.Response:
 
 def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
     """Schemas of every body, reply and event; fields that are only there to be refused are left out."""
-    types = {one for operation in operations for one in (operation.body, operation.reply, *operation.events) if one}
+    types = {
+        struct for operation in operations for struct in (operation.body, operation.reply, *operation.events) if struct
+    }
     _, schemas = msgspec.json.schema_components([*types, ErrorBody], ref_template=REF)
     for schema in schemas.values():
         for name in Foreign.__struct_fields__:
@@ -104,7 +106,9 @@ def _paths(operations: Iterable[Operation]) -> dict[str, Any]:
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    parameters = [_parameter(one) for one in (*operation.parameters, *((PROGRESS,) if operation.generates else ()))]
+    parameters = [
+        _parameter(parameter) for parameter in (*operation.parameters, *((PROGRESS,) if operation.generates else ()))
+    ]
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -145,7 +149,7 @@ def _success(operation: Operation) -> dict[str, Any]:
     if operation.reply is not None:
         content["application/json"] = {"schema": _ref(operation.reply)}
     if operation.events:
-        events = [_ref(one) for one in operation.events]
+        events = [_ref(event) for event in operation.events]
         content["text/event-stream"] = {"schema": dict(_EVENT), "x-events": events}
     for media in operation.other:
         content[media] = {}
@@ -164,5 +168,5 @@ def _error(status: int) -> dict[str, Any]:
     return {"description": STATUSES[status].meaning, "headers": headers, "content": content}
 
 
-def _ref(one: type[msgspec.Struct]) -> dict[str, str]:
-    return {"$ref": REF.format(name=one.__name__)}
+def _ref(struct: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": REF.format(name=struct.__name__)}

@@ -55,7 +55,7 @@ def seed_source(seed: int | None) -> Callable[[], int]:
 
 @dataclass(frozen=True, slots=True)
 class AnswerDefaults:
-    """What holds for an answer as far as its request does not say."""
+    """Settings of an answer where its request says nothing."""
 
     sampling: SamplingDefaults
     max_tokens: int | None = None

@@ -42,7 +42,7 @@ class DetokenizeBody(msgspec.Struct, frozen=True):
 
 class Tokens(msgspec.Struct, frozen=True):
     """The tokens of a text: `count` of them, where the context holds `max_model_len`; each as the vocabulary spells it,
-    or null where nobody asked."""
+    or null where that was not asked for."""
 
     count: int
     max_model_len: int

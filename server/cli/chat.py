@@ -31,7 +31,7 @@ KEYS = "LENGTHWISE_API_KEY"
 """The variable that the server on this machine may have its keys from."""
 
 ERASE = "\r\x1b[K"
-"""What a terminal takes for: this line anew."""
+"""Makes a terminal write its line anew."""
 
 HELP = """\
 /reset   forget the conversation

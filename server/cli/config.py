@@ -1,4 +1,4 @@
-"""What `lengthwise serve` can be told. The fields make the flags, the LENGTHWISE_ variables and the TOML keys."""
+"""Settings of `lengthwise serve`: the fields make the flags, the LENGTHWISE_ variables and the TOML keys."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Conversation:
     options: dict[str, float | int] = field(default_factory=dict)
     """Further fields of the request, such as temperature."""
     key: str | None = field(default=None, repr=False)
-    """What the server wants callers to bring."""
+    """The API key, where the server wants one."""
     turns: list[dict[str, str]] = field(default_factory=list)
 
     def reset(self) -> None:

@@ -34,15 +34,15 @@ def print_report(profile: Profile, console: Console | None = None) -> None:
         _say(console, line)
     _say(console, kept(model))
     _say(console, "root-mean-square errors, beside the mean of what was measured:")
-    _say(console, _error("prefill", errors.prefill, [one.seconds for one in timings.prefill], PUBLISHED_PREFILL))
-    _say(console, _error("one iteration", errors.iteration, [one.seconds for one in timings.decode]))
+    _say(console, _error("prefill", errors.prefill, [cell.seconds for cell in timings.prefill], PUBLISHED_PREFILL))
+    _say(console, _error("one iteration", errors.iteration, [cell.seconds for cell in timings.decode]))
     if errors.copies is not None:
-        _say(console, _error("a row's copies", errors.copies, [one.seconds / one.rows for one in timings.copies]))
+        _say(console, _error("a row's copies", errors.copies, [cell.seconds / cell.rows for cell in timings.copies]))
     if errors.slices is None:
         _say(console, "  whole slices were not measured for lack of time or context: raise --time-limit")
         return
     iterations = timings.slices[0].iterations
-    served = [one.seconds for one in timings.slices]
+    served = [cell.seconds for cell in timings.slices]
     _say(console, _error(f"slice of {iterations}", errors.slices, served, PUBLISHED_SLICE))
     console.print(_slices(profile))
 
@@ -78,23 +78,23 @@ def _error(what: str, error: float, measured: Sequence[float], published: str = 
 
 
 def _grid(timings: Sequence[Timing]) -> Table:
-    lengths = sorted({one.length for one in timings})
-    found = {(one.rows, one.length): f"{1e3 * one.seconds:.1f}" for one in timings}
+    lengths = sorted({cell.length for cell in timings})
+    found = {(cell.rows, cell.length): f"{1e3 * cell.seconds:.1f}" for cell in timings}
     table = Table("rows", *map(str, lengths))
-    for rows in sorted({one.rows for one in timings}):
+    for rows in sorted({cell.rows for cell in timings}):
         table.add_row(str(rows), *(found.get((rows, length), "-") for length in lengths))
     return table
 
 
 def _copies(timings: Sequence[Timing]) -> Table:
-    table = Table(*(str(one.length) for one in timings))
-    table.add_row(*(f"{1e3 * one.seconds / one.rows:.2f}" for one in timings))
+    table = Table(*(str(cell.length) for cell in timings))
+    table.add_row(*(f"{1e3 * cell.seconds / cell.rows:.2f}" for cell in timings))
     return table
 
 
 def _slices(profile: Profile) -> Table:
     table = Table("rows", "prompt tokens", "measured, s", "estimated, s")
-    for one in profile.timings.slices:
-        estimated = profile.model.serve(one.rows, one.length, one.iterations)
-        table.add_row(str(one.rows), str(one.length), f"{one.seconds:.2f}", f"{estimated:.2f}")
+    for cell in profile.timings.slices:
+        estimated = profile.model.serve(cell.rows, cell.length, cell.iterations)
+        table.add_row(str(cell.rows), str(cell.length), f"{cell.seconds:.2f}", f"{estimated:.2f}")
     return table

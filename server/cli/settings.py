@@ -29,7 +29,7 @@ def add_settings(parser: argparse.ArgumentParser, groups: Iterable[type], names:
     """
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
     for group in groups:
-        known = [one for one in options_of(group) if names is None or one.name in names]
+        known = [setting for setting in options_of(group) if names is None or setting.name in names]
         if known:
             title = (group.__doc__ or "").rstrip(".")
             add_options(parser.add_argument_group(title), known, given_only=True)
@@ -44,7 +44,7 @@ def config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path | 
 
 def given(known: Iterable[Option], args: argparse.Namespace) -> dict[str, object]:
     """Settings that the command line names; several values of one flag come as a list."""
-    values = {one.name: getattr(args, one.name) for one in known if one.name in args}
+    values = {setting.name: getattr(args, setting.name) for setting in known if setting.name in args}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
@@ -61,9 +61,10 @@ def _variable(name: str) -> str:
 
 def _from_environ(known: Sequence[Option], environ: Mapping[str, str]) -> dict[str, object]:
     """An empty variable counts as unset, since many tools cannot leave one out."""
-    present = [(one, _variable(one.name)) for one in known if environ.get(_variable(one.name))]
+    present = [(setting, _variable(setting.name)) for setting in known if environ.get(_variable(setting.name))]
     return {
-        one.name: _convert(name, one.from_commas if one.many else one.from_text, environ[name]) for one, name in present
+        setting.name: _convert(name, setting.from_commas if setting.many else setting.from_text, environ[name])
+        for setting, name in present
     }
 
 
@@ -72,7 +73,7 @@ def find_strangers(known: Sequence[Option], environ: Mapping[str, str], others: 
 
     They are no error, since programs that start this one may set some: Kubernetes does for a service of this name.
     """
-    names = [*(one.name.upper() for one in known), *others]
+    names = [*(setting.name.upper() for setting in known), *others]
     found = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
     return [f"{PREFIX}{name} is no setting{_suggest(name, names, PREFIX)}" for name in found if name not in names]
 
@@ -80,13 +81,13 @@ def find_strangers(known: Sequence[Option], environ: Mapping[str, str], others: 
 def _from_file(known: Sequence[Option], file: Path | None) -> dict[str, object]:
     if file is None:
         return {}
-    by_name = {one.name: one for one in known}
+    by_name = {setting.name: setting for setting in known}
     values: dict[str, object] = {}
     for key, value in _read(file).items():
-        one = by_name.get(key.replace("-", "_"))
-        if one is None:
+        setting = by_name.get(key.replace("-", "_"))
+        if setting is None:
             raise ConfigError(f"{file}: unknown key {key!r}{_suggest(key, by_name)}")
-        values[one.name] = _convert(f"{file}: {key}", one.from_toml, value)
+        values[setting.name] = _convert(f"{file}: {key}", setting.from_toml, value)
     return values
 
 

@@ -48,7 +48,7 @@ STOP_MARGIN = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What differs from one machine to the next."""
+    """The parts of a unit that differ from one machine to the next."""
 
     program: Path
     """The `lengthwise` that shall run, as an absolute path."""

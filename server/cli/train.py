@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What to train, from what, and where to keep it."""
+    """The predictor to train, its data, and where to keep it."""
 
     predictor: Literal["forest", "proxy"] = option(
         "forest", "forest: Magnus's, on sentence embeddings; proxy: SSJF's, a fine-tuned encoder"

@@ -1,4 +1,4 @@
-"""One executor's rows as a viewer sees them: which lane each has, and what is done with it.
+"""One executor's rows as a viewer sees them: which lane each has, and which stage it is in.
 
 It learns that from the executor's reports alone, turn by turn, and notes each change with its moment. It knows no
 clock, no viewer and no drawing; a lane is a place on the screen, not a place in the arena.
@@ -16,7 +16,7 @@ from scheduler.request import Request, State
 
 
 class Stage(IntEnum):
-    """What is done with a row; the numbers go over the wire."""
+    """The stage that a row is in; the numbers go over the wire."""
 
     GONE = 0
     PREFILL = 1
@@ -72,10 +72,10 @@ class Lanes:
     @property
     def occupants(self) -> Collection[Occupant]:
         """Rows with a lane; those that have ended only where they keep a slot."""
-        return [one for one in self._occupants.values() if not one.ended or one.stage is Stage.INVALID]
+        return [row for row in self._occupants.values() if not row.ended or row.stage is Stage.INVALID]
 
     def take_changes(self) -> list[Change]:
-        """What has changed since the last call, in order."""
+        """Changes since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
@@ -98,7 +98,7 @@ class Lanes:
 
     def prune(self, held: Collection[RowId], now: float) -> None:
         """Drop rows that the executor lost without a word: those of requests that were cancelled."""
-        for row_id in [row_id for row_id, one in self._occupants.items() if not one.ended and row_id not in held]:
+        for row_id in [row_id for row_id, row in self._occupants.items() if not row.ended and row_id not in held]:
             self._leave(row_id, now)
 
     def clear(self, now: float) -> None:
@@ -109,55 +109,55 @@ class Lanes:
     def _settle_ended(self, report: StepReport, start: float) -> None:
         """A decode step tells whether rows that had ended were still in it."""
         if report.tally.invalid:
-            for row_id, one in self._occupants.items():
-                if one.ended and one.stage is not Stage.INVALID:
-                    self._change(row_id, one, Stage.INVALID, start)
+            for row_id, row in self._occupants.items():
+                if row.ended and row.stage is not Stage.INVALID:
+                    self._change(row_id, row, Stage.INVALID, start)
         elif report.tally.generated and not report.tally.prompt:
             self._drop_ended(start)
 
     def _drop_ended(self, now: float) -> None:
-        for row_id in [row_id for row_id, one in self._occupants.items() if one.ended]:
+        for row_id in [row_id for row_id, row in self._occupants.items() if row.ended]:
             self._leave(row_id, now)
 
     def _update(self, update: RowUpdate, requests: Mapping[RowId, Request], start: float, now: float) -> None:
-        one = self._occupants.get(update.row_id)
+        row = self._occupants.get(update.row_id)
         if update.token_ids:
             # A row's first token is chosen when its prompt has been read; from the second on it is in the batch.
-            stage, at = (Stage.STAGED, now) if one and one.stage is Stage.PREFILL else (Stage.DECODE, start)
+            stage, at = (Stage.STAGED, now) if row and row.stage is Stage.PREFILL else (Stage.DECODE, start)
             self._move(update.row_id, requests.get(update.row_id), stage, at)
-        one = self._occupants.get(update.row_id)
-        if one is not None and update.finish_reason is not None:
-            one.ended = True
-            self._changes.append(Change(now, one.lane, update.row_id, Stage.GONE))
+        row = self._occupants.get(update.row_id)
+        if row is not None and update.finish_reason is not None:
+            row.ended = True
+            self._changes.append(Change(now, row.lane, update.row_id, Stage.GONE))
 
     def _enter_by_shape(self, report: StepReport, start: float) -> None:
         """Rows with a first token are staged, unless the executor says that fewer are: then they entered the batch."""
         fresh = {update.row_id for update in report.updates}
-        staged = [row_id for row_id, one in self._occupants.items() if one.stage is Stage.STAGED and not one.ended]
-        paused = sum(one.stage is Stage.PAUSED for one in self._occupants.values())
+        staged = [row_id for row_id, row in self._occupants.items() if row.stage is Stage.STAGED and not row.ended]
+        paused = sum(row.stage is Stage.PAUSED for row in self._occupants.values())
         surplus = len(staged) + paused - report.shape.staged
         for row_id in [row_id for row_id in staged if row_id in fresh][: max(0, surplus)]:
             self._change(row_id, self._occupants[row_id], Stage.DECODE, start)
 
     def _move(self, row_id: RowId, request: Request | None, stage: Stage, at: float) -> None:
         """Note a row's stage; an unknown row was cancelled while the turn was under way."""
-        one = self._occupants.get(row_id)
-        if one is None and request is not None:
-            one = self._occupants[row_id] = self._occupant(request, Stage.GONE)
-        if one is not None and one.stage is not stage:
-            self._change(row_id, one, stage, at)
+        row = self._occupants.get(row_id)
+        if row is None and request is not None:
+            row = self._occupants[row_id] = self._occupant(request, Stage.GONE)
+        if row is not None and row.stage is not stage:
+            self._change(row_id, row, stage, at)
 
-    def _change(self, row_id: RowId, one: Occupant, stage: Stage, at: float) -> None:
-        one.stage = stage
-        self._changes.append(Change(at, one.lane, row_id, stage))
+    def _change(self, row_id: RowId, row: Occupant, stage: Stage, at: float) -> None:
+        row.stage = stage
+        self._changes.append(Change(at, row.lane, row_id, stage))
 
     def _leave(self, row_id: RowId, now: float) -> None:
-        one = self._occupants.pop(row_id, None)
-        if one is None:
+        row = self._occupants.pop(row_id, None)
+        if row is None:
             return
-        heappush(self._free, one.lane)
-        if not one.ended or one.stage is Stage.INVALID:
-            self._changes.append(Change(now, one.lane, row_id, Stage.GONE))
+        heappush(self._free, row.lane)
+        if not row.ended or row.stage is Stage.INVALID:
+            self._changes.append(Change(now, row.lane, row_id, Stage.GONE))
 
     def _occupant(self, request: Request, stage: Stage) -> Occupant:
         """A row on the lowest free lane."""

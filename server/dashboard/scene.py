@@ -84,7 +84,7 @@ class Scene:
         match report:
             case StepReport():
                 self._count(report)
-                worker = next(one for one in self._dispatcher.workers if one.info.index == report.executor)
+                worker = next(worker for worker in self._dispatcher.workers if worker.info.index == report.executor)
                 lanes.report(report, worker.requests, now)
             case ExecutorDied():
                 lanes.clear(now)
@@ -109,9 +109,9 @@ class Scene:
                 self._fresh.append(self._latest[-1])
 
     def hello(self) -> snapshot.Hello:
-        """What a dashboard is told first."""
+        """The first message to a dashboard."""
         infos = [worker.info for worker in self._dispatcher.workers]
-        devices = [snapshot.Device(one.index, one.device, one.max_rows, one.capacity_tokens) for one in infos]
+        devices = [snapshot.Device(info.index, info.device, info.max_rows, info.capacity_tokens) for info in infos]
         server, latest, firsts = self._introduction, list(self._latest), list(self._latest_firsts)
         return snapshot.Hello(
             "Lengthwise", VERSION, server.model, server.strategy, server.context_length, devices, latest, firsts
@@ -156,17 +156,17 @@ class Scene:
         )
 
     def _gather(self, executor: int) -> None:
-        for one in self._lanes[executor].take_changes():
+        for change in self._lanes[executor].take_changes():
             if len(self._changes) < MOST_CHANGES:
-                at = self._since(one.at)
-                self._changes.append(snapshot.Change(at, executor, one.lane, one.row_id, int(one.stage)))
+                at = self._since(change.at)
+                self._changes.append(snapshot.Change(at, executor, change.lane, change.row_id, int(change.stage)))
 
     def _executor(self, worker: Worker) -> snapshot.ExecutorNow:
         shape, index = worker.batch, worker.info.index
         return snapshot.ExecutorNow(
             index=index,
             alive=worker.port.alive and not worker.lost,
-            rows=[_row(one) for one in self._lanes[index].occupants],
+            rows=[_row(row) for row in self._lanes[index].occupants],
             batch=shape.rows,
             staged=shape.staged,
             window=shape.end - shape.start,
@@ -176,7 +176,7 @@ class Scene:
         )
 
     def _queue(self, now: float) -> list[snapshot.Waiter]:
-        """What executors have and have not begun, then the first in line, as far as there is room."""
+        """Requests that executors have and have not begun, then the first in line, as far as there is room."""
         waiting = islice(chain(self._dispatcher.not_begun, self._dispatcher.waiting), MOST_WAITERS)
         return [self._waiter(request, now) for request in waiting]
 
@@ -213,10 +213,10 @@ class Scene:
         return round(moment - self._epoch, 3)
 
 
-def _row(one: Occupant) -> snapshot.Row:
-    request = one.request
+def _row(row: Occupant) -> snapshot.Row:
+    request = row.request
     predicted = _rounded(request.predicted_length)
-    return snapshot.Row(one.lane, request.row_id, int(one.stage), request.input_length, request.generated, predicted)
+    return snapshot.Row(row.lane, request.row_id, int(row.stage), request.input_length, request.generated, predicted)
 
 
 def _rounded(length: float | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What a dashboard is told, as it goes over the wire: short arrays, so that ten a second cost next to nothing.
+"""Messages to a dashboard as they go over the wire: short arrays, so that ten a second cost next to nothing.
 
 docs/observability.md explains the fields. Times are seconds since the server was ready. No prompts, no answers.
 """
@@ -127,7 +127,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """What does not change, and what happened lately: the first that a dashboard is told."""
+    """Facts that do not change, and recent events: the first message to a dashboard."""
 
     name: str
     version: str

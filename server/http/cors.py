@@ -26,7 +26,7 @@ REMEMBERED = "600"
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """What pages of other origins may do; by default nothing."""
+    """Rights of pages of other origins; by default none."""
 
     allowed: frozenset[str] = frozenset()
     methods: tuple[str, ...] = (ANY,)

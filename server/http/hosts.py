@@ -34,7 +34,7 @@ HOSTS = web.AppKey("hosts", Hosts)
 def local_hosts(bound: str, more: Iterable[str]) -> Hosts:
     """The names of this machine alone, the address that is listened on, and those that the user adds."""
     host = bound if ":" not in bound or bound.startswith("[") else f"[{bound}]"
-    return Hosts(LOCAL | {name_of(one) for one in (host, *more)})
+    return Hosts(LOCAL | {name_of(name) for name in (host, *more)})
 
 
 def name_of(host: str) -> str:

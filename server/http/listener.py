@@ -64,7 +64,7 @@ def raise_file_limit(connections: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What connections may cost."""
+    """Bounds of connections."""
 
     most: int = 8192
     """Connections at a time; one more is told so, and closed."""
@@ -107,7 +107,7 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """What the client leaves unread has filled the system's buffers and ours."""
+        """Give the client, whose unread bytes fill the system's buffers and ours, a while to read on."""
         if self.transport is not None:
             self._stalled = asyncio.get_running_loop().call_later(self._send_timeout, self.transport.abort)
         super().pause_writing()

@@ -31,5 +31,5 @@ def remember_id(request: web.BaseRequest) -> None:
 
 
 def _sanitised(text: str) -> str:
-    """What others will find in their logs must hold neither line breaks nor escape sequences."""
+    """The printable part of an id: line breaks and escape sequences would end up in the logs of others."""
     return "".join(char for char in text if "!" <= char <= "~")[:LONGEST]

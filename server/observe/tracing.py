@@ -96,7 +96,7 @@ def _annotate(span: Span, request: web.Request) -> None:
 
 
 def _attributes(status: RequestStatus) -> dict[str, str | int | float | None]:
-    """What became of a call. Latencies are seconds."""
+    """Attributes that tell how a call went. Latencies are seconds."""
     metrics = status.metrics
     return {
         "gen_ai.request.model": status.model,

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from engine.executor import Executor
@@ -22,7 +21,6 @@ from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.catalog.catalog import Catalog
 from models.network.loader import LoadedModel
-from models.own_thread import run_in_own_thread
 from models.text import Text
 from scheduler.assembly import Parts
 from scheduler.clock import MonotonicClock, background
@@ -62,7 +60,8 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     async with AsyncExitStack() as stack:
         predictor = await stack.enter_async_context(open_predictor(config))
 
-        loaded = await asyncio.to_thread(run_in_own_thread, partial(_load, config, relay.deliver))
+        with ThreadPoolExecutor(1, "loader") as loader:  # gone before executors start: models/own_thread.py tells why
+            loaded = await asyncio.get_running_loop().run_in_executor(loader, _load, config, relay.deliver)
         on_cpu = loaded.model.device.type == "cpu"
         context = PredictorContext(metrics.prediction.observe, metrics.late.observe, on_cpu)
         lengths = await stack.enter_async_context(open_lengths(config, predictor, clock, context))

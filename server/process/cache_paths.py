@@ -26,7 +26,7 @@ def require_writable(journal: Path | None) -> None:
 
 
 def model_key(model: str) -> str:
-    """What the journal calls a served model, whatever the API calls it."""
+    """The name of a served model in the journal, whatever the API calls it."""
     return Path(model).name
 
 

@@ -69,7 +69,7 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
 
 def _warn_if_open(port: socket.socket, front: Front) -> None:
     if is_public(port) and not len(front.access.keys):
-        log.warning("other machines can reach this server, and anybody there may use it: set --api-key-file")
+        log.warning("other machines can reach this server, and anyone there may use it: set --api-key-file")
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
 
 
 def explain(error: OSError, host: str, port: int) -> str:
-    """What a failed bind or listen means to the user."""
+    """The cause of a failed bind or listen, and the remedy, in the user's words."""
     match error.errno:
         case errno.EADDRINUSE:
             return f"port {port} is already in use on {host}: end what listens there, or choose another with --port"

@@ -114,7 +114,7 @@ def _survey(profiler: Profiler, cells: tuple[Cell, ...], time_limit: float, watc
         watch(measured.phase, done[measured.phase], total)
         found.append(measured)
     prefill, decode, copies = (
-        tuple(one.timing for one in found if one.phase == phase and one.timing is not None)
+        tuple(cell.timing for cell in found if cell.phase == phase and cell.timing is not None)
         for phase in ("prefill", "decode", "copies")
     )
     return Timings(prefill, decode, copies=copies)

@@ -73,13 +73,13 @@ class Watchdog:
     def receive(self, report: Report) -> None:
         """Note how long an executor's turn took."""
         if isinstance(report, StepReport):
-            one = self._watched[report.executor]
-            one.slowest = max(report.seconds, one.slowest * FADE)
+            watched = self._watched[report.executor]
+            watched.slowest = max(report.seconds, watched.slowest * FADE)
 
     def responsive(self) -> bool:
         """Whether any executor goes on with its work: none that is left has been silent for half of what is allowed."""
-        left = [one for one in self._watched.values() if not one.given_up]
-        return not self._timeout or any(2 * one.silence < self._allowed(one) for one in left)
+        left = [watched for watched in self._watched.values() if not watched.given_up]
+        return not self._timeout or any(2 * watched.silence < self._allowed(watched) for watched in left)
 
     def silence(self, executor: int) -> float:
         """Seconds for which an executor has held requests without a sign of life."""
@@ -87,18 +87,18 @@ class Watchdog:
 
     def look(self, passed: float) -> None:
         """Look at each executor, `passed` seconds after the last time; give up those that stand still."""
-        for index, one in self._watched.items():
-            if one.given_up:
+        for index, watched in self._watched.items():
+            if watched.given_up:
                 continue
-            still = self._holders.held_by(index) > 0 and one.beat == one.executor.beat
-            one.silence = one.silence + passed if still else 0.0
-            one.beat = one.executor.beat
-            if self._timeout and one.silence >= self._allowed(one):
-                one.given_up = True
-                self._holders.give_up(index, f"it stands still: no sign of life for {one.silence:.0f} s")
+            still = self._holders.held_by(index) > 0 and watched.beat == watched.executor.beat
+            watched.silence = watched.silence + passed if still else 0.0
+            watched.beat = watched.executor.beat
+            if self._timeout and watched.silence >= self._allowed(watched):
+                watched.given_up = True
+                self._holders.give_up(index, f"it stands still: no sign of life for {watched.silence:.0f} s")
 
-    def _allowed(self, one: _Watched) -> float:
-        return max(self._timeout, ALLOWED_TURNS * one.slowest)
+    def _allowed(self, watched: _Watched) -> float:
+        return max(self._timeout, ALLOWED_TURNS * watched.slowest)
 
     async def run(self) -> None:
         """Look at regular times, until cancelled."""

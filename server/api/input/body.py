@@ -102,7 +102,7 @@ def parse(raw: bytes, schema: type[T]) -> T:
 
 
 def _diagnosis(raw: bytes, error: Exception) -> str:
-    """What is wrong and where; orjson says it better, of lone surrogates above all, but builds everything."""
+    """The fault and its place; orjson words it better, of lone surrogates above all, but builds everything."""
     if len(raw) < LARGE:
         try:
             orjson.loads(raw)

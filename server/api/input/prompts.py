@@ -31,18 +31,18 @@ WrittenPrompt: TypeAlias = str | list[int]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model is to continue: token ids, and the same as text where the client may want it back."""
+    """Tokens that the model is to continue, and their text where the client may want it back."""
 
     ids: tuple[int, ...]
     text: str = ""
     split: SplitPrompt = SplitPrompt("", "")
-    """What of it is the application's instruction, and what the user's own input."""
+    """Its two parts: the application's instruction, and the user's own input."""
     user_input_length: int = 0
     """UIL: tokens of the user input."""
     grammar: Compiled | None = None
-    """What the answer must match; None where it may be anything."""
+    """The grammar of the answer; None where it may be anything."""
     tools: Toolbox = NO_TOOLS
-    """What the answer may call."""
+    """Tools that the answer may call."""
 
 
 async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
@@ -147,11 +147,11 @@ async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[P
 def _complete(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     written = _separate(body.prompt)
     # All are checked before the first is encoded: the last may be the one that is refused.
-    for place, one in enumerate(written):
-        _check_written(one, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
+    for place, item in enumerate(written):
+        _check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
     grammar = constraint(body, model)
     with refuse_unencodable("prompt"):
-        prompts = [_require_fit(_split(_encode(one, model.text), body, model), "prompt", model) for one in written]
+        prompts = [_require_fit(_split(_encode(item, model.text), body, model), "prompt", model) for item in written]
     return [replace(prompt, grammar=grammar) for prompt in prompts]
 
 

@@ -40,7 +40,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class JsonSchema(msgspec.Struct, frozen=True):
-    """What a JSON answer must match."""
+    """The schema that a JSON answer must match."""
 
     schema: msgspec.Raw = ABSENT
     name: Annotated[str, Meta(max_length=256)] | None = None
@@ -50,14 +50,14 @@ class JsonSchema(msgspec.Struct, frozen=True):
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
-    """What the text of an answer must be."""
+    """The form that the text of an answer must have."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True):
-    """The same in vLLM's words: one of these."""
+    """The form of an answer in vLLM's words: one of these fields."""
 
     json: msgspec.Raw = ABSENT
     regex: GrammarText | None = None
@@ -68,7 +68,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
 
 
 class GenerationBody(Foreign, frozen=True, kw_only=True):
-    """What all endpoints that generate take."""
+    """Fields of all endpoints that generate."""
 
     model: ModelName | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None

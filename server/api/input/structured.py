@@ -1,4 +1,4 @@
-"""What the text of an answer must match, from the fields that say so: response_format, structured_outputs, tools.
+"""The grammar of an answer, from the fields that ask for one: response_format, structured_outputs, tools.
 
 It compiles what it finds, so that a bad grammar is the client's error and never an executor's; heavy, so never on
 the event loop.
@@ -26,7 +26,7 @@ ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
 
 def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
-    """What the answer must match; None where it may be anything. Raises ApiError 400."""
+    """The grammar that the answer must match; None where it may be anything. Raises ApiError 400."""
     answer, param = _answer(body)
     _check_schemas(tools, model, enforced=tools.must_call or answer is not None)
     if tools.must_call:
@@ -45,7 +45,7 @@ def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools: Toolb
 
 
 def _answer(body: ChatBody | CompletionBody) -> tuple[Grammar | None, str]:
-    """What the client asks of the text itself, and the field that does."""
+    """The grammar of the text itself, and the field that asks for it."""
     format_, outputs = body.response_format, body.structured_outputs
     asks = format_ is not None and format_.type != "text"
     if outputs is None:
@@ -82,7 +82,9 @@ def _of_outputs(outputs: StructuredOutputs) -> Grammar:
     if outputs.grammar is not None:
         return Grammar(GrammarKind.LARK, outputs.grammar)
     if outputs.choice is not None:
-        return Grammar(GrammarKind.LARK, "start: " + " | ".join(orjson.dumps(one).decode() for one in outputs.choice))
+        return Grammar(
+            GrammarKind.LARK, "start: " + " | ".join(orjson.dumps(choice).decode() for choice in outputs.choice)
+        )
     if outputs.json_object:
         return ANY_OBJECT
     schema = given_json(bytes(outputs.json), f"{param}.json", param)

@@ -45,7 +45,7 @@ class WantedAnswer:
 
     @property
     def query(self) -> LengthQuery:
-        """What the length of the answer is predicted from."""
+        """The texts and numbers from which the length of the answer is predicted."""
         split = self.prompt.split
         length, most = self.prompt.user_input_length, self.sampling.max_tokens
         return LengthQuery(split.instruction, split.user_input, length, most)
@@ -108,7 +108,7 @@ def _scored(update: RowUpdate) -> FinishReason | None:
 
 
 def list_wanted(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], model: ServedModel) -> list[WantedAnswer]:
-    """What a body asks for: n answers to each prompt; raises ApiError 400."""
+    """The answers that a body asks for, n to each prompt; raises ApiError 400."""
     choices = body.n or 1
     if choices * len(prompts) > MAX_CHOICES:
         message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"

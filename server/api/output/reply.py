@@ -60,7 +60,7 @@ class Metrics(msgspec.Struct, frozen=True):
     time_to_first_token_ms: float | None
     generation_time_ms: float | None
     predicted_tokens: float | None = None
-    """What `completion_tokens` of the call was foreseen to be; null where nobody predicts."""
+    """The prediction of the call's `completion_tokens`; null where no length is predicted."""
 
 
 class Alternative(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """What the assistant said, and what it calls."""
+    """The assistant's text and calls."""
 
     content: str | None
     role: str = "assistant"
@@ -162,14 +162,14 @@ class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a chunk adds to a call: its name, all at once, and more of its arguments."""
+    """Addition of a chunk to a call: its name, all at once, and more of its arguments."""
 
     arguments: str
     name: str | None = None
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a chunk adds to one of the calls; id and type come with the first."""
+    """Addition of a chunk to one of the calls; id and type come with the first."""
 
     index: int
     function: FunctionDelta
@@ -178,7 +178,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a chunk adds to a message; the role comes with the first."""
+    """Addition of a chunk to a message; the role comes with the first."""
 
     role: str | None = None
     content: str | None = None
@@ -186,7 +186,7 @@ class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChunkChoice(msgspec.Struct, frozen=True):
-    """What a chunk adds to one answer."""
+    """Addition of a chunk to one answer."""
 
     index: int
     delta: Delta

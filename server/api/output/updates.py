@@ -15,7 +15,7 @@ from scheduler.request import Request
 from scheduler.stream import merge
 
 Arrivals: TypeAlias = Mapping[int, RowUpdate]
-"""What came since the last look: the place of a request among those asked for -> its update."""
+"""Updates since the last look: the place of a request among those asked for -> its update."""
 
 
 class Updates:

@@ -1,4 +1,4 @@
-"""The body of POST /v1/responses, and what it means in terms of a chat: the same conversation, the same sampling.
+"""The body of POST /v1/responses, and the chat that it stands for: its conversation and its sampling.
 
 Only the text form is there; whatever else OpenAI's responses know is refused by name.
 """
@@ -29,7 +29,7 @@ from server.api.input.schema import (
 )
 
 LOGPROBS = "message.output_text.logprobs"
-"""What `include` has to name for log-probabilities to come."""
+"""The name in `include` that asks for log-probabilities."""
 
 
 class InputItem(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class InputItem(msgspec.Struct, frozen=True):
 
 
 class TextFormat(msgspec.Struct, frozen=True):
-    """What the text must be: as in a chat, but the JSON schema and its name lie flat."""
+    """The form of the text: as in a chat, but the JSON schema and its name lie flat."""
 
     type: Literal["text", "json_object", "json_schema"]
     schema: msgspec.Raw = ABSENT

@@ -13,7 +13,7 @@ Status = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"
 
 
 class OutputText(msgspec.Struct, frozen=True):
-    """What was said; `annotations` are never there."""
+    """A piece of text; `annotations` are always empty."""
 
     text: str
     logprobs: list[ChatLogprob]
@@ -68,7 +68,7 @@ class IncompleteDetails(msgspec.Struct, frozen=True):
 
 
 class FormatReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the text had to be."""
+    """The form that was asked of the text."""
 
     type: str
     name: str | None = None

@@ -37,7 +37,7 @@ def _numbered(tools: Toolbox) -> Iterator[tuple[int, Tool]]:
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:
-    """What the arguments of a call must be: an object, also where the schema does not say so."""
+    """The schema of a call's arguments: an object, also where the tool's schema does not say so."""
     return {"type": "object", **tool.parameters}
 
 

@@ -53,7 +53,7 @@ class Reader(Protocol):
     """How many have begun so far."""
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
-        """What the next part of the text brings; `last` also brings what was held back."""
+        """The pieces of the next part of the text; `last` also brings what was held back."""
 
 
 class GuaranteedCalls:
@@ -191,12 +191,12 @@ def _parsed(body: str, names: Collection[str]) -> list[tuple[str, str]] | None:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    calls = [_one(one, names) for one in (value if isinstance(value, list) else [value])]
+    calls = [_read_call(item, names) for item in (value if isinstance(value, list) else [value])]
     whole = [call for call in calls if call is not None]
     return whole if whole and len(whole) == len(calls) else None
 
 
-def _one(value: Any, names: Collection[str]) -> tuple[str, str] | None:
+def _read_call(value: Any, names: Collection[str]) -> tuple[str, str] | None:
     if not isinstance(value, dict):
         return None
     name, arguments = value.get("name"), value.get("arguments", {})

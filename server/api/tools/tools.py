@@ -1,6 +1,6 @@
 """The tools of a chat request: which the model is told of, which it may call, and whether it must.
 
-It knows no prompt and no answer: how calls are worded is the business of tool_turns, tool_grammar and tool_reading.
+It knows no prompt and no answer: how calls are worded is the business of turns.py, grammar.py and reading.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """What a call says about tools."""
+    """The tools of a call, and how they may be used."""
 
     offered: tuple[Tool, ...] = ()
     """Those the model is told of."""
@@ -65,7 +65,7 @@ NO_TOOLS = Toolbox()
 
 def toolbox(body: ChatBody) -> Toolbox:
     """The tools of a request; without any, where it may not call them. Raises ApiError 400."""
-    tools = tuple(_tool(one.function, f"tools[{place}].function") for place, one in enumerate(body.tools or []))
+    tools = tuple(_tool(tool.function, f"tools[{place}].function") for place, tool in enumerate(body.tools or []))
     _refuse_duplicates(tools)
     match body.tool_choice:
         case "none":

@@ -33,7 +33,7 @@ The result comes between <tool_response> and </tool_response> in the next messag
 
 
 def tool_fields(message: Message, path: str) -> Turn:
-    """What a message has besides role and content; raises ApiError 400."""
+    """The fields of a message besides role and content; raises ApiError 400."""
     if message.role == "tool":
         if not message.tool_call_id:
             raise bad_request(f"{path}.tool_call_id: is missing; it names the call whose result this is", "messages")
@@ -80,6 +80,6 @@ def _instructed(turns: list[Turn], tools: Toolbox) -> list[Turn]:
 
 
 def instruction(definitions: Sequence[Mapping[str, Any]]) -> str:
-    """What a model is told of tools whose template does not do it."""
+    """The description of tools for a model whose template has none."""
     listed = "\n".join(orjson.dumps(definition["function"]).decode() for definition in definitions)
     return INSTRUCTION.format(tools=listed, open=OPEN, close=CLOSE)

@@ -22,10 +22,10 @@ def call_head(name: str) -> str:
 
 
 CALL_TAIL = f"}}\n{CLOSE}"
-"""What follows the arguments of a call. It cannot be part of them: in JSON no string holds a line break."""
+"""The end of a call, behind its arguments. It cannot be part of them: in JSON no string holds a line break."""
 
 BETWEEN = "\n"
-"""What stands between two calls."""
+"""The text between two calls."""
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
@@ -34,5 +34,5 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def result_text(content: str) -> str:
-    """What a tool answered."""
+    """The answer of a tool, marked up."""
     return f"{RESULT_OPEN}\n{content}\n{RESULT_CLOSE}"
