@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.messages import RowUpdate, SamplingParams
 from loadgen.simulate.prediction import Predict, split_forecast
@@ -20,7 +21,7 @@ from scheduler.stream import TokenStream
 def random_prompts(trace: Sequence[Lengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
     """Prompts of the trace's lengths; which tokens they are does not bear on how long they take."""
     rng = random.Random(f"{seed}, prompts")
-    return [tuple(rng.choices(range(vocabulary), k=one.input_length)) for one in trace]
+    return [tuple(rng.choices(range(vocabulary), k=request.input_length)) for request in trace]
 
 
 async def serve(
@@ -37,7 +38,14 @@ async def serve(
 
     Requests are counted from when they were due, though the event loop be late. Raises UserError when one fails.
     """
-    begin, counter, requests = clock.now(), _Counter(watch), list[Request]()
+    begin, requests = clock.now(), list[Request]()
+    numbers, all_ended = itertools.count(1), asyncio.Event()
+
+    def note_end() -> None:
+        watch(number := next(numbers))
+        if number == len(trace):
+            all_ended.set()
+
     for one, prompt in zip(trace, prompts, strict=True):
         due = begin + one.arrival
         if due > clock.now():
@@ -48,40 +56,20 @@ async def serve(
             request = dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known, arrival=due)
         except Refused as error:
             raise UserError(f"the engine gave up: {error}") from error
-        request.stream = _Sink(counter)
+        request.stream = _Sink(note_end)
         requests.append(request)
-    await counter.reach(len(requests))
+    if requests:
+        await all_ended.wait()
     for request in requests:
         _require_finished(request)
     return requests
 
 
-class _Counter:
-    """Counts answers that have ended, and lets one task wait for a number of them."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._ended = 0
-        self._wanted: int | None = None
-        self._reached = asyncio.Event()
-
-    def add(self) -> None:
-        self._ended += 1
-        self._watch(self._ended)
-        if self._ended == self._wanted:
-            self._reached.set()
-
-    async def reach(self, wanted: int) -> None:
-        self._wanted = wanted
-        if self._ended < wanted:
-            await self._reached.wait()
-
-
 class _Sink(TokenStream):
-    """Counts an answer when it ends; its tokens are not kept."""
+    """Notes the end of an answer; its tokens are not kept."""
 
-    def __init__(self, counter: _Counter) -> None:
-        self._counter = counter
+    def __init__(self, note_end: Callable[[], None]) -> None:
+        self._note_end = note_end
         self._error: str | None = None
 
     @property
@@ -91,7 +79,7 @@ class _Sink(TokenStream):
     def put(self, update: RowUpdate) -> None:
         if update.finish_reason is not None:
             self._error = update.error
-            asyncio.get_running_loop().call_soon(self._counter.add)  # once the request has its end
+            asyncio.get_running_loop().call_soon(self._note_end)  # once the request has its end
 
 
 def _require_finished(request: Request) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
-from engine.messages import Report, StepReport
-from loadgen.experiments.executor_record import Record
+from engine.messages import Report, StepReport, Tally
 from loadgen.experiments.playing import serve
 from loadgen.simulate.prediction import Predict
-from loadgen.simulate.simulation import Simulation, Watch, served
+from loadgen.simulate.simulation import Simulation, Watch, WorkerRecord, served
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts
 from scheduler.clock import MonotonicClock, background
@@ -26,6 +26,34 @@ WARM_UP = 4
 WARM_UP_TOKENS = 8
 
 Prompts = Sequence[tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Record:
+    """The work of one executor over one run. A step that reads prompts counts as prefill."""
+
+    last: float | None = None
+    """When its latest report came, in seconds of the dispatcher's clock."""
+    prefill: float = 0.0
+    decode: float = 0.0
+    row_decode: float = 0.0
+    tally: Tally = Tally()
+
+    def add(self, report: StepReport, now: float) -> None:
+        """Count a report that came at the time `now`."""
+        turn = report.tally
+        self.last = now
+        self.tally += turn
+        if turn.prompt:
+            self.prefill += report.seconds
+        elif rows := turn.generated + turn.invalid:  # each row of an iteration makes one token, valid or not
+            self.decode += report.seconds
+            self.row_decode += rows * report.seconds
+
+    def finished(self, origin: float) -> WorkerRecord:
+        """The record of the whole run; `origin` is when it began."""
+        completion = 0.0 if self.last is None else self.last - origin
+        return WorkerRecord(completion, self.prefill, self.decode, self.row_decode, self.tally)
 
 
 class Recorder:

@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+import orjson
 from markupsafe import Markup
 
 from loadgen.console import format_number
@@ -26,25 +28,8 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross"
 DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
 WHISKER_SHIFT = 5.0
 """Pixels between the whiskers of two series at the same x, which would hide each other."""
-
-CONFIG: Spec = {
-    "aria": False,
-    "background": None,
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        **{"labelColor": "var(--faint)", "titleColor": "var(--ink)", "gridColor": "var(--edge)"},
-        **{"domainColor": "var(--faint)", "tickColor": "var(--faint)", "labelFontSize": 11, "labelFlush": False},
-        **{"titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 9, "tickCount": 5, "labelSeparation": 14},
-    },
-    "legend": {
-        **{"orient": "bottom", "columnPadding": 24},
-        **{"labelColor": "var(--ink)", "labelFontSize": 12, "labelLimit": 360},
-    },
-    "errorbar": {"ticks": {"opacity": 1}},
-    "point": {"filled": True, "opacity": 1, "size": 45},
-    "text": {"color": "var(--ink)", "fontSize": 12},
-}
+STYLE = Path(__file__).with_name("plot_style.json")
+"""Vega-Lite's `config` of every plot."""
 
 
 class Point(NamedTuple):
@@ -90,7 +75,9 @@ class Plot:
         """The plot as an `<svg>` element for a page."""
         import vl_convert  # of the extra [report]
 
-        begin, _, rest = vl_convert.vegalite_to_svg({**self.spec, "config": CONFIG}).partition(">")
+        begin, _, rest = vl_convert.vegalite_to_svg(
+            {**self.spec, "config": orjson.loads(STYLE.read_bytes())}
+        ).partition(">")
         begin = re.sub(r' xmlns(:\w+)?="[^"]*"', "", begin)  # which HTML has no need of
         opening = Markup('{} role="img" aria-label="{}"><desc>{}</desc>')
         return opening.format(Markup(begin), self.title, self.description) + Markup(rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import asdict
 from pathlib import Path
 from shlex import join
 
@@ -30,11 +31,7 @@ def make_document(comparison: Comparison, setting: Setting) -> dict[str, object]
     """The content of report.json."""
     plan = comparison.plan
     return {
-        "date": setting.date,
-        "machine": setting.machine,
-        "versions": setting.versions,
-        "flags": setting.flags,
-        "environment": setting.environment,
+        **asdict(setting),
         "seed": plan.seed,
         "rounds": plan.rounds,
         "rounds_finished": {one.name: comparison.rounds_finished(one) for one in plan.contestants},
@@ -42,9 +39,7 @@ def make_document(comparison: Comparison, setting: Setting) -> dict[str, object]
         "interrupted": comparison.interrupted,
         "baseline": plan.baseline,
         "contestants": [_contestant_json(comparison, one) for one in plan.contestants],
-        "troubles": [
-            {"contestant": one.contestant, "round": one.round, "message": one.message} for one in comparison.troubles
-        ],
+        "troubles": [asdict(one) for one in comparison.troubles],
         "summary": _summary_json(comparison),
         "verdicts": [_verdict_json(one) for one in judge_all(comparison)],
         "plays": [_play_json(play) for play in comparison.plays],

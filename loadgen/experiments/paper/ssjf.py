@@ -1,4 +1,8 @@
-"""The experiments of SSJF (section 4.2): JCT and throughput against rate, burstiness, batch size and round."""
+"""The experiments of SSJF (section 4.2): JCT and throughput against rate, burstiness, batch size and round.
+
+The text names neither numbers of requests nor most rates and variations; those of the simulator that the authors
+publish are used.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,10 @@ from scheduler.batching.batcher import Limits
 
 MODES = ("none", "dynamic", "continuous")
 ORDERS = ("fcfs", "ssjf", "sjf-oracle")
-RATES, BURST_RATE, ROUNDS_RATE = (1.0, 2.0, 5.0, 10.0), 0.19, 5.0
-"""Requests a second in the simulator; of rounds, the text names no rate at all."""
-LOADS, BURST_LOAD = (4.0, 16.0), 0.6
-"""Rates on the engine, as multiples of what `fcfs-none` serves; the simulator that the authors publish has 3 to 33,
-and for burstiness 0.6."""
-VARIATIONS, REAL_VARIATIONS = (1.0, 2.5, 4.0, 5.5), (1.0, 4.0)
-"""Coefficients of variation of the gaps between arrivals, and those of them that are tried on the engine."""
-SIZES, REAL_SIZES = (1, 2, 4, 8), (2, 8)
 SIZE = 4
 """Rows of a batch (4.2)."""
-REQUESTS, RUNS = 50, 20
-"""Requests of a run, and runs of each point. These, the rates and the variations are those of the simulator that the
-authors publish: the text names none."""
-REAL_REQUESTS = 30
+REPEATS = 20
+"""Runs of each point in the simulator."""
 PROBE = 12
 """Requests, all there from the start, that show what `fcfs-none` serves."""
 ROOM = 2
@@ -47,35 +41,66 @@ ROUND_ACCURACY: Mapping[str, float] = MappingProxyType({"round 1": 0.619, "round
 """The best and the worst of that accuracy by conversation round (4.3, Fig. 9)."""
 RIGHT = f"{ACCURACY:.1%} (Table 2)"
 """Predictions that fall into the right class, where nothing else is said."""
-ROUNDS_RIGHT = "the share that each round's name tells"
 SHOWN = ("mean", "tail", "answered_meanwhile", "throughput", "batch_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """The points of all experiments, in the simulator or on the engine."""
+
+    title: str
+    unit: str
+    """The name of the unit of rates."""
+    rates: tuple[float, ...]
+    burst: float
+    """The rate of the experiment on burstiness."""
+    sizes_rate: float
+    rounds_rate: float
+    variations: tuple[float, ...]
+    """Coefficients of variation of the gaps between arrivals."""
+    sizes: tuple[int, ...]
+    requests: int
+
+
+SIMULATED = Sweep(
+    title="SSJF",
+    unit="/s",
+    rates=(1.0, 2.0, 5.0, 10.0),
+    burst=0.19,
+    sizes_rate=10.0,
+    rounds_rate=5.0,
+    variations=(1.0, 2.5, 4.0, 5.5),
+    sizes=(1, 2, 4, 8),
+    requests=50,
+)
+REAL = Sweep(
+    title="SSJF, on the engine",
+    unit=" ×",  # multiples of what `fcfs-none` serves
+    rates=(4.0, 16.0),
+    burst=0.6,
+    sizes_rate=16.0,
+    rounds_rate=4.0,
+    variations=(1.0, 4.0),
+    sizes=(2, 8),
+    requests=30,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Executors and load of the experiments: the paper's in the simulator, or what fits on the engine."""
 
-    title: str
+    sweep: Sweep
     machine: Callable[[int], Machine]
     """By the rows of a batch."""
     group_tokens: int
-    rates: Sequence[float]
-    burst: float
-    sizes_rate: float
-    rounds_rate: float
-    """Rates of the experiments, in units of `served`."""
-    unit: str
-    """Its name, behind a rate."""
     served: float
-    """Requests a second of the unit."""
-    variations: Sequence[float]
-    sizes: Sequence[int]
-    requests: int
+    """Requests a second of the unit of rates."""
     repeats: int
     setting: str
 
     def named(self, rate: float) -> str:
-        return f"{rate:g}{self.unit}"
+        return f"{rate:g}{self.sweep.unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,41 +117,39 @@ class Point:
 
 def rates(stage: Stage) -> Plan:
     """Figures 4 and 6."""
-    place, rows = _place(stage), partial(sjf_rows, table="rates")
-    points = [Point(place.named(rate), rate) for rate in place.rates]
-    return _plan(stage, place, "rates, Figs. 4 and 6", points, MODES, rows)
+    place = _place(stage)
+    points = [Point(place.named(rate), rate) for rate in place.sweep.rates]
+    return _plan(stage, place, "rates, Figs. 4 and 6", points, MODES, partial(sjf_rows, table="rates"))
 
 
 def burstiness(stage: Stage) -> Plan:
     """Figures 5 and 7."""
-    place, rows = _place(stage), partial(sjf_rows, table="burstiness")
-    points = [Point(f"CV {variation:g}", place.burst, variation) for variation in place.variations]
-    return _plan(stage, place, f"burstiness at {place.named(place.burst)}, Figs. 5 and 7", points, MODES, rows)
+    place = _place(stage)
+    burst, rows = place.sweep.burst, partial(sjf_rows, table="burstiness")
+    points = [Point(f"CV {variation:g}", burst, variation) for variation in place.sweep.variations]
+    return _plan(stage, place, f"burstiness at {place.named(burst)}, Figs. 5 and 7", points, MODES, rows)
 
 
 def sizes(stage: Stage) -> Plan:
     """Figure 8."""
     place = _place(stage)
-    points = [Point(f"{size} rows", place.sizes_rate, size=size) for size in place.sizes]
-    title = f"batch sizes at {place.named(place.sizes_rate)}, Fig. 8"
-    return _plan(stage, place, title, points, ("dynamic", "continuous"), size_rows, sweeping=True)
+    rate = place.sweep.sizes_rate
+    points = [Point(f"{size} rows", rate, size=size) for size in place.sweep.sizes]
+    title = f"batch sizes at {place.named(rate)}, Fig. 8"
+    return _plan(stage, place, title, points, MODES[1:], size_rows, sweeping=True)
 
 
 def rounds(stage: Stage) -> Plan:
     """Figure 9, as far as the text tells how rounds differ: in how well their answers' lengths are predicted."""
-    place = _place(stage)
-    lengths = outputs(stage.pool.lengths)
+    place, lengths = _place(stage), outputs(stage.pool.lengths)
+    rate = place.sweep.rounds_rate
+    sigmas = {name: sigma_for_accuracy(lengths, CLASSES, accuracy) for name, accuracy in ROUND_ACCURACY.items()}
     points = [
-        Point(
-            f"{name}, {accuracy:.1%} right",
-            place.rounds_rate,
-            prediction=Prediction(sigma_for_accuracy(lengths, CLASSES, accuracy)),
-        )
-        for name, accuracy in ROUND_ACCURACY.items()
+        Point(f"{name}, {ROUND_ACCURACY[name]:.1%} right", rate, prediction=Prediction(sigma))
+        for name, sigma in sigmas.items()
     ]
-    rows = partial(sjf_rows, table="rounds")
-    title = f"conversation rounds at {place.named(place.rounds_rate)}, Fig. 9"
-    return _plan(stage, place, title, points, MODES, rows, right=ROUNDS_RIGHT)
+    title, rows = f"conversation rounds at {place.named(rate)}, Fig. 9", partial(sjf_rows, table="rounds")
+    return _plan(stage, place, title, points, MODES, rows, right="the share that each round's name tells")
 
 
 def _plan(
@@ -157,12 +180,12 @@ def _plan(
         f"{place.setting}; predictions fall into the right one of {CLASSES} classes in {right}; "
         "throughput, which the text does not define, counts requests answered before the last one comes"
     )
-    return Plan(f"{place.title}: {title}", setting, SHOWN, runs, rows, sweeping=sweeping)
+    return Plan(f"{place.sweep.title}: {title}", setting, SHOWN, runs, rows, sweeping=sweeping)
 
 
 def _load(stage: Stage, place: Place, point: Point) -> Load:
     rate, duration = point.rate * place.served, stage.setting.duration
-    count = place.requests if duration is None else max(2, round(rate * duration))
+    count = place.sweep.requests if duration is None else max(2, round(rate * duration))
     return Load(rate, count, point.variation**-2, stage.setting.seed)
 
 
@@ -171,60 +194,36 @@ def _limits(size: int, group_tokens: int) -> Limits:
 
 
 def _place(stage: Stage) -> Place:
-    return _simulated(stage) if stage.hardware is None else _real(stage, stage.hardware)
-
-
-def _simulated(stage: Stage) -> Place:
-    runs = max(1, round(RUNS * stage.setting.scale))
-    return Place(
-        title="SSJF",
-        machine=lambda size: replace(SSJF, max_num_seqs=size),
-        group_tokens=GROUP_TOKENS,
-        rates=stage.setting.rates or RATES,
-        burst=BURST_RATE,
-        sizes_rate=RATES[-1],
-        rounds_rate=ROUNDS_RATE,
-        unit="/s",
-        served=1.0,
-        variations=VARIATIONS,
-        sizes=SIZES,
-        requests=REQUESTS,
-        repeats=runs,
-        setting=f"0.1 s a request and 0.02 s a token, 1 executor, at most {SIZE} rows unless said; means of {runs} "
-        f"runs of {_last(stage, REQUESTS)}, as in the simulator that the authors publish",
+    if stage.hardware is not None:
+        return _real(stage, stage.hardware)
+    repeats = max(1, round(REPEATS * stage.setting.scale))
+    setting = (
+        f"0.1 s a request and 0.02 s a token, 1 executor, at most {SIZE} rows unless said; means of {repeats} "
+        f"runs of {_last(stage, SIMULATED)}, as in the simulator that the authors publish"
     )
+    sweep = replace(SIMULATED, rates=stage.setting.rates or SIMULATED.rates)
+    return Place(sweep, lambda size: replace(SSJF, max_num_seqs=size), GROUP_TOKENS, 1.0, repeats, setting)
 
 
 def _real(stage: Stage, hardware: Hardware) -> Place:
     """Batches and numbers of requests as in the paper, lengths scaled."""
-    context, loads = hardware.context(LONGEST), hardware.loads or LOADS
+    context, loads = hardware.context(LONGEST), hardware.loads or REAL.rates
 
     def machine(size: int) -> Machine:
         return hardware.machine(context, ROOM * size, slots=size)
 
     served = stage.capacity("fcfs-none", machine(SIZE), _limits(SIZE, hardware.chunk_tokens), PROBE)
-    return Place(
-        title="SSJF, on the engine",
-        machine=machine,
-        group_tokens=hardware.chunk_tokens,
-        rates=loads,
-        burst=BURST_LOAD,
-        sizes_rate=max(loads),
-        rounds_rate=min(loads),
-        unit=" ×",
-        served=served,
-        variations=REAL_VARIATIONS,
-        sizes=REAL_SIZES,
-        requests=REAL_REQUESTS,
-        repeats=1,
-        setting=f"{hardware.describe(context)}; {_last(stage, REAL_REQUESTS)} a run, at multiples (×) of the "
-        f"{served:.3g} requests/s that fcfs-none serves; at most {SIZE} rows unless said",
+    setting = (
+        f"{hardware.describe(context)}; {_last(stage, REAL)} a run, at multiples (×) of the "
+        f"{served:.3g} requests/s that fcfs-none serves; at most {SIZE} rows unless said"
     )
+    sweep = replace(REAL, rates=loads, sizes_rate=max(loads), rounds_rate=min(loads))
+    return Place(sweep, machine, hardware.chunk_tokens, served, 1, setting)
 
 
-def _last(stage: Stage, requests: int) -> str:
+def _last(stage: Stage, sweep: Sweep) -> str:
     duration = stage.setting.duration
-    return f"{requests} requests" if duration is None else f"{duration:g} s of arrivals"
+    return f"{sweep.requests} requests" if duration is None else f"{duration:g} s of arrivals"
 
 
 def size_rows(lines: Sequence[Line]) -> list[Row]:
@@ -233,7 +232,7 @@ def size_rows(lines: Sequence[Line]) -> list[Row]:
     jct = gain(lines, "ssjf-continuous", "ssjf-dynamic", "mean")
     below = all(value >= 0 for value in jct.values())
     rows = [claim("continuous batching has less JCT than dynamic", below, f"{chain(jct)} % less", where)]
-    for mode in ("dynamic", "continuous"):
+    for mode in MODES[1:]:
         gains = gain(lines, f"ssjf-{mode}", f"fcfs-{mode}", "mean")
         values = list(gains.values())
         shrink = f"ssjf-{mode}: JCT gains shrink with the batch size"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rich.table import Table
 
@@ -40,7 +40,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One strategy's. JCT in seconds, throughput in requests a second.
+    """The verdict on one strategy. JCT in seconds, throughput in requests a second.
 
     A machine that others use too is not always as fast as when it was profiled, and near saturation a tenth more work
     is half as long again to wait. So the simulator is judged with the speed of the run, one number for the whole of
@@ -58,7 +58,7 @@ class Verdict:
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
-    """A line a strategy and quantity."""
+    """The table with a line a strategy and quantity."""
     shown = Table(
         title="The simulator beside the engine",
         title_style="bold",
@@ -70,38 +70,24 @@ def table(verdicts: Sequence[Verdict]) -> Table:
     for head in heads:
         shown.add_column(head, justify="right")
     for one in verdicts:
-        _add(shown, one.strategy, "mean JCT (s)", one.mean_jct, f"{one.slowdown:.2f}")
-        _add(shown, "", "throughput (req/s)", one.throughput, "")
+        shown.add_row(one.strategy, "mean JCT (s)", *_cells(one.mean_jct, f"{one.slowdown:.2f}"))
+        shown.add_row("", "throughput (req/s)", *_cells(one.throughput, ""))
     return shown
 
 
-def _add(shown: Table, strategy: str, name: str, one: Quantity, slowdown: str) -> None:
-    shown.add_row(
-        strategy,
-        name,
-        f"{one.real:.3f}",
-        f"{one.profiled:.3f}",
-        f"{one.profile_deviation:+.1%}",
-        slowdown,
-        f"{one.simulated:.3f}",
-        f"{one.deviation:+.1%}",
-        "yes" if one.holds else "no",
-    )
+def _cells(one: Quantity, slowdown: str) -> tuple[str, ...]:
+    engine = (f"{one.real:.3f}", f"{one.profiled:.3f}", f"{one.profile_deviation:+.1%}", slowdown)
+    return (*engine, f"{one.simulated:.3f}", f"{one.deviation:+.1%}", "yes" if one.holds else "no")
 
 
 def verdict_json(one: Verdict) -> Json:
+    """A verdict with both figures and how far they are apart."""
     return {
         "strategy": one.strategy,
         "holds": one.holds,
         "slowdown": one.slowdown,
         **{
-            name: {
-                "real": value.real,
-                "profiled": value.profiled,
-                "profile_deviation": value.profile_deviation,
-                "simulated": value.simulated,
-                "deviation": value.deviation,
-            }
+            name: asdict(value) | {"profile_deviation": value.profile_deviation, "deviation": value.deviation}
             for name, value in (("mean_jct", one.mean_jct), ("request_throughput", one.throughput))
         },
     }

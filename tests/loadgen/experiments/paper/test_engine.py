@@ -187,7 +187,7 @@ def test_other_papers_run_as_well(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(ssjf, "ORDERS", ("fcfs", "ssjf"))
-    monkeypatch.setattr(ssjf, "REAL_SIZES", (2,))
+    monkeypatch.setattr(ssjf, "REAL", replace(ssjf.REAL, sizes=(2,)))
     file = tmp_path / "result.json"
     flags = ("--real", "--model", str(tiny_folder), "--length-scale", "0.03125", "--duration", "0.02", "--rounds", "2")
     saved = ("--executors", f"{executors}", "--trace", trace_file, "--experiments", experiment)
