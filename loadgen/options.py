@@ -1,4 +1,4 @@
-"""Options that several commands with a load share: whom to ask, for what, and how often."""
+"""Options that several commands with a load share: access to a server, sampling, and numbers of requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.options import Count, Natural, NonNegative, Positive, Share, option,
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What a server is sent to let a request in."""
+    """The headers that let a request in."""
 
     header: tuple[tuple[str, str], ...] = option(
         (), "sent along with each request", parse=split_pair, nargs="*", metavar="KEY=VALUE", secret=True
@@ -29,7 +29,7 @@ class Access:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """What every request asks for."""
+    """The sampling parameters of every request."""
 
     ignore_eos: bool = option(False, "generate on to the length that was asked for")
     temperature: NonNegative = option(0.0, "0 takes the likeliest token")
@@ -49,7 +49,7 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How many requests there are."""
+    """The number of requests, and how they are sent."""
 
     num_prompts: Count = option(100, "requests of a run")
     seed: Natural = option(0, "seed of prompts, arrivals and cancellations")

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from loadgen.client.outcome import Outcome
 
 Samples: TypeAlias = Callable[[Outcome], Sequence[float]]
-"""From a completed request to its samples in seconds: none where the metric is not defined for it."""
+"""Samples of a completed request in seconds: none where the metric is not defined for it."""
 
 
 @dataclass(frozen=True, slots=True)

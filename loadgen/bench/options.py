@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Mapping
 
-from loadgen.bench.command import Arriving, BenchFlags
+from loadgen.bench.flags import Arriving, BenchFlags
 from loadgen.bench.run import BenchOptions
 from loadgen.client.client import Target
 from loadgen.load.arrivals import Arrivals, Ramp

@@ -12,7 +12,7 @@ import uvloop
 from rich.console import Console
 
 from loadgen.bench import report, result
-from loadgen.bench.command import BenchFlags
+from loadgen.bench.flags import BenchFlags
 from loadgen.bench.options import options
 from loadgen.bench.run import Benchmark, BenchOptions, bench
 from loadgen.load.progress import show_run

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from loadgen.bench.distribution import Distribution
 from loadgen.bench.measures import Figures
 from loadgen.bench.metrics import METRICS, itl, ttft
 from loadgen.client.lag import ClientLoad
@@ -15,17 +16,19 @@ from loadgen.result_file import Json
 
 def figures_json(figures: Figures) -> Json:
     """All figures under their flat names, such as `p99_ttft_ms`; null where there was nothing to measure."""
-    plain = {name: value for name, value in asdict(figures).items() if name != "distributions"}
-    return plain | {key: value for name in figures.distributions for key, value in _metric(name, figures).items()}
+    plain: Json = {name: value for name, value in asdict(figures).items() if name != "distributions"}
+    for name, spread in figures.distributions.items():
+        plain |= spread_json(name, spread, METRICS[name].unit, METRICS[name].scale)
+    return plain
 
 
-def _metric(name: str, figures: Figures) -> Json:
-    metric, spread = METRICS[name], figures.distributions[name]
+def spread_json(name: str, spread: Distribution | None, unit: str = "ms", scale: float = 1000.0) -> Json:
+    """A distribution under names such as `p99_ttft_ms`; `scale` units are a second."""
     if spread is None:
-        return {f"{figure}_{name}_{metric.unit}": None for figure in ("mean", "median", "std")}
+        return {f"{figure}_{name}_{unit}": None for figure in ("mean", "median", "std")}
     values = {"mean": spread.mean, "median": spread.median, "std": spread.std}
     values |= {name_percentile(percentile): value for percentile, value in spread.percentiles.items()}
-    return {f"{figure}_{name}_{metric.unit}": value * metric.scale for figure, value in values.items()}
+    return {f"{figure}_{name}_{unit}": value * scale for figure, value in values.items()}
 
 
 def name_percentile(percentile: float) -> str:

@@ -20,7 +20,7 @@ from loadgen.load.load import Observer, Run, play
 from loadgen.load.schedule import NO_CANCELLATIONS, Cancellations, schedule
 
 Watch: TypeAlias = Callable[[str, int], AbstractContextManager[Observer]]
-"""From a title and a number of requests to the observer of these requests."""
+"""Opens the observer of some requests, given a title and their number."""
 
 SPARE_FILES = 64
 """The open files that a process needs besides its connections."""

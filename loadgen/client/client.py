@@ -106,7 +106,7 @@ class Client:
         )
 
     async def _exchange(self, request: PreparedRequest, transcript: Transcript, clock: Clock) -> None:
-        """Raises RequestError for everything that goes wrong, except that `cancel_after` passes."""
+        """Send the request and read its stream. Raises RequestError, or TimeoutError when `cancel_after` has passed."""
         headers = {"x-request-id": f"{self._id_prefix}{request.index}"}
         try:
             async with self._session.post(
@@ -154,7 +154,7 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 
 
 async def _read_to_end(response: aiohttp.ClientResponse) -> None:
-    """Read what follows the end marker; whatever happens then, the answer is complete."""
+    """Read to the end of the response after the end marker; an error there leaves the answer complete."""
     with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(LINGER):
             while await response.content.readany():

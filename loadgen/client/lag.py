@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
 
@@ -40,39 +41,30 @@ class ClientLoad:
         return None
 
 
-class LoadWatch:
-    """Watches while it is entered, on the running event loop; `load` tells afterwards."""
+@asynccontextmanager
+async def watch_load() -> AsyncIterator[Callable[[], ClientLoad]]:
+    """Watch the running event loop while entered; yields what tells the load since then."""
+    lags: list[float] = []
+    begin, begin_cpu = time.perf_counter(), time.process_time()
 
-    def __init__(self) -> None:
-        self._lags: list[float] = []
-        self._task: asyncio.Task[None] | None = None
-        self._begin = self._end = (0.0, 0.0)
-
-    async def __aenter__(self) -> LoadWatch:
-        self._begin = (time.perf_counter(), time.process_time())
-        self._task = asyncio.create_task(self._watch())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end = (time.perf_counter(), time.process_time())
-        if self._task is not None:
-            self._task.cancel()
-
-    def load(self) -> ClientLoad:
-        """The load between entering and leaving."""
-        wall, cpu = (end - begin for begin, end in zip(self._begin, self._end, strict=True))
-        lags = np.array(self._lags or [0.0])
+    def measure() -> ClientLoad:
+        wall, late = time.perf_counter() - begin, np.array(lags or [0.0])
         return ClientLoad(
-            cpu=cpu / wall if wall > 0 else 0.0,
-            mean_lag=float(lags.mean()),
-            p99_lag=float(np.percentile(lags, 99)),
-            max_lag=float(lags.max()),
+            cpu=(time.process_time() - begin_cpu) / wall if wall > 0 else 0.0,
+            mean_lag=float(late.mean()),
+            p99_lag=float(np.percentile(late, 99)),
+            max_lag=float(late.max()),
         )
 
-    async def _watch(self) -> None:
-        while True:
-            due = time.perf_counter() + INTERVAL
-            await asyncio.sleep(INTERVAL)
-            self._lags.append(max(0.0, time.perf_counter() - due))
+    task = asyncio.create_task(_note_lags(lags))
+    try:
+        yield measure
+    finally:
+        task.cancel()
+
+
+async def _note_lags(lags: list[float]) -> None:
+    while True:
+        due = time.perf_counter() + INTERVAL
+        await asyncio.sleep(INTERVAL)
+        lags.append(max(0.0, time.perf_counter() - due))

@@ -6,22 +6,21 @@ Source: the HTML standard, section "Server-sent events", parsing an event stream
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
+@dataclass(slots=True)
 class EventParser:
     """Takes bytes as they come and gives the data of each event that is whole.
 
     Text is never decoded here, so a cut inside a character does no harm. An event that the stream ends in is dropped.
     """
 
-    __slots__ = ("_after_return", "_data", "_on_comment", "_tail")
-
-    def __init__(self, on_comment: Callable[[bytes], object] = lambda comment: None) -> None:
-        """`on_comment` is given the text of each comment."""
-        self._on_comment = on_comment
-        self._tail = b""  # of a line that has no end yet
-        self._data: list[bytes] = []  # lines of an event that has no end yet
-        self._after_return = False  # whether a line feed would only be the second half of a line's end
+    on_comment: Callable[[bytes], object] = lambda comment: None
+    """Is given the text of each comment."""
+    _tail: bytes = b""  # of a line that has no end yet
+    _data: list[bytes] = field(default_factory=list)  # lines of an event that has no end yet
+    _after_return: bool = False  # whether a line feed would only be the second half of a line's end
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that this chunk ends, the lines of each joined by a line feed."""
@@ -42,7 +41,7 @@ class EventParser:
             if field == b"data":
                 self._data.append(value.removeprefix(b" "))
             elif not field:
-                self._on_comment(value.removeprefix(b" "))
+                self.on_comment(value.removeprefix(b" "))
             return None
         if not self._data:
             return None

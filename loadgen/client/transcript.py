@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -58,36 +59,23 @@ class Event(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 
+@dataclass(slots=True)
 class Transcript:
     """Reads a stream's bytes; raises RequestError when the server reports an error or sends what cannot be read."""
 
-    __slots__ = (
-        "_decoder",
-        "_finished",
-        "_latest",
-        "_parser",
-        "_pieces",
-        "done",
-        "output_tokens",
-        "predicted_tokens",
-        "prompt_tokens",
-        "queue_time",
-        "token_times",
-    )
-
-    def __init__(self, decoder: msgspec.json.Decoder[Event], keep_text: bool = False) -> None:
-        self._decoder = decoder
-        self._parser = EventParser()
-        self._pieces: list[str] | None = [] if keep_text else None
-        self._finished = False
-        self._latest = 0.0  # when the latest bytes came
-        self.done = False
-        """Whether the end marker has come."""
-        self.token_times: list[float] = []
-        self.prompt_tokens: int | None = None
-        self.output_tokens: int | None = None
-        self.queue_time: float | None = None
-        self.predicted_tokens: float | None = None
+    decoder: msgspec.json.Decoder[Event]
+    keep_text: bool = False
+    done: bool = False
+    """Whether the end marker has come."""
+    token_times: list[float] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    queue_time: float | None = None
+    predicted_tokens: float | None = None
+    _parser: EventParser = field(default_factory=EventParser)
+    _pieces: list[str] = field(default_factory=list)
+    _finished: bool = False
+    _latest: float = 0.0  # when the latest bytes came
 
     def feed(self, chunk: bytes, now: float) -> None:
         """Read what arrived at the time `now`."""
@@ -111,11 +99,11 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        return "".join(self._pieces or ())
+        return "".join(self._pieces)
 
     def _decode(self, data: bytes) -> Event:
         try:
-            return self._decoder.decode(data)
+            return self.decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _error("protocol", f"the server sent an event that cannot be read: {error}: {data[:80]!r}") from None
 
@@ -125,7 +113,7 @@ class Transcript:
         pieces = [piece for choice in event.choices or () if (piece := _output(choice)) is not None]
         if pieces:
             self.token_times.append(now)
-            if self._pieces is not None:
+            if self.keep_text:
                 self._pieces.extend(pieces)
         self._finished = self._finished or any(choice.finish_reason for choice in event.choices or ())
         if event.usage is not None:

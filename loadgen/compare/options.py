@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import inf
 
-from loadgen.compare.command import Contestants, OtherServers, RoundLoad
+from loadgen.compare.flags import Contestants, OtherServers, RoundLoad
 from loadgen.compare.plan import Contestant, Plan, Point
 from loadgen.options import Sampling
 from loadgen.program import PROGRAM

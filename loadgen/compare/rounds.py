@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from secrets import token_hex
@@ -54,47 +54,47 @@ def play_rounds(
     return rounds.comparison
 
 
+@dataclass(slots=True)
 class _Rounds:
     """A comparison while it goes on."""
 
-    def __init__(
-        self, comparison: Comparison, prompts: Sequence[Prompt], logs: Path, progress: CompareProgress
-    ) -> None:
-        self.comparison = comparison
-        self._plan = comparison.plan
-        self._prompts = prompts
-        self._logs = logs
-        self._progress = progress
+    comparison: Comparison
+    prompts: Sequence[Prompt]
+    logs: Path
+    progress: CompareProgress
 
     def is_left_out(self, contestant: Contestant) -> bool:
         return any(trouble.contestant == contestant.name for trouble in self.comparison.troubles)
 
     def play_turn(self, runner: asyncio.Runner, number: int, contestant: Contestant) -> None:
         """Put one contestant under all loads. A fault of its server leaves it out from then on; the others go on."""
-        self._progress.starting(contestant, number)
+        self.progress.starting(contestant, number)
         try:
-            with _open_server(contestant, self._plan, self._logs / _name_log(contestant, number)) as (target, own):
+            with _open_server(contestant, self.comparison.plan, self.logs / _name_log(contestant, number)) as (
+                target,
+                own,
+            ):
                 self._warm_up(runner, contestant, target)
-                for point in self._plan.points:
+                for point in self.comparison.plan.points:
                     play = runner.run(self._play_load(contestant, target, number, point))
                     if own is not None:
                         own.require_alive()
                     self.comparison = replace(self.comparison, plays=(*self.comparison.plays, play))
-                    self._progress.played(play)
+                    self.progress.played(play)
                     if not play.whole:
                         raise KeyboardInterrupt
         except (ServerFailure, ServerError) as error:
             trouble = Trouble(contestant.name, number, hide(str(error)))
             self.comparison = replace(self.comparison, troubles=(*self.comparison.troubles, trouble))
-            self._progress.left_out(trouble)
+            self.progress.left_out(trouble)
 
     def _warm_up(self, runner: asyncio.Runner, contestant: Contestant, target: Target) -> None:
         """Send the first prompts at once, over and over if need be, without measuring; one at least must succeed."""
-        first = tuple(islice(cycle(self._prompts), self._plan.num_warmups))
+        first = tuple(islice(cycle(self.prompts), self.comparison.plan.num_warmups))
         if not first:
             return
-        options = _make_options(self._plan, contestant, target, Point(rate=float("inf")))
-        done = runner.run(bench(options, first, lambda _, total: self._progress.watch("warm-up", total)))
+        options = _make_options(self.comparison.plan, contestant, target, Point(rate=float("inf")))
+        done = runner.run(bench(options, first, lambda _, total: self.progress.watch("warm-up", total)))
         if done.run.interrupted:
             raise KeyboardInterrupt
         if not done.figures.completed:
@@ -102,8 +102,8 @@ class _Rounds:
 
     async def _play_load(self, contestant: Contestant, target: Target, number: int, point: Point) -> Play:
         before, stolen = await scrape(target), measure_theft()
-        options = _make_options(self._plan, contestant, target, point)
-        done = await bench(options, self._prompts, lambda _, total: self._progress.watch(point.label, total))
+        options = _make_options(self.comparison.plan, contestant, target, point)
+        done = await bench(options, self.prompts, lambda _, total: self.progress.watch(point.label, total))
         taken = {"stolen_share": stolen()}
         # A run that was interrupted does not count, so its figures are not worth waiting for.
         told = {} if done.run.interrupted else compute_figures(before, await scrape(target))

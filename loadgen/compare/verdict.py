@@ -45,7 +45,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What may be said of a contestant next to another, in one quantity under one load."""
+    """The judgement on a contestant next to another, in one quantity under one load."""
 
     contestant: str
     baseline: str

@@ -76,7 +76,7 @@ class Rig:
 
 @contextmanager
 def new_executors(engine: Engine) -> Iterator[Rig]:
-    """Not started, and stopped on leaving if they were."""
+    """Build executors, which are not started yet; on leaving they are stopped if they were."""
     store: HostStore[Row] = HostStore(swap_bytes(engine.config))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         relay = Relay(runner.get_loop())

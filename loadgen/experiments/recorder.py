@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.messages import Report, StepReport, Tally
 from loadgen.experiments.playing import serve
@@ -56,21 +56,17 @@ class Record:
         return WorkerRecord(completion, self.prefill, self.decode, self.row_decode, self.tally)
 
 
+@dataclass(frozen=True, slots=True)
 class Recorder:
-    """Plays requests, in order of arrival, on executors that run and report to the relay.
+    """Plays requests, in order of arrival, on executors that run and report to the relay."""
 
-    max_tokens   what every request asks for, whatever it will generate
-    """
-
-    def __init__(
-        self, ports: Sequence[Port], relay: Relay, requests: Sequence[Lengths], prompts: Prompts, max_tokens: int
-    ) -> None:
-        self._ports = ports
-        self._relay = relay
-        self._requests = requests
-        self._prompts = prompts
-        self._max_tokens = max_tokens
-        self._clock = MonotonicClock()
+    ports: Sequence[Port]
+    relay: Relay
+    requests: Sequence[Lengths]
+    prompts: Prompts
+    max_tokens: int
+    """Tokens that every request asks for; how many it generates is its own."""
+    clock: MonotonicClock = field(default_factory=MonotonicClock)
 
     async def warm_up(self, parts: Parts, predict: Predict | None) -> None:
         """A few short requests, so that a run finds the executors as later ones do. Raises UserError.
@@ -78,7 +74,7 @@ class Recorder:
         Parts keep state and may predict anew: those of the run are others.
         """
         few = [
-            Lengths(0.0, one.input_length, min(one.output_length, WARM_UP_TOKENS)) for one in self._requests[:WARM_UP]
+            Lengths(0.0, one.input_length, min(one.output_length, WARM_UP_TOKENS)) for one in self.requests[:WARM_UP]
         ]
         async with self._dispatching(parts, lambda report: None) as dispatcher:
             await self._serve(dispatcher, few, predict, lambda ended: None)
@@ -90,35 +86,35 @@ class Recorder:
 
         `overhear` is called with every report of this run.
         """
-        records = {port.info.index: Record() for port in self._ports}
+        records = {port.info.index: Record() for port in self.ports}
 
         def note(report: Report) -> None:
             overhear(report)
             if isinstance(report, StepReport):
-                records[report.executor].add(report, self._clock.now())
+                records[report.executor].add(report, self.clock.now())
 
         async with self._dispatching(parts, note) as dispatcher:
-            done = await self._serve(dispatcher, self._requests, predict, watch)
-        origin = done[0].times.arrival - self._requests[0].arrival
+            done = await self._serve(dispatcher, self.requests, predict, watch)
+        origin = done[0].times.arrival - self.requests[0].arrival
         workers = tuple(record.finished(origin) for record in records.values())
         return Simulation(tuple(served(request, origin) for request in done), workers)
 
     async def _serve(
         self, dispatcher: Dispatcher, requests: Sequence[Lengths], predict: Predict | None, watch: Watch
     ) -> list[Request]:
-        prompts = self._prompts[: len(requests)]
+        prompts = self.prompts[: len(requests)]
         return await serve(
-            dispatcher, self._clock, requests, prompts, max_tokens=self._max_tokens, predict=predict, watch=watch
+            dispatcher, self.clock, requests, prompts, max_tokens=self.max_tokens, predict=predict, watch=watch
         )
 
     @asynccontextmanager
     async def _dispatching(self, parts: Parts, note: Listener) -> AsyncIterator[Dispatcher]:
-        dispatcher = Dispatcher(parts, self._ports, self._clock)
+        dispatcher = Dispatcher(parts, self.ports, self.clock)
 
         def listen(report: Report) -> None:
             note(report)
             dispatcher.receive(report)
 
-        with self._relay.send_to(listen):
+        with self.relay.send_to(listen):
             async with background(dispatcher.run(), "dispatcher"):
                 yield dispatcher

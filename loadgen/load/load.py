@@ -1,4 +1,4 @@
-"""Plays a schedule of requests in an open loop: a request is due at its time, whatever became of those before it.
+"""Plays a schedule of requests in an open loop: a request is due at its time, be those before it answered or not.
 
 So no slow answer delays the next question, and waiting that a closed loop would hide is seen. Latencies also count
 from when a request was due, not only from when it went out ("coordinated omission"; Gil Tene, "How NOT to Measure
@@ -11,10 +11,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from loadgen.client.lag import ClientLoad, LoadWatch
+from loadgen.client.lag import ClientLoad, watch_load
 from loadgen.client.outcome import Outcome
 from loadgen.client.request import PreparedRequest
 
@@ -70,35 +70,28 @@ async def play(
     gate = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
     begin = time.perf_counter()
     player = _Player(send, observer, gate, lambda: time.perf_counter() - begin, think_time)
-    async with LoadWatch() as watch:
+    async with watch_load() as measure:
         await player.play(requests, times)
-        duration = time.perf_counter() - begin
+        duration, load = time.perf_counter() - begin, measure()
     outcomes = sorted(player.outcomes, key=lambda outcome: outcome.index)
-    return Run(tuple(outcomes), len(requests) + player.followed, duration, watch.load())
+    return Run(tuple(outcomes), len(requests) + player.followed, duration, load)
 
 
+@dataclass(slots=True)
 class _Player:
     """The requests of one run that are under way, and those that have ended."""
 
-    def __init__(
-        self,
-        send: Send,
-        observer: Observer,
-        gate: AbstractAsyncContextManager[None],
-        clock: Clock,
-        think_time: float,
-    ) -> None:
-        self.outcomes: list[Outcome] = []
-        self._send = send
-        self._observer = observer
-        self._gate = gate
-        self._clock = clock
-        self._think_time = think_time
-        self.followed = 0
-        """Requests that followed others, or were to."""
+    send: Send
+    observer: Observer
+    gate: AbstractAsyncContextManager[None]
+    clock: Clock
+    think_time: float
+    followed: int = 0
+    """Requests that followed others, or were to."""
+    outcomes: list[Outcome] = field(default_factory=list)
 
     async def play(self, requests: Sequence[PreparedRequest], times: Sequence[float]) -> None:
-        """Returns when all requests have ended, or soon after a cancellation."""
+        """Send all requests; returns when they have ended, or soon after a cancellation."""
         try:
             async with asyncio.TaskGroup() as running:
                 for request, due in zip(requests, times, strict=True):
@@ -112,19 +105,19 @@ class _Player:
     async def _until(self, due: float) -> None:
         """Waits for a time; of many requests that are due at once, lets each go out before the next is made."""
         await asyncio.sleep(0)
-        while (wait := due - self._clock()) > 0:
+        while (wait := due - self.clock()) > 0:
             await asyncio.sleep(wait)
 
     async def _converse(self, request: PreparedRequest, due: float) -> None:
         """Send a request, and those that follow it."""
         while True:
-            async with self._gate:
-                self._observer.sent()
-                outcome = await self._send(request, due, self._clock)
+            async with self.gate:
+                self.observer.sent()
+                outcome = await self.send(request, due, self.clock)
             self.outcomes.append(outcome)
-            self._observer.ended(outcome)
+            self.observer.ended(outcome)
             if request.follow_up is None or not outcome.completed:
                 return
             self.followed += 1
-            request, due = request.follow_up(outcome.text), self._clock() + self._think_time
+            request, due = request.follow_up(outcome.text), self.clock() + self.think_time
             await self._until(due)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from rich.table import Table
 
 from loadgen.bench.distribution import Distribution
-from loadgen.bench.result import name_percentile
+from loadgen.bench.result import spread_json
 from loadgen.result_file import Json
 from loadgen.simulate.figures import SimulatedFigures
 from loadgen.simulate.simulation import Simulation
@@ -108,15 +108,7 @@ def _spread_lines(title: str, of: Callable[[SimulatedFigures], Distribution | No
 def figures_json(one: SimulatedFigures) -> Json:
     """All figures under flat names, such as `p99_jct_ms`; null where nothing completed."""
     plain = {name: value for name, value in asdict(one).items() if name not in ("jct", "ttft")}
-    return plain | _spread_json("jct", one.jct) | _spread_json("ttft", one.ttft)
-
-
-def _spread_json(name: str, spread: Distribution | None) -> Json:
-    if spread is None:
-        return {f"mean_{name}_ms": None, f"median_{name}_ms": None, f"std_{name}_ms": None}
-    values = {"mean": spread.mean, "median": spread.median, "std": spread.std}
-    values |= {name_percentile(percentile): value for percentile, value in spread.percentiles.items()}
-    return {f"{figure}_{name}_ms": value * 1000 for figure, value in values.items()}
+    return plain | spread_json("jct", one.jct) | spread_json("ttft", one.ttft)
 
 
 def details_json(simulation: Simulation) -> Json:

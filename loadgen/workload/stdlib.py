@@ -41,7 +41,7 @@ class Material:
     """The sentences of each module, in order."""
     functions: tuple[Function, ...]
     documented: tuple[Function, ...]
-    """Those of the functions that have a docstring."""
+    """The functions that have a docstring."""
 
 
 def read_material(rng: random.Random, modules: int, root: Path | None = None) -> Material:

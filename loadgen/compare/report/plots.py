@@ -35,7 +35,7 @@ class _Axis:
     """None: there is one load only."""
     logarithmic: bool = False
     note: str = ""
-    """What all its loads have in common, where there are plots of others too."""
+    """The words for what all its loads have in common, where there are plots of others too."""
 
 
 def make_plots(comparison: Comparison) -> Iterator[Plot]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadgen.experiments.baton.command import BatonBench
+from loadgen.experiments.baton.options import BatonBench
 from loadgen.experiments.baton.paper import TARGETS
 from loadgen.experiments.baton.queries import draw_queries
 from loadgen.experiments.baton.race import Race, race, warm_up

@@ -12,10 +12,10 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from loadgen.experiments.engine.apart import apart
-from loadgen.experiments.engine.command import EngineBench
 from loadgen.experiments.engine.contest import Standing, contest
 from loadgen.experiments.engine.floor import Floor, measure_bandwidth, weight_bytes
 from loadgen.experiments.engine.job import GREEDY, ROWS, Job, draw_jobs, draw_ragged_shapes, longest
+from loadgen.experiments.engine.options import EngineBench
 from loadgen.experiments.engine.overhead import measure_overhead
 from loadgen.experiments.engine.report import GridResult, Results
 from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner

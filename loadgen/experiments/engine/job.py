@@ -17,7 +17,7 @@ GREEDY = SamplingDefaults(temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One sequence: its prompt as token ids, and how many tokens shall follow it, whatever the model says."""
+    """One sequence: its prompt as token ids, and how many tokens follow it, even past an end token."""
 
     prompt: tuple[int, ...]
     output_len: int

@@ -1,4 +1,4 @@
-"""Which share of a decode step is spent outside the network's forward pass."""
+"""The share of a decode step that is spent outside the network's forward pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Overhead:
     forward: float
     """Seconds of its forward pass."""
     share: float
-    """Of a turn, spent outside its forward pass."""
+    """The part of a turn spent outside its forward pass, from 0 to 1."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from loadgen.console import table_console
-from loadgen.experiments.engine.command import KINDS, QualityBench
 from loadgen.experiments.engine.floor import weight_bytes
+from loadgen.experiments.engine.options import KINDS, QualityBench
 from loadgen.experiments.engine.setup import hush
 from loadgen.workload.jsonl import read_jsonl
 from loadgen.workload.sample import Sample

@@ -99,7 +99,7 @@ class Generate:
         return Turn(self.clock() - begin, tuple(_gaps(ticks)), tuple(lengths))
 
     def _generate(self, jobs: Sequence[Job], ticker: _Ticker) -> int:
-        """Returns how many tokens each row got."""
+        """Generate for a batch; returns the number of tokens that each row got."""
         width = max(len(job.prompt) for job in jobs)
         tokens = torch.zeros((len(jobs), width), dtype=torch.long)
         mask = torch.zeros_like(tokens)

@@ -1,4 +1,4 @@
-"""From a model's name to networks and pipelines that can be compared. The one place here that loads."""
+"""Networks and pipelines to compare, loaded by a model's name. Nothing else here loads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from engine.forward.batch import HEADROOM, RunningBatch
 from engine.kv.arena import KvArena
 from engine.pipeline import Pipeline
-from loadgen.experiments.engine.command import BenchedModel
+from loadgen.experiments.engine.options import BenchedModel
 from models.catalog.catalog import Catalog
 from models.errors import UserError
 from models.network.loader import LoadedModel, load
@@ -48,7 +48,7 @@ class Subject:
 
     @property
     def weights(self) -> str:
-        """How they are kept, as the tables say it."""
+        """The way to keep weights, in the words of the tables."""
         kept = self.model.quantization
         return self.dtype if kept is Quantization.NONE else f"{self.dtype}, weights in {kept}"
 
@@ -59,7 +59,7 @@ class Subject:
         return Pipeline(chosen, self.text, RunningBatch(chosen, arena), max_prefill_tokens=CHUNK_TOKENS)
 
     def require_context(self, columns: int) -> None:
-        """Raises UserError when the model cannot read so many tokens."""
+        """Make sure that the model can read so many tokens; raises UserError."""
         if columns > self.model.context_length:
             raise UserError(
                 f"{self.name} reads {self.model.context_length} tokens, not {columns}: ask for shorter ones"
@@ -76,7 +76,7 @@ def load_subject(asked: BenchedModel) -> Subject:
 
 
 def load_beside(subject: Subject, quantization: str) -> Subject:
-    """The same model with its weights kept otherwise; raises LoadError."""
+    """Load a subject's model anew, its weights kept otherwise; raises LoadError."""
     kept = load(subject.model.folder, dtype=subject.dtype, device=str(subject.device), quantization=quantization)
     return replace(subject, model=kept)
 

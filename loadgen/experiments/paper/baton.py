@@ -12,6 +12,7 @@ from functools import partial
 from types import MappingProxyType
 
 from loadgen.experiments.baton import command as bench_baton
+from loadgen.experiments.baton.options import SCALE, SHORT_SCALE, BatonBench
 from loadgen.experiments.baton.paper import BENCHMARK, STRATEGIES, TARGETS, Target
 from loadgen.experiments.baton.queries import draw_lengths
 from loadgen.experiments.paper.load import Load, Pool
@@ -107,12 +108,12 @@ def run_baton(asked: PaperOptions) -> int:
     A given scale is Table 1's; the short queries of Table 2 keep their proportion.
     """
     chosen = asked.choose(list(EXPERIMENTS))
-    scale = bench_baton.SCALE if asked.length_scale is None else Fraction(str(asked.length_scale))
-    bench = bench_baton.BatonBench(
+    scale = SCALE if asked.length_scale is None else Fraction(str(asked.length_scale))
+    bench = BatonBench(
         target=tuple(name.removeprefix("table-") for name in chosen),
         seed=asked.seed,
         scale=scale,
-        short_scale=scale * bench_baton.SHORT_SCALE / bench_baton.SCALE,
+        short_scale=scale * SHORT_SCALE / SCALE,
         rounds=asked.rounds or 1,
         save_result=asked.save_result,
     )

@@ -92,7 +92,7 @@ class EnginePlayer:
         self._engines: dict[str | None, Engine] = {None: engine}
 
     def __call__(self, course: Course, requests: Sequence[Lengths], seed: int, watch: Watch) -> Trial:
-        """Raises UserError, and NotHere where weights cannot be kept as a strategy says."""
+        """Play a course. Raises UserError, and NotHere where weights cannot be kept as its strategy says."""
         engine = _fitted(self._engine(course.strategy), course)
         prompts = random_prompts(requests, engine.vocabulary, seed)
         with new_executors(engine) as rig:
@@ -134,8 +134,8 @@ async def record_course(
 ) -> tuple[Simulation, float]:
     """Serve the requests, in order of arrival, on executors that run and report to the relay.
 
-    `seed` is of the predictions' errors. Returns what became of them, and the share of slices that ended early. Raises
-    UserError when a request fails, and UserError.
+    `seed` is of the predictions' errors. Returns the record, and the share of slices that ended early. Raises UserError
+    when a request fails.
     """
     recorder = Recorder(ports, relay, requests, prompts, course.max_tokens)
     prediction, serving_time = prediction_for(course), _serving_time(course)
@@ -147,6 +147,6 @@ async def record_course(
 
 
 def _serving_time(course: Course) -> Bilinear | None:
-    """The machine's profile; None where a strategy wants weights kept in its own way, of which there is no profile."""
+    """The machine's profile; None for a strategy that keeps weights in its own way, which was not profiled."""
     cost = course.machine.cost
     return cost if isinstance(cost, Bilinear) and course.strategy.quantization is None else None

@@ -40,7 +40,7 @@ class Run:
     pool: Pool | None = None
     """Requests of its own; None: those of all runs."""
     repeats: int = 1
-    """Runs, each with requests and arrivals of its own, of which only the mean is shown."""
+    """Number of runs with requests and arrivals of their own; only the mean is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Plan:
     """The runs, those of one point beside each other."""
     rows: Rows
     skipped: Sequence[Row] = ()
-    """Rows that cannot be measured, whatever comes out."""
+    """Rows that cannot be measured here."""
     sweeping: bool = False
     """Whether the rows speak of all points together, so that some of them tell nothing."""
 
@@ -141,7 +141,7 @@ def _ordered(runs: Sequence[Run], number: int) -> Iterator[Run]:
 
 
 def scaled(machine: Machine, scale: float) -> Machine:
-    """As large a share of a machine as whole executors allow, one at least."""
+    """A machine with this share of the executors, one at least."""
     return replace(machine, workers=max(1, round(machine.workers * scale)))
 
 

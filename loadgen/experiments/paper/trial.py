@@ -140,13 +140,13 @@ def pooled(trials: Sequence[Trial]) -> Trial:
     return Trial(**{name: fmean(one[name] for one in values) for name in values[0]})
 
 
+@dataclass(slots=True)
 class SliceCount:
     """An observer that counts slices which end before their time, and calls another one."""
 
-    def __init__(self, other: PlanObserver | None = None) -> None:
-        self._other = other
-        self._slices = 0
-        self._early = 0
+    other: PlanObserver | None = None
+    _slices: int = 0
+    _early: int = 0
 
     @property
     def early_share(self) -> float:
@@ -158,5 +158,5 @@ class SliceCount:
         if limit is not None:
             self._slices += 1
             self._early += assignment.iterations < limit
-        if self._other is not None:
-            self._other.finished(assignment, now)
+        if self.other is not None:
+            self.other.finished(assignment, now)

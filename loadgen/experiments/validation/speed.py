@@ -6,17 +6,19 @@ seem to be a slow machine.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from engine.messages import Report, StepReport
 from scheduler.serving_time.bilinear import Bilinear
 
 
+@dataclass(slots=True)
 class Speedometer:
     """Hears what executors report, and holds their iterations against the profile."""
 
-    def __init__(self, profile: Bilinear) -> None:
-        self._profile = profile
-        self._measured = 0.0
-        self._profiled = 0.0
+    profile: Bilinear
+    _measured: float = 0.0
+    _profiled: float = 0.0
 
     @property
     def slowdown(self) -> float:
@@ -24,11 +26,11 @@ class Speedometer:
         return self._measured / self._profiled if self._profiled else 1.0
 
     def hear(self, report: Report) -> None:
-        """Turns that did anything besides an iteration are passed over, and those after which no batch is left."""
+        """Count an iteration; turns that did more are passed over, and those after which no batch is left."""
         if not isinstance(report, StepReport) or report.tally.prompt or not report.shape.rows:
             return
         rows = report.tally.generated + report.tally.invalid  # each makes one token, valid or not
         if rows and not (report.extracted or report.handed_back):
             columns = report.shape.end - report.shape.start
             self._measured += report.seconds
-            self._profiled += float(self._profile.iteration(float(rows), float(columns)))
+            self._profiled += float(self.profile.iteration(float(rows), float(columns)))

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from loadgen.bench import command as bench_command
+from loadgen.bench.flags import BenchFlags, add_flags
 from loadgen.bench.options import options
 from loadgen.bench.run import BenchOptions
 from loadgen.load.arrivals import Arrivals, Ramp
@@ -18,12 +19,12 @@ from models.flags import Subparsers, read_options
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    bench_command.add_flags(parser)
+    add_flags(parser)
     return parser.parse_args(flags)
 
 
 def read(*flags: str, ignore_eos: bool = False, **environ: str) -> BenchOptions:
-    return options(read_options(parse(*flags), bench_command.BenchFlags), ignore_eos, environ)
+    return options(read_options(parse(*flags), BenchFlags), ignore_eos, environ)
 
 
 def test_other_benchmarks_may_stand_below_and_the_server_is_the_default() -> None:

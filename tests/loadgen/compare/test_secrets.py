@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.compare.command import add_flags
+from loadgen.compare.flags import add_flags
 from loadgen.compare.options import read_plan
 from loadgen.compare.record import Comparison, Setting
 from loadgen.compare.report.document import collect_flags, make_document

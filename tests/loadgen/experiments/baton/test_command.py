@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.experiments.baton.command import parse_scale, print_differences
+from loadgen.experiments.baton.command import print_differences
+from loadgen.experiments.baton.options import parse_scale
 from models.errors import UserError
 from server.cli import main as cli
 

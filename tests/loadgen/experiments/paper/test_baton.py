@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.experiments.baton import command as baton_command
-from loadgen.experiments.baton.command import BatonBench
+from loadgen.experiments.baton.options import SCALE, SHORT_SCALE, BatonBench
 from loadgen.experiments.paper import command
 from server.cli.main import run_command
 
@@ -42,7 +42,7 @@ def test_it_is_the_benchmark_of_that_paper(benched: list[BatonBench]) -> None:
     assert run() == 1
     (ran,) = benched
     assert (ran.target, ran.rounds, ran.seed, ran.save_result) == (("1", "2"), 1, 0, None)
-    assert (ran.scale, ran.short_scale) == (baton_command.SCALE, baton_command.SHORT_SCALE)
+    assert (ran.scale, ran.short_scale) == (SCALE, SHORT_SCALE)
 
 
 def test_flags_are_handed_on(benched: list[BatonBench], tmp_path: Path) -> None:

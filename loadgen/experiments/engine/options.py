@@ -1,0 +1,74 @@
+"""The flags of `lengthwise bench engine` and `lengthwise bench quality`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from loadgen.experiments.engine.job import ROWS
+from models.network.quantization import QUANTIZATIONS, Quantization
+from models.options import Count, Natural, option
+
+Several = Annotated[int, Meta(ge=2)]
+"""A length in which a token follows another."""
+
+KINDS = tuple(kind for kind in QUANTIZATIONS if kind != Quantization.NONE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchedModel:
+    """The model that a benchmark loads into this process."""
+
+    model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "as for serve")
+    quantization: str = option("auto", "as for serve", choices=lambda: ("auto", *QUANTIZATIONS))
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "as for serve")
+    seed: int = option(0, "seed of the prompts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineBench(BenchedModel):
+    """The parts of a comparison with transformers."""
+
+    rows: tuple[Count, ...] = option(
+        (),
+        f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged or --overhead: none)",
+        nargs="+",
+    )
+    input_len: Count = option(64, "prompt tokens of a row")
+    output_len: Several = option(64, "tokens to generate for a row")
+    sampling: Literal["greedy", "defaults"] = option(
+        "greedy", "how tokens are chosen; defaults: as the model's generation_config.json says"
+    )
+    rounds: Count = option(3, "rounds that count, after one more")
+    beside: tuple[str, ...] = option(
+        (), "also this engine with its weights kept so", nargs="+", choices=lambda: QUANTIZATIONS
+    )
+    ragged: bool = option(False, "compare with requests of different lengths")
+    num_requests: Count = option(128, "with --ragged: requests")
+    min_len: Several = option(16, "with --ragged: shortest prompt and output")
+    max_len: Several = option(256, "with --ragged: longest prompt and output")
+    slots: Count = option(32, "with --ragged: rows at a time")
+    overhead: bool = option(False, "time a step of 32 rows outside the forward pass")
+    save_result: Path | None = option(None, "write the figures as JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityBench:
+    """The texts to read, and the ways to keep weights."""
+
+    model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
+    quantization: tuple[str, ...] = option(
+        (), f"which to compare (default: {' '.join(KINDS)})", nargs="+", choices=lambda: KINDS
+    )
+    dataset_path: tuple[Path, ...] = option(
+        (),
+        "JSONL files as of the workload `jsonl`, an equal share of each (default: texts of the standard library)",
+        nargs="+",
+    )
+    num_texts: Count = option(64, "texts, all files together")
+    max_len: Several = option(256, "tokens that are read of a text")
+    seed: Natural = option(0, "seed of the choice of texts")
