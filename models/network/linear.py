@@ -6,7 +6,7 @@ Each kind is one class. Which of them a network gets is `models.network.packing`
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 GROUP = 32
 """Weights of a row that share a scale and a zero in `Int4Linear`."""
 
-MANY = 32
-"""Rows from which on it pays to widen weights of eight bits first: the kernel goes through a weight row by row."""
+MANY = 20
+"""Rows from which on it pays to widen weights of eight bits anew at each product, where no wide ones are kept."""
 
 
 class InferenceLinear(nn.Module):
@@ -104,67 +104,92 @@ class HalfLinear(InferenceLinear):
         return output
 
 
-_Parts: TypeAlias = tuple[Tensor, Tensor]
+class _Parts(NamedTuple):
+    """A weight in few bits, as its kernel reads it, and with wider numbers."""
+
+    levels: Tensor
+    scales: Tensor
+    wide: Tensor
+    """(out, in): what many rows are multiplied by."""
 
 
 class _IntegerLinear(InferenceLinear):
     """Weights in few bits, inputs in bfloat16: only what is kept in memory is rounded much.
 
-    Few rows go through torch's kernel for such weights. Many have the weight widened first, for a plain product.
+    torch's kernels for such weights go through them row by row. They are the fastest for few rows; many rows have a
+    plain product with `wide`, the same weight in the layer's dtype and in oneDNN's layout, where that is kept as well.
+    Both sides compute one function up to rounding: inputs and outputs are rounded to bfloat16 on both, sums are in
+    float32 on both, and `wide` is the very numbers of the levels, rounded once where its subclass says so.
     """
 
-    def __init__(self, linear: nn.Linear) -> None:
+    most_few: ClassVar[int]
+    """Rows up to which the kernel for few bits is the faster one."""
+
+    def __init__(self, linear: nn.Linear, *, keep_wide: bool = False) -> None:
+        """Takes a layer whose dtype `models.network.packing.packs`, if it shall `keep_wide`."""
         super().__init__(linear)
-        self.levels, self.scales = self._pack(linear.weight.detach().float())
+        self.levels, self.scales, wide = self._pack(linear.weight.detach().float())
+        self.wide: Tensor | None = None
+        if keep_wide:
+            self.wide = torch.ops.mkldnn._reorder_linear_weight(wide.to(linear.weight.dtype))
 
     @property
     def weight_bytes(self) -> int:
         return self.levels.nbytes + self.scales.nbytes
 
     def _weights(self) -> tuple[str, ...]:
-        return ("levels", "scales")
+        return ("levels", "scales", "wide")
 
     def _multiply(self, inputs: Tensor) -> Tensor:
         rounded = inputs.bfloat16()  # also where it is widened again: an answer must not depend on its neighbours
-        if len(inputs) < self._many:
+        if self._is_few(len(inputs)):
             output = self._narrow(rounded)
         else:
-            output = F.linear(rounded.to(inputs.dtype), self._widened(inputs.dtype)).bfloat16()
+            output = self._multiply_wide(rounded.to(inputs.dtype)).bfloat16()
         output = output.to(inputs.dtype)
         return output if self.bias is None else output + self.bias
 
-    @property
-    def _many(self) -> int:
-        """Rows from which on it pays to widen the weight."""
-        raise NotImplementedError
+    def _is_few(self, rows: int) -> bool:
+        return self.wide is None or rows <= self.most_few
 
     def _pack(self, weight: Tensor) -> _Parts:
         raise NotImplementedError
 
     def _narrow(self, inputs: Tensor) -> Tensor:
+        """The product of inputs in bfloat16 with the weight in few bits."""
         raise NotImplementedError
 
-    def _widened(self, dtype: torch.dtype) -> Tensor:
-        """The weight (out, in) as numbers."""
-        raise NotImplementedError
+    def _multiply_wide(self, inputs: Tensor) -> Tensor:
+        """The product of inputs in the layer's dtype with `wide`."""
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.wide, None, "none", [], "")
+        return output
 
 
 class Int8Linear(_IntegerLinear):
-    """Eight bits a weight, and one scale for each output."""
+    """Eight bits a weight, and one scale for each output.
 
-    @property
-    def _many(self) -> int:
-        return MANY
+    levels, wide  whole numbers of -127 to 127, which bfloat16 holds as they are
+    scales        (out), applied to the sums: by the kernel before they are rounded, on the wide side after
+    """
+
+    most_few = 3
 
     def _pack(self, weight: Tensor) -> _Parts:
         scales = (weight.abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16()
-        return (weight / scales[:, None]).round_().clamp_(-127, 127).to(torch.int8), scales
+        levels = (weight / scales[:, None]).round_().clamp_(-127, 127)
+        return _Parts(levels.to(torch.int8), scales, levels)
+
+    def _is_few(self, rows: int) -> bool:
+        return rows <= (self.most_few if self.wide is not None else MANY)
 
     def _narrow(self, inputs: Tensor) -> Tensor:
         return torch._weight_int8pack_mm(inputs, self.levels, self.scales)
 
-    def _widened(self, dtype: torch.dtype) -> Tensor:
-        return self.levels.to(dtype) * self.scales[:, None].to(dtype)
+    def _multiply_wide(self, inputs: Tensor) -> Tensor:
+        product = (
+            F.linear(inputs, self.levels.to(inputs.dtype)) if self.wide is None else super()._multiply_wide(inputs)
+        )
+        return product.mul_(self.scales)
 
 
 class Int4Linear(_IntegerLinear):
@@ -172,26 +197,21 @@ class Int4Linear(_IntegerLinear):
 
     levels  packed, whole numbers n of 0-15
     scales  (in / 32, out, 2): scale s and zero z, of n's weight s(n - 8) + z
+    wide    these weights; in bfloat16 each rounded once, which changes it by 1/512 of itself at most
     """
 
-    @property
-    def _many(self) -> int:
-        return self.in_features  # as many rows as the widening itself sends through the kernel
+    most_few = 8
 
     def _pack(self, weight: Tensor) -> _Parts:
         groups = weight.reshape(len(weight), -1, GROUP)
         low, high = groups.amin(dim=-1), groups.amax(dim=-1)
         scale = ((high - low) / 15).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16().float()
         zero = (low + 8 * scale).bfloat16().float()
-        levels = ((groups - zero[..., None]) / scale[..., None] + 8).round_().clamp_(0, 15).to(torch.int32)
-        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.flatten(1), 1)
-        return packed, torch.stack([scale, zero], dim=-1).transpose(0, 1).contiguous().bfloat16()
+        levels = ((groups - zero[..., None]) / scale[..., None] + 8).round_().clamp_(0, 15)
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.flatten(1).to(torch.int32), 1)
+        wide = levels.sub_(8).mul_(scale[..., None]).add_(zero[..., None]).flatten(1)
+        return _Parts(packed, torch.stack([scale, zero], dim=-1).transpose(0, 1).contiguous().bfloat16(), wide)
 
     def _narrow(self, inputs: Tensor) -> Tensor:
         output: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(inputs, self.levels, GROUP, self.scales)
         return output
-
-    def _widened(self, dtype: torch.dtype) -> Tensor:
-        """The kernel's own reading of it: the rows of the identity, multiplied."""
-        identity = torch.eye(self.in_features, dtype=torch.bfloat16)
-        return self._narrow(identity).T.to(dtype)

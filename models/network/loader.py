@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+import psutil
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
@@ -176,7 +177,7 @@ def _read_network(
     nn.Module.to(network, device)
     nn.Module.eval(network).requires_grad_(False)
     if quantization is not Quantization.NONE or packs(dtype, device):
-        pack(network, quantization)
+        pack(network, quantization, free=psutil.virtual_memory().available)
     return network
 
 

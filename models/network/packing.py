@@ -5,6 +5,7 @@ It knows no network beyond its linear layers, and of the CPU only what decides a
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 
 import torch
@@ -14,7 +15,6 @@ from models.network.linear import (
     GROUP,
     BeyondFloat16,
     HalfLinear,
-    InferenceLinear,
     Int4Linear,
     Int8Linear,
     PackedLinear,
@@ -26,6 +26,11 @@ ALIGNMENT = 16
 
 OPEN_ENDS = 4
 """Outputs per input from which on a layer is a head, which four bits would harm."""
+
+WIDE_SHARE = 0.25
+"""Of the free memory, what may be taken to keep weights in the model's dtype beside those in fewer bits."""
+
+log = logging.getLogger(__name__)
 
 HALVES = ("bfloat16", "float16")
 """Types of 16 bits that a checkpoint may be stored in."""
@@ -81,12 +86,30 @@ def require(quantization: Quantization, dtype: torch.dtype, device: torch.device
         )
 
 
-def pack(network: nn.Module, quantization: Quantization = Quantization.NONE) -> None:
-    """Replace every plain linear layer of a network on a CPU; frees the weights that nothing else uses."""
+def pack(network: nn.Module, quantization: Quantization = Quantization.NONE, *, free: int = 0) -> None:
+    """Replace every plain linear layer of a network on a CPU; frees the weights that nothing else uses.
+
+    free  bytes of memory: where they are plenty, layers of few bits keep wide weights too, for batches of many rows
+    """
+    keep_wide = quantization in (Quantization.INT8, Quantization.INT4) and _has_room(network, free)
     for module in list(network.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
-                setattr(module, name, _packed(child, quantization))
+                setattr(module, name, _packed(child, quantization, keep_wide))
+
+
+def _has_room(network: nn.Module, free: int) -> bool:
+    """Whether `free` bytes are plenty for the weights of all plain linear layers; says what follows from that."""
+    needed = sum(layer.weight.nbytes for layer in network.modules() if type(layer) is nn.Linear)
+    if enough := needed <= free * WIDE_SHARE:
+        log.info("%d MiB of weights stay in the model's dtype as well, for batches of many rows", needed / 2**20)
+    else:
+        log.warning(
+            "weights are kept in few bits only, since %d MiB more would be much of the free memory: steps of 16 rows "
+            "and more, and prompts, may take up to twice as long",
+            needed / 2**20,
+        )
+    return enough
 
 
 def pack_encoder(network: nn.Module) -> None:
@@ -101,17 +124,17 @@ def pack_encoder(network: nn.Module) -> None:
         pack(network)
 
 
-def _packed(linear: nn.Linear, quantization: Quantization) -> nn.Module:
+def _packed(linear: nn.Linear, quantization: Quantization, keep_wide: bool) -> nn.Module:
     """The closest kind that this layer can have."""
+    packable = packs(linear.weight.dtype, linear.weight.device)
     even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
     is_head = linear.out_features > OPEN_ENDS * linear.in_features
-    kind: type[InferenceLinear] | None = PackedLinear if packs(linear.weight.dtype, linear.weight.device) else None
     match quantization:
         case Quantization.FLOAT16:
             with suppress(BeyondFloat16):
                 return HalfLinear(linear)
         case Quantization.INT4 if even and not is_head:
-            kind = Int4Linear
+            return Int4Linear(linear, keep_wide=keep_wide and packable)
         case Quantization.INT4 | Quantization.INT8 if even:
-            kind = Int8Linear
-    return linear if kind is None else kind(linear)
+            return Int8Linear(linear, keep_wide=keep_wide and packable)
+    return PackedLinear(linear) if packable else linear

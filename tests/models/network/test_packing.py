@@ -50,6 +50,32 @@ def test_a_row_gets_the_same_among_few_and_among_many(kind: type[InferenceLinear
     torch.testing.assert_close(layer(inputs), alone, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_both_sides_of_the_switch_by_rows_compute_one_function(
+    kind: type[Int8Linear | Int4Linear], dtype: torch.dtype, bias: bool
+) -> None:
+    """In float32 they differ in the order of sums, which rounding hides but where a sum is near a tie.
+
+    In bfloat16 by one more rounding besides: of the sums (8 bits) or of each weight (4 bits).
+    """
+    if not packs(dtype, CPU):
+        pytest.skip("this CPU does not multiply in bfloat16")
+    layer = plain(256, 64, bias=bias).to(dtype)
+    narrow, switching = kind(layer), kind(layer, keep_wide=True)
+    inputs = torch.randn(switching.most_few + 1, 256).to(dtype)
+    few = torch.cat([narrow(row[None]) for row in inputs]).float()
+    assert torch.equal(torch.cat([switching(row[None]) for row in inputs]).float(), few)
+    many = switching(inputs).float()
+    sizes = inputs.float().abs() @ kind._pack(narrow, layer.weight.float()).wide.abs().T
+    sizes = sizes * narrow.scales.float() if kind is Int8Linear else sizes
+    rounded = 2**-9 * sizes if kind is Int4Linear and dtype is torch.bfloat16 else 0 * sizes
+    assert bool(((few - many).abs() <= 2**-7 * few.abs() + rounded + 2**-20 * sizes + 2**-8).all())
+    if dtype is torch.float32:
+        assert (few == many).float().mean().item() > 0.9
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_copies_share_the_weight_and_nothing_else(kind: type[InferenceLinear]) -> None:
     layer = kind(plain(bias=True))
@@ -107,6 +133,18 @@ def test_every_plain_layer_of_a_network_becomes_the_closest_kind_that_it_can(
     layers = network()
     pack(layers, Quantization(quantization))
     assert [type(module).__name__ for module in layers.modules() if not isinstance(module, nn.Sequential)] == kinds
+
+
+@pytest.mark.parametrize(("share", "keeps"), [(3, False), (4, True)])
+@pytest.mark.parametrize("quantization", [Quantization.INT8, Quantization.INT4])
+def test_wide_weights_are_kept_where_they_take_a_quarter_of_the_free_memory_at_most(
+    quantization: Quantization, share: int, keeps: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    layers = nn.Sequential(plain(), plain())
+    with caplog.at_level("INFO"):
+        pack(layers, quantization, free=share * 2 * layers[0].weight.nbytes)
+    assert [layer.wide is not None for layer in layers] == [keeps, keeps]
+    assert ("as well" if keeps else "up to twice as long") in caplog.text
 
 
 def test_a_layer_that_float16_cannot_hold_stays_float32() -> None:
