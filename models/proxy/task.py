@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-CLASSES = 5
-"""Quantile classes of all tasks but the binary one (SSJF, section 3.1)."""
+CUTS = (0.25, 0.5, 0.75, 0.99)
+"""Quantiles that part the classes of all tasks but the binary one, as the authors' program has them
+(`preprocess_dataset.py`; the text, section 3.1, names none)."""
 
 
 class Task(StrEnum):
@@ -37,7 +38,12 @@ class Task(StrEnum):
 
     @property
     def classes(self) -> int:
-        return 2 if self is Task.BINARY else CLASSES
+        return len(self.cuts) + 1
+
+    @property
+    def cuts(self) -> tuple[float, ...]:
+        """Quantiles of the lengths that part its classes."""
+        return (0.5,) if self is Task.BINARY else CUTS
 
     @property
     def scores_classes(self) -> bool:
@@ -65,7 +71,7 @@ class Scale:
     @classmethod
     def of(cls, task: Task, lengths: NDArray[np.float32]) -> Scale:
         """The scale of lengths in tokens (n,). Raises ValueError where they are too similar for the task's classes."""
-        edges = quantile_edges(lengths, task.classes)
+        edges = quantile_edges(lengths, task.cuts)
         classes = class_of(lengths, edges)
         if task.scores_classes or not task.is_regression:
             _require_all(classes, task.classes)
@@ -74,9 +80,9 @@ class Scale:
         return cls(centre, float(np.std(lengths)) or 1.0, edges, typical)
 
 
-def quantile_edges(lengths: NDArray[np.float32], classes: int = CLASSES) -> tuple[float, ...]:
-    """Lengths (n,) -> the least lengths of all of so many quantile classes but the first."""
-    return tuple(float(edge) for edge in np.quantile(lengths, np.arange(1, classes) / classes))
+def quantile_edges(lengths: NDArray[np.float32], cuts: tuple[float, ...] = CUTS) -> tuple[float, ...]:
+    """Lengths (n,) -> the least lengths of all classes but the first, which these quantiles part."""
+    return tuple(float(edge) for edge in np.quantile(lengths, cuts))
 
 
 def class_of(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np.intp]:

@@ -29,13 +29,11 @@ def sigma_for_rmse(lengths: Sequence[int], rmse: float) -> float:
     return _bisect(lambda sigma: error(sigma) < rmse)
 
 
-def sigma_for_accuracy(lengths: Sequence[int], classes: int, accuracy: float) -> float:
-    """The sigma at which this share of predictions falls into the class of the true length.
-
-    Classes are the quantiles of the lengths, so that each has as many requests.
-    """
+def sigma_for_accuracy(lengths: Sequence[int], cuts: Sequence[float], accuracy: float) -> float:
+    """The sigma at which this share of predictions falls into the class of the true length; these quantiles of the
+    lengths part the classes."""
     true = np.asarray(lengths, dtype=np.float64)
-    bounds = np.quantile(true, np.arange(1, classes) / classes)
+    bounds = np.quantile(true, cuts)
     actual = np.searchsorted(bounds, true, side="right")
 
     def right(sigma: float) -> float:

@@ -58,7 +58,7 @@ PAPERS: Mapping[str, Paper] = MappingProxyType(
             ssjf.EXPERIMENTS,
             lambda seed, scale: chat_pool(seed, ssjf.LONGEST, scale),
             ssjf.LONGEST,
-            lambda lengths: Prediction(sigma_for_accuracy(lengths, ssjf.CLASSES, ssjf.ACCURACY)),
+            lambda lengths: Prediction(sigma_for_accuracy(lengths, ssjf.CUTS, ssjf.ACCURACY)),
         ),
         "baton": Paper(baton.EXPERIMENTS, lambda seed, scale: Pool((), baton.SOURCE)),
     }

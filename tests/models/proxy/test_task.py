@@ -12,7 +12,7 @@ from models.proxy.task import Scale, Task, class_of, lengths_of, loss, quantile_
 from server.cli.train import TASKS
 
 TEN = np.arange(1, 11, dtype=np.float32)
-"""Lengths 1 to 10: quantile classes of two each, with medians 1.5, 3.5, ..."""
+"""Lengths 1 to 10: classes of three, two, two, two and one, with medians 2, 4.5, ..."""
 
 
 def scale(task: Task) -> Scale:
@@ -23,17 +23,17 @@ def test_the_flag_knows_every_task_and_begins_with_the_papers_choice() -> None:
     assert set(TASKS) == set(Task) and TASKS[0] == Task.REGRESSION_L1
 
 
-def test_quantile_classes_have_equally_many_lengths() -> None:
+def test_classes_are_cut_at_the_quarters_and_where_one_of_a_hundred_is_longer() -> None:
     edges = quantile_edges(TEN)
-    assert edges == pytest.approx((2.8, 4.6, 6.4, 8.2))
-    assert class_of(TEN, edges).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert edges == pytest.approx((3.25, 5.5, 7.75, 9.91))
+    assert class_of(TEN, edges).tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4]
     assert class_of(np.array([2.0, 3.0], dtype=np.float32), [2.0, 3.0]).tolist() == [1, 2]
 
 
 def test_a_scale_has_the_medians_of_the_classes_and_the_centre_of_its_loss() -> None:
     skewed = np.array([1, 2, 3, 4, 90], dtype=np.float32)
     assert Scale.of(Task.REGRESSION_L1, skewed).centre == 3 and Scale.of(Task.REGRESSION_MSE, skewed).centre == 20
-    assert scale(Task.ORDINAL_L1).typical == (1.5, 3.5, 5.5, 7.5, 9.5)
+    assert scale(Task.ORDINAL_L1).typical == (2.0, 4.5, 6.5, 8.5, 10.0)
     assert scale(Task.BINARY).edges == (5.5,) and scale(Task.BINARY).typical == (3.0, 8.0)
 
 
@@ -49,9 +49,9 @@ def test_lengths_that_are_too_much_alike_make_no_classes(task: Task) -> None:
     ("task", "outputs", "lengths"),
     [
         (Task.REGRESSION_L1, [[0.0], [1.0], [-9.0]], [5.5, 5.5 + math.sqrt(8.25), 1.0]),
-        (Task.CLASSIFICATION, [[0, 0, 3, 0, 0], [9, 0, 0, 0, 8]], [5.5, 1.5]),
+        (Task.CLASSIFICATION, [[0, 0, 3, 0, 0], [9, 0, 0, 0, 8]], [6.5, 2.0]),
         (Task.BINARY, [[0.0, 0.1], [1.0, 0.0]], [8.0, 3.0]),
-        (Task.ORDINAL_L1, [[1.4], [1.6], [-3.0], [7.0]], [3.5, 5.5, 1.5, 9.5]),
+        (Task.ORDINAL_L1, [[1.4], [1.6], [-3.0], [7.0]], [4.5, 6.5, 2.0, 10.0]),
     ],
 )
 def test_an_output_means_a_length(task: Task, outputs: list[list[float]], lengths: list[float]) -> None:

@@ -80,5 +80,5 @@ def test_the_error_of_predictions_is_the_one_asked_for() -> None:
 
 def test_classes_are_told_apart_as_well_as_asked_for() -> None:
     lengths = [one.output_length for one in chat_pool(0, 512, 4000).lengths]
-    sigmas = [sigma_for_accuracy(lengths, 5, accuracy) for accuracy in (0.9, 0.615, 0.4)]
+    sigmas = [sigma_for_accuracy(lengths, (0.25, 0.5, 0.75, 0.99), accuracy) for accuracy in (0.9, 0.615, 0.4)]
     assert sigmas == sorted(sigmas) and 0.2 < sigmas[1] < 1.0
