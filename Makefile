@@ -23,8 +23,7 @@ help: ## list the targets
 
 install: $(RUNTIME) ## make .venv with everything that serving and reports need
 
-serve: $(RUNTIME) ## fetch the default models if need be and serve on 127.0.0.1:8000
-	@$(BIN)/lengthwise models --path all-minilm-l6-v2 > /dev/null # the length predictor's sentence embedder
+serve: $(RUNTIME) ## fetch the default model if need be and serve on 127.0.0.1:8000
 	@exec $(BIN)/lengthwise serve $(ARGS)
 
 chat: $(RUNTIME) ## talk to a running server

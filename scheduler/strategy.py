@@ -25,6 +25,8 @@ class Length(StrEnum):
 
     NONE = "none"
     """No lengths are predicted."""
+    OWN = "own-embeddings"
+    """The served model's own token embeddings and a forest that learns while serving."""
     FOREST = "forest"
     """Magnus: sentence embeddings and a random forest."""
     PROXY = "proxy"
@@ -214,7 +216,7 @@ _TABLE = (
     Strategy("boost", length="forest", order="boost"),
     Strategy("uniboost", order="boost-attained", preemption="by-order"),
     # Ours: by arrival, with a head start for what is predicted to be cheap
-    Strategy("lengthwise", length="forest", order="head-start"),
+    Strategy("lengthwise", length="own-embeddings", order="head-start"),
 )
 
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({strategy.name: strategy for strategy in _TABLE})

@@ -18,8 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from engine.messages import SamplingParams
-from loadgen.workload.errors import at
-from loadgen.workload.lines import text_lines
+from loadgen.workload.lines import at, text_lines
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.oracle import true_length
 

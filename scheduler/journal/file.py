@@ -131,30 +131,6 @@ def read(path: Path, kind: type[E], *, since: float = 0.0, last: int | None = No
         yield entry
 
 
-class Reader:
-    """Reads the requests that a running server has written since the last look."""
-
-    def __init__(self, path: Path, model: str | None = None) -> None:
-        """With a model, only its requests are read: another's answers have other lengths."""
-        self._path = path
-        self._model = model
-        self._seen = 0
-
-    def skip(self) -> None:
-        """Pass over the requests that are there already."""
-        self._seen = max(
-            (number for number, _ in _rows(self._path, RequestEntry, "id > ?", (self._seen,), 1)), default=0
-        )
-
-    def new_requests(self) -> list[RequestEntry]:
-        """The requests of the model that were written since the last look."""
-        if not _begun(self._path):
-            return []
-        found = list(_rows(self._path, RequestEntry, "id > ?", (self._seen,), None))
-        self._seen = max((number for number, _ in found), default=self._seen)
-        return [entry for _, entry in found if self._model in (None, entry.model)]
-
-
 def _begun(path: Path) -> bool:
     """Whether a writer has made the tables, and the version last of all. A damaged file counts as begun."""
     if not path.is_file():

@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+ROUNDING = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class LengthDistribution:
@@ -30,9 +32,24 @@ class LengthDistribution:
         return cls(np.array([length], dtype=np.float32), np.ones(1, dtype=np.float32))
 
     @property
+    def is_possible(self) -> bool:
+        """Whether all numbers are finite, and no length is negative."""
+        return bool(np.isfinite(self.lengths).all() and np.isfinite(self.weights).all() and (self.lengths >= 0).all())
+
+    @property
     def mean(self) -> float:
         """E[G]."""
         return float(np.dot(self.lengths, self.weights))
+
+    def quantile(self, share: float) -> float:
+        """The length that this share of the answers does not exceed."""
+        reached = np.cumsum(self.weights, dtype=np.float64) >= share - ROUNDING
+        return float(self.lengths[reached.argmax() if reached[-1] else -1])
+
+    def stretched(self, factor: float) -> LengthDistribution:
+        """The distribution with all distances from the mean multiplied, and no length below 1."""
+        mean = self.mean
+        return LengthDistribution(np.maximum(mean + factor * (self.lengths - mean), 1.0), self.weights)
 
     def remaining(self, generated: float) -> float | None:
         """E[G | G > generated] - generated, in tokens; None when no answer is known that became so long."""

@@ -44,6 +44,8 @@ class LengthQuery:
     """UIL: tokens of `user_input`, as the served model counts them."""
     max_tokens: int
     """Tokens after which the answer is cut off: no prediction exceeds it."""
+    tokens: tuple[int, ...] = ()
+    """Tokens of both texts, without the chat template."""
 
     @property
     def conversation(self) -> str:

@@ -1,8 +1,7 @@
 """Learning while serving (Magnus, section III-B): rows whose length was predicted badly join the training set, and a
 new forest takes the old one's place.
 
-The rule is a pure function. The loop knows when; where rows come from and how a forest is grown and put in place is
-handed in.
+The rule is a pure function. The loop knows when; how a forest is grown and put in place is handed in.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +65,7 @@ class ServedRow:
 def served_rows(entries: Iterable[RequestEntry]) -> list[ServedRow]:
     """The journal's requests to learn from: those that were not broken off, and whose length was predicted."""
     return [
-        ServedRow(entry.features, entry.predicted, entry.generated, cut=entry.outcome in CUT)
+        ServedRow(entry.features, entry.predicted, entry.generated, cut=entry.outcome in CUT and not entry.replayed)
         for entry in entries
         if entry.outcome in ANSWERED and entry.features and entry.predicted is not None and entry.generated
     ]
@@ -124,10 +123,6 @@ def _error(predicted: NDArray[np.float32], rows: Sequence[ServedRow]) -> float:
     return float(np.abs(np.where(cut, np.minimum(errors, 0), errors)).mean())
 
 
-Rows: TypeAlias = Callable[[], Awaitable[Sequence[ServedRow]]]
-"""Returns the rows that have ended since the last call."""
-
-
 class Trainer(Protocol):
     """Grows a forest, in its own time and place, and puts it where predictions come from in one step, unless it is
     worse than the present one (`is_worse`)."""
@@ -139,10 +134,10 @@ class Learning:
     """Event loop only."""
 
     def __init__(
-        self, rows: Rows, trainer: Trainer, clock: Clock, training: Examples | None = None, interval: float = INTERVAL
+        self, trainer: Trainer, clock: Clock, training: Examples | None = None, interval: float = INTERVAL
     ) -> None:
         """`training` is what the present forest was grown from; None where there is no forest yet."""
-        self._rows = rows
+        self._ended: list[ServedRow] = []  # since the last lesson
         self._trainer = trainer
         self._clock = clock
         self._training = training
@@ -162,6 +157,10 @@ class Learning:
         """Lessons that brought no new forest because something went wrong."""
         return self._failures
 
+    def add(self, row: ServedRow) -> None:
+        """Note an answer that has ended, for the next lesson."""
+        self._ended.append(row)
+
     async def run(self) -> None:
         """Learn at each interval until cancelled. A lesson that fails is logged, and the old forest stays."""
         never = asyncio.Event()
@@ -175,7 +174,7 @@ class Learning:
 
     async def learn(self) -> Lesson | None:
         """One lesson; None when no row has ended since the last. Raises what its parts raise."""
-        rows = await self._rows()
+        rows, self._ended = self._ended, []
         if not rows:
             return None
         # Where there is no forest yet, nothing was predicted, so there is something to learn from every row.

@@ -18,6 +18,7 @@ from scheduler.length.features import LengthQuery
 class Source(StrEnum):
     """Where a predicted length comes from."""
 
+    OWN = "own-embeddings"
     FOREST = "forest"
     PROXY = "proxy"
     CACHE = "cache"

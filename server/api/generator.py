@@ -21,11 +21,8 @@ Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None],
 class AnswerLengths(Protocol):
     """The part of server.lengths.lengths.Lengths that handlers use. Event loop only."""
 
-    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
-        """The length of an answer, None where none is predicted; raises NoReplay where the client should have said it.
-
-        `queues` tells whether the request will have to queue: otherwise a slow prediction is not worth waiting for.
-        """
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        """The length of an answer; None where none is predicted. Raises NoReplay where the client should know it."""
         ...
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
@@ -36,7 +33,7 @@ class AnswerLengths(Protocol):
 class UnknownLengths:
     """Lengths of a server that neither predicts nor records."""
 
-    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         return None
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:

@@ -13,9 +13,10 @@ from typing import TypeAlias
 from engine.messages import FinishReason, SamplingParams
 from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery
+from scheduler.length.front import Front
 from scheduler.length.late import LateEstimates
 from scheduler.length.learning import Learning, Lesson
-from scheduler.length.microbatch import MicroBatcher
+from scheduler.length.online import OnlineForest
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Estimate, Prediction, prediction_of
 from scheduler.plan import Assignment
@@ -23,15 +24,15 @@ from scheduler.request import Request
 from server.api.generator import Revise
 from server.lengths.records import Records
 
-Predict: TypeAlias = Callable[[LengthQuery, SamplingParams, bool], Awaitable[Prediction | None]]
-"""Predicts the length of an answer; the last argument is whether its request will have to queue."""
+Predict: TypeAlias = Callable[[LengthQuery, SamplingParams], Awaitable[Prediction | None]]
+"""Predicts the length of an answer."""
 
 
-async def predict_nothing(query: LengthQuery, sampling: SamplingParams, queues: bool) -> None:
+async def predict_nothing(query: LengthQuery, sampling: SamplingParams) -> None:
     """Predict no length, for strategies that do not ask."""
 
 
-async def true_length(query: LengthQuery, sampling: SamplingParams, queues: bool) -> Prediction:
+async def true_length(query: LengthQuery, sampling: SamplingParams) -> Prediction:
     """Tell the length that a request replays, for oracle strategies. Raises NoReplay."""
     return oracle(sampling)
 
@@ -40,8 +41,8 @@ async def true_length(query: LengthQuery, sampling: SamplingParams, queues: bool
 class PredictorParts:
     """The parts that predict and learn, for metrics about them; None for what is not there."""
 
-    front: MicroBatcher | None = None
-    learning: Learning | None = None
+    front: Front | None = None
+    learning: Learning | OnlineForest | None = None
     cache: LengthCache | None = None
     late: LateEstimates = field(default_factory=LateEstimates)
 
@@ -64,8 +65,8 @@ class Lengths:
         self._predict = predict
         self._records = records
 
-    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
-        return await self._predict(query, sampling, queues)
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        return await self._predict(query, sampling)
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
         self._records.note(request, query, prediction)

@@ -1,14 +1,14 @@
 """The length predictor's part of the composition root: from flags to what predicts, records and learns.
 
-The predictor works in a process of its own, which starts while the model is loaded. The loops that feed and train it
-are started here, and all is ended here.
+A seed's predictor works in a process of its own, which starts while the model is loaded. The loops that feed and train
+it are started here, and all is ended here. The default works in this process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,23 +17,29 @@ from types import MappingProxyType
 from engine.messages import SamplingParams
 from models.catalog.catalog import Catalog, CatalogError, default_cache
 from models.errors import UserError
+from models.network.embeddings import token_embeddings
+from models.network.loader import LoadedModel
 from models.proxy.store import read_manifest
 from scheduler.clock import Clock, background
-from scheduler.journal.file import JournalError, Reader
+from scheduler.journal.file import JournalError, RequestEntry, read
 from scheduler.journal.writer import Journal
 from scheduler.length.cache import CAPACITY, CachedPredictor, LengthCache
 from scheduler.length.features import LengthQuery
+from scheduler.length.front import InProcess
 from scheduler.length.history import LengthHistory
 from scheduler.length.late import LateEstimates
 from scheduler.length.learning import Learning, ServedRow, served_rows
 from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
+from scheduler.length.online import MOST, OnlineForest
 from scheduler.length.prediction import Prediction
+from scheduler.length.token_features import TokenFeatures
+from scheduler.serving_time.machine import Submit, inline
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
 from server.lengths.lengths import Lengths, Predict, PredictorParts, predict_nothing, true_length
 from server.lengths.process import PredictorProcess, ProcessFailed, Work
 from server.lengths.proxy_worker import predict_by_proxy
-from server.lengths.records import EndedAnswer, Origin, Records
+from server.lengths.records import EndedAnswer, OnAnswer, Origin, Records
 from server.lengths.worker import NICENESS, Setup
 from server.process.cache_paths import forest_path, journal_path, model_key, proxy_path
 
@@ -70,6 +76,8 @@ def choose_predictor(config: ServeConfig) -> Length:
     length = Length(config.length_predictor or STRATEGIES[config.strategy].length)
     if length is Length.ORACLE and not config.allow_replay:
         raise UserError("an oracle needs requests that say how long their answers become: add --allow-replay")
+    if config.length_cache_size and length not in KINDS:
+        raise UserError(f"--length-cache-size is for --length-predictor {' and '.join(KINDS)}, not {length}")
     return length
 
 
@@ -96,6 +104,10 @@ class PredictorContext:
     """Called with the seconds that a request which had gone on was without it."""
     shared_cores: bool = True
     """Whether the model computes where the predictor does."""
+    token_features: TokenFeatures | None = None
+    """Features by the served model's own embeddings, where lengths are predicted from these."""
+    submit: Submit = inline
+    """Runs work off the event loop."""
 
 
 def cache_size(config: ServeConfig, kind: PredictorKind) -> int:
@@ -138,6 +150,11 @@ async def open_predictor(
             await started
 
 
+def token_features(config: ServeConfig, model: LoadedModel) -> TokenFeatures | None:
+    """The features of requests by the model's own embeddings; None where nothing is predicted from these."""
+    return TokenFeatures.of(token_embeddings(model)) if choose_predictor(config) is Length.OWN else None
+
+
 @asynccontextmanager
 async def open_lengths(
     config: ServeConfig,
@@ -149,12 +166,57 @@ async def open_lengths(
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(_open_journal(config))
         origin = Origin(model_key(config.model), config.strategy, config.journal_prompts)
-        if predictor is None:
+        if predictor is not None:
+            await _until_ready(predictor)
+            yield await _connect(config, predictor, clock, journal, origin, stack, context)
+        elif context.token_features is not None:
+            yield await _predict_in_process(config, context.token_features, clock, journal, origin, context)
+        else:
             records = Records(origin, journal, lambda ended: None)
             yield Lengths(IN_PROCESS[choose_predictor(config)], records)
-            return
-        await _until_ready(predictor)
-        yield await _connect(config, predictor, clock, journal, origin, stack, context)
+
+
+async def _predict_in_process(
+    config: ServeConfig,
+    features: TokenFeatures,
+    clock: Clock,
+    journal: Journal | None,
+    origin: Origin,
+    context: PredictorContext,
+) -> Lengths:
+    """Put the parts together that predict from the model's own embeddings, with what the journal knows."""
+    known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, origin.model)
+    forest, history = OnlineForest(features, context.submit, clock, known), LengthHistory()
+    front = InProcess(forest.estimate, history, context.held)
+    learning = forest if config.learning_interval else None
+
+    async def predict(query: LengthQuery, sampling: SamplingParams) -> Prediction:
+        return front.predict(query)
+
+    return Lengths(predict, Records(origin, journal, _learner(history, learning)), PredictorParts(front, learning))
+
+
+def _served_before(path: Path, model: str) -> list[ServedRow]:
+    """The model's newest answers in the journal. One that cannot be read is its writer's to set aside."""
+    with suppress(JournalError):
+        return served_rows(entry for entry in read(path, RequestEntry, last=MOST) if entry.model == model)
+    return []
+
+
+def _learner(
+    history: LengthHistory, learning: Learning | OnlineForest | None, cached: CachedPredictor | None = None
+) -> OnAnswer:
+    """All that is learned from an answer when it ends."""
+
+    def on_answer(ended: EndedAnswer) -> None:
+        history.add(ended.query.instruction, ended.length, cut=not ended.whole)
+        if cached is not None and ended.whole:
+            cached.ended(ended.query, ended.length)
+        row = ended.row
+        if learning is not None and row is not None:
+            learning.add(row)
+
+    return on_answer
 
 
 async def _connect(
@@ -166,7 +228,7 @@ async def _connect(
     stack: AsyncExitStack,
     context: PredictorContext,
 ) -> Lengths:
-    """Put the parts together, and start their loops."""
+    """Put the parts together whose predictor is a process, and start their loops."""
     process, history = predictor.process, LengthHistory()
     size = cache_size(config, predictor.kind)
     cache = LengthCache(size) if size else None
@@ -179,20 +241,14 @@ async def _connect(
         observe=context.held,
     )
     await stack.enter_async_context(background(front.run(), "length front"))
-    learning = await _open_learning(config, predictor, clock, journal, origin)
+    learning = await _open_learning(config, predictor, clock)
     if learning is not None:
         await stack.enter_async_context(background(learning.run(), "length learning"))
 
-    def on_answer(ended: EndedAnswer) -> None:
-        history.add(ended.query.instruction, ended.length, cut=not ended.whole)
-        if cached is not None and ended.whole:
-            cached.ended(ended.query, ended.length)
+    async def predict(query: LengthQuery, sampling: SamplingParams) -> Prediction:
+        return await front.predict(query)
 
-    records = Records(origin, journal, on_answer)
-
-    async def predict(query: LengthQuery, sampling: SamplingParams, queues: bool) -> Prediction:
-        return await front.predict(query, queues=queues)
-
+    records = Records(origin, journal, _learner(history, learning, cached))
     return Lengths(predict, records, PredictorParts(front, learning, cache, LateEstimates(context.late)))
 
 
@@ -204,13 +260,8 @@ async def _until_ready(predictor: Predictor) -> None:
         log.warning("no lengths can be predicted, requests go on with guesses: %s", error)
 
 
-async def _open_learning(
-    config: ServeConfig, predictor: Predictor, clock: Clock, journal: Journal | None, origin: Origin
-) -> Learning | None:
+async def _open_learning(config: ServeConfig, predictor: Predictor, clock: Clock) -> Learning | None:
     if not predictor.kind.learns or not config.learning_interval:
-        return None
-    if journal is None:
-        log.warning("the forest does not learn from what is served, since --no-journal keeps it from being recorded")
         return None
     try:
         training = await predictor.process.training()
@@ -218,23 +269,8 @@ async def _open_learning(
         log.warning("the forest does not learn from what is served: %s", error)
         return None
     if training is None:
-        log.info(
-            "there is no forest for %s yet: lengths are guessed from earlier answers until one has grown", origin.model
-        )
-    reader = Reader(journal.path, origin.model)
-    await asyncio.to_thread(_skip, reader, journal.path)
-
-    async def rows() -> Sequence[ServedRow]:
-        return served_rows(await asyncio.to_thread(reader.new_requests))
-
-    return Learning(rows, predictor.process, clock, training, config.learning_interval)
-
-
-def _skip(reader: Reader, path: Path) -> None:
-    """Only what is served from now on is learned from. A journal that cannot be read is its writer's to set aside."""
-    if path.exists():
-        with suppress(JournalError):
-            reader.skip()
+        log.info("there is no forest yet: lengths are guessed from earlier answers until one has grown")
+    return Learning(predictor.process, clock, training, config.learning_interval)
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from engine.messages import REPETITION, FinishReason
 from scheduler.journal.file import BatchEntry, RequestEntry
 from scheduler.journal.writer import Journal
 from scheduler.length.features import LengthQuery
+from scheduler.length.learning import ServedRow
 from scheduler.length.prediction import Prediction
 from scheduler.plan import Assignment
 from scheduler.request import Request
@@ -41,6 +42,15 @@ class EndedAnswer:
     length: int
     whole: bool
     """Whether it ended by itself, and was not cut off at `max_tokens` or because it repeated itself."""
+    prediction: Prediction | None = None
+
+    @property
+    def row(self) -> ServedRow | None:
+        """The answer to learn from; None where its length was not predicted, not even with a guess for it."""
+        features = () if self.prediction is None else self.prediction.features_by_now
+        if self.prediction is None or not features:
+            return None
+        return ServedRow(features, self.prediction.length, self.length, cut=not self.whole)
 
 
 OnAnswer: TypeAlias = Callable[[EndedAnswer], None]
@@ -71,7 +81,7 @@ class Records:
             return
         query, prediction = noted
         if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
-            self._on_answer(EndedAnswer(query, request.generated, _is_whole(request, reason)))
+            self._on_answer(EndedAnswer(query, request.generated, _is_whole(request, reason), prediction))
         if self._journal is not None:
             self._journal.put(request_entry(self._origin, request, query, prediction, reason))
 

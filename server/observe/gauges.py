@@ -123,8 +123,6 @@ class Gauges(Collector):
         yield "vllm:prefix_cache_hits", "Tokens of them that were copied in place of being read.", prefixes.hits
         if (front := learned.front) is not None:
             yield "lengthwise:prediction_timeouts", "Requests that went on without waiting longer.", front.timeouts
-            yield "lengthwise:predictions_declined", "Requests that did not even wait.", front.declined
-            yield "lengthwise:predictions_deferred", "Requests that had nothing to wait for.", front.deferred
             yield "lengthwise:prediction_failures", "Batches that the predictor failed.", front.failures
         if (cached := learned.cached) is not None:
             yield "lengthwise:length_cache_lookups", "Looks into it.", cached.lookups

@@ -25,6 +25,7 @@ from models.text import Text
 from scheduler.assembly import Parts
 from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
+from scheduler.length.token_features import TokenFeatures
 from scheduler.observers import PlanObserver, PlanObservers, RequestObservers
 from scheduler.serving_time.machine import Submit
 from scheduler.serving_time.profile_file import Conditions
@@ -35,7 +36,7 @@ from server.dashboard.feed import Feed
 from server.dashboard.scene import Introduction, Scene
 from server.http.service import Service
 from server.lengths.instruction import InstructionSplit
-from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor
+from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor, token_features
 from server.observe.gauges import Gauges, Sources
 from server.observe.lag import measure_lag
 from server.observe.metrics import Metrics
@@ -59,14 +60,20 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     metrics, feed = Metrics(_model_names(config)[0]), Feed()
     async with AsyncExitStack() as stack:
         predictor = await stack.enter_async_context(open_predictor(config))
+        learner = stack.enter_context(ThreadPoolExecutor(1, "learner"))
 
         with ThreadPoolExecutor(1, "loader") as loader:  # gone before executors start: models/own_thread.py tells why
             loaded = await asyncio.get_running_loop().run_in_executor(loader, _load, config, relay.deliver)
         on_cpu = loaded.model.device.type == "cpu"
-        context = PredictorContext(metrics.prediction.observe, metrics.late.observe, on_cpu)
+        context = PredictorContext(
+            metrics.prediction.observe,
+            metrics.late.observe,
+            on_cpu,
+            loaded.token_features,
+            learner.submit,
+        )
         lengths = await stack.enter_async_context(open_lengths(config, predictor, clock, context))
 
-        learner = stack.enter_context(ThreadPoolExecutor(1, "learner"))
         parts = _build_parts(config, loaded, learner.submit, lengths, metrics)
         observers = RequestObservers((metrics, lengths, feed))
         dispatcher = Dispatcher(parts, loaded.executors, clock, observers, loaded.prefixes.length)
@@ -105,6 +112,7 @@ class _Loaded:
     grammars: Grammars
     conditions: Conditions
     """The conditions under which the executors run."""
+    token_features: TokenFeatures | None
 
 
 def fetch(config: ServeConfig) -> None:
@@ -133,7 +141,8 @@ def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
         build_executor(config, index, model, text, store, deliver, grammars, prefixes)
         for index, model in enumerate(models)
     ]
-    return _Loaded(text, models[0], tuple(executors), store, prefixes, grammars, conditions_of(config, models[0]))
+    conditions, features = conditions_of(config, models[0]), token_features(config, models[0])
+    return _Loaded(text, models[0], tuple(executors), store, prefixes, grammars, conditions, features)
 
 
 @contextmanager

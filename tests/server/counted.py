@@ -62,7 +62,7 @@ class Counted:
 
 
 async def counted() -> Counted:
-    """Two executors; one lesson has been learned, and one prediction came too late, one was not waited for."""
+    """Two executors; one lesson has been learned, and two predictions came too late."""
     clock, ports = VirtualClock(), (port(0), port(1))
     metrics = Metrics("m", clock.now)
     limits = Limits(group_tokens=100, prefill_ahead=0)
@@ -72,12 +72,10 @@ async def counted() -> Counted:
 
 
 async def _learned(clock: VirtualClock) -> PredictorParts:
-    async def rows() -> list[ServedRow]:
-        return [ServedRow((1.0,), predicted=13.0, generated=10)]
-
     front = MicroBatcher(FakePredictor(), LengthHistory(), time_limit=0.0)
     await front.predict(query())
-    await front.predict(query(), queues=False)
-    learning = Learning(rows, Trainer(), clock)
+    await front.predict(query())
+    learning = Learning(Trainer(), clock)
+    learning.add(ServedRow((1.0,), predicted=13.0, generated=10))
     await learning.learn()
     return PredictorParts(front, learning, LengthCache(4))

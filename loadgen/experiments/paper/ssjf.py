@@ -36,8 +36,8 @@ ROOM = 2
 LONGEST = 512
 """Answers are shorter than this (4.3, note on data processing)."""
 ACCURACY, CUTS = 0.615, (0.25, 0.5, 0.75, 0.99)
-"""Accuracy of the paper's predictor (4.3, Table 2, REG (L1)), and the quantiles of lengths that part its classes, as the
-authors' program has them (`preprocess_dataset.py`)."""
+"""Accuracy of the paper's predictor (4.3, Table 2, REG (L1)), and the quantiles of lengths that part its classes, as
+the authors' program has them (`preprocess_dataset.py`)."""
 ROUND_ACCURACY: Mapping[str, float] = MappingProxyType({"round 1": 0.619, "round 2": 0.60})
 """The best and the worst of that accuracy by conversation round (4.3, Fig. 9)."""
 RIGHT = f"{ACCURACY:.1%} (Table 2)"

@@ -37,6 +37,8 @@ class Prompt:
     text: str = ""
     split: SplitPrompt = SplitPrompt("", "")
     """Its two parts: the application's instruction, and the user's own input."""
+    text_ids: tuple[int, ...] = ()
+    """Tokens of both, without the chat template."""
     user_input_length: int = 0
     """UIL: tokens of the user input."""
     grammar: Compiled | None = None
@@ -57,8 +59,15 @@ def _converse(body: ChatBody, model: ServedModel) -> Prompt:
     turns, ids = render_chat(body.messages, body.chat_template_kwargs, model, tools=tools)
     split = _split_turns(turns, body, model)
     with refuse_unencodable("messages"):
-        user_input_length = len(model.text.encode(split.user_input))
-    return _require_fit(Prompt(tuple(ids), "", split, user_input_length, grammar, tools), "messages", model)
+        text_ids, user_input_length = _encode_split(split, model.text)
+    prompt = Prompt(tuple(ids), "", split, text_ids, user_input_length, grammar, tools)
+    return _require_fit(prompt, "messages", model)
+
+
+def _encode_split(split: SplitPrompt, text: Codec) -> tuple[tuple[int, ...], int]:
+    """The tokens of instruction and user input, and how many of them are the latter's."""
+    user_input = text.encode(split.user_input)
+    return (*(text.encode(split.instruction) if split.instruction else ()), *user_input), len(user_input)
 
 
 def render_chat(
@@ -160,8 +169,10 @@ def _split(prompt: Prompt, body: CompletionBody, model: ServedModel) -> Prompt:
         split = split_by(body.instruction, [prompt.text])
     else:
         split = split_text(prompt.text, _how(body, model))
-    length = len(model.text.encode(split.user_input)) if split.instruction else len(prompt.ids)
-    return replace(prompt, split=split, user_input_length=length)
+    if not split.instruction:
+        return replace(prompt, split=split, text_ids=prompt.ids, user_input_length=len(prompt.ids))
+    text_ids, user_input_length = _encode_split(split, model.text)
+    return replace(prompt, split=split, text_ids=text_ids, user_input_length=user_input_length)
 
 
 def _separate(prompt: str | list[str | int | list[int]]) -> Sequence[WrittenPrompt]:

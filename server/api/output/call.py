@@ -45,10 +45,10 @@ class WantedAnswer:
 
     @property
     def query(self) -> LengthQuery:
-        """The texts and numbers from which the length of the answer is predicted."""
-        split = self.prompt.split
-        length, most = self.prompt.user_input_length, self.sampling.max_tokens
-        return LengthQuery(split.instruction, split.user_input, length, most)
+        """What the length of the answer is predicted from."""
+        prompt, most = self.prompt, self.sampling.max_tokens
+        split = prompt.split
+        return LengthQuery(split.instruction, split.user_input, prompt.user_input_length, most, prompt.text_ids)
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ async def open_call(
     Raises ApiError 400, 429, 499 or 503.
     """
     wanted, dispatcher, lengths = list_wanted(body, prompts, app[MODEL]), app[DISPATCHER], app[LENGTHS]
-    async with _predict(wanted, dispatcher, lengths) as predictions:  # a client that leaves meanwhile has cost nothing
+    async with _predict(wanted, lengths) as predictions:  # a client that leaves meanwhile has cost nothing
         record.check()
         check_tokens(sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted), app[LIMITS], dispatcher)
         async with _submit_all(wanted, predictions, body, app, record) as answers:
@@ -182,15 +182,10 @@ def _tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
 
 
 @asynccontextmanager
-async def _predict(
-    wanted: Sequence[WantedAnswer], dispatcher: Dispatcher, lengths: AnswerLengths
-) -> AsyncIterator[Predictions]:
+async def _predict(wanted: Sequence[WantedAnswer], lengths: AnswerLengths) -> AsyncIterator[Predictions]:
     """Predict the length of each distinct prompt's answer; on leaving, forget what has not come in time."""
     distinct = {id(item.prompt): item for item in wanted}
-    queues = dispatcher.free_slots < dispatcher.requests_queued + len(wanted)
-    asked = [
-        asyncio.ensure_future(lengths.predict(item.query, item.sampling, queues=queues)) for item in distinct.values()
-    ]
+    asked = [asyncio.ensure_future(lengths.predict(item.query, item.sampling)) for item in distinct.values()]
     try:
         yield dict(zip(distinct, await _all_of(asked), strict=True))
     finally:

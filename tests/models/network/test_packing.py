@@ -68,7 +68,7 @@ def test_both_sides_of_the_switch_by_rows_compute_one_function(
     few = torch.cat([narrow(row[None]) for row in inputs]).float()
     assert torch.equal(torch.cat([switching(row[None]) for row in inputs]).float(), few)
     many = switching(inputs).float()
-    sizes = inputs.float().abs() @ kind._pack(narrow, layer.weight.float()).wide.abs().T
+    sizes = inputs.float().abs() @ narrow._pack(layer.weight.float()).wide.abs().T
     sizes = sizes * narrow.scales.float() if kind is Int8Linear else sizes
     rounded = 2**-9 * sizes if kind is Int4Linear and dtype is torch.bfloat16 else 0 * sizes
     assert bool(((few - many).abs() <= 2**-7 * few.abs() + rounded + 2**-20 * sizes + 2**-8).all())
@@ -140,9 +140,10 @@ def test_every_plain_layer_of_a_network_becomes_the_closest_kind_that_it_can(
 def test_wide_weights_are_kept_where_they_take_a_quarter_of_the_free_memory_at_most(
     quantization: Quantization, share: int, keeps: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    layers = nn.Sequential(plain(), plain())
+    first = plain()
+    layers = nn.Sequential(first, plain())
     with caplog.at_level("INFO"):
-        pack(layers, quantization, free=share * 2 * layers[0].weight.nbytes)
+        pack(layers, quantization, free=share * 2 * first.weight.nbytes)
     assert [layer.wide is not None for layer in layers] == [keeps, keeps]
     assert ("as well" if keeps else "up to twice as long") in caplog.text
 

@@ -9,12 +9,11 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scheduler.journal.file import BatchEntry, JournalError, Reader, RequestEntry, connect, prune, read
+from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, connect, prune, read
 from scheduler.journal.writer import Journal
 from scheduler.length.learning import ServedRow, served_rows
 from tests.scheduler.entries import batch_entry, request_entry, written
@@ -151,9 +150,7 @@ def test_what_is_no_journal_is_told(tmp_path: Path, name: str) -> None:
         prune(tmp_path / name, keep=1)
 
 
-def test_a_reader_finds_what_is_new_and_can_be_learned_from(path: Path) -> None:
-    reader = Reader(path)
-    assert served_rows(reader.new_requests()) == []
+def test_what_can_be_learned_from_are_answers_that_were_predicted_and_not_broken_off(path: Path) -> None:
     written(
         path,
         request_entry(generated=20),
@@ -165,34 +162,8 @@ def test_a_reader_finds_what_is_new_and_can_be_learned_from(path: Path) -> None:
         request_entry(features=()),
         request_entry(generated=0),
     )
-    assert served_rows(reader.new_requests()) == [
+    assert served_rows(read(path, RequestEntry)) == [
         ServedRow((0.5, 2.0), 30.5, 20),
         ServedRow((0.5, 2.0), 30.5, 64, cut=True),
         ServedRow((0.5, 2.0), 30.5, 300, cut=True),
     ]
-    assert served_rows(reader.new_requests()) == []
-    written(path, request_entry(generated=5))
-    assert [row.generated for row in served_rows(reader.new_requests())] == [5]
-
-
-def test_a_reader_finds_nothing_in_a_journal_that_is_being_made(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    assert Reader(path).new_requests() == []
-    path.write_text("hello" * 1000)
-    with pytest.raises(JournalError, match="no journal"):
-        Reader(path).new_requests()
-
-
-def test_a_reader_of_one_model_passes_over_the_others(path: Path) -> None:
-    written(path, request_entry(generated=5), replace(request_entry(), model="another"))
-    assert [row.generated for row in served_rows(Reader(path, "tiny").new_requests())] == [5]
-
-
-def test_a_reader_can_pass_over_what_is_there(path: Path) -> None:
-    written(path, request_entry(), request_entry())
-    reader = Reader(path)
-    reader.skip()
-    assert served_rows(reader.new_requests()) == []
-    written(path, request_entry(generated=5))
-    assert [row.generated for row in served_rows(reader.new_requests())] == [5]

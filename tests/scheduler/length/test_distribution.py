@@ -29,3 +29,19 @@ def test_the_remaining_length_is_the_mean_of_longer_answers_less_what_is_there(
 @pytest.mark.parametrize("generated", [30, 31, 1000])
 def test_nothing_is_known_of_answers_longer_than_any(generated: int) -> None:
     assert known().remaining(generated) is None
+
+
+def test_quantiles_are_the_least_lengths_that_enough_answers_do_not_exceed() -> None:
+    one = LengthDistribution.of(np.array([30, 10, 20, 40], np.float32), np.ones(4, np.float32))
+    assert [one.quantile(share) for share in (0.0, 0.25, 0.26, 0.5, 0.9, 1.0)] == [10, 10, 20, 20, 40, 40]
+
+
+def test_stretching_keeps_the_mean_and_no_length_falls_below_one() -> None:
+    one = LengthDistribution.of(np.array([10, 30], np.float32), np.ones(2, np.float32))
+    assert one.stretched(1.5).lengths.tolist() == [5, 35] and one.stretched(1.5).mean == one.mean == 20
+    assert one.stretched(3).lengths.tolist() == [1, 50]
+
+
+@pytest.mark.parametrize("length", [float("nan"), float("inf"), -1.0])
+def test_lengths_that_cannot_be_are_known_as_such(length: float) -> None:
+    assert LengthDistribution.certain(0).is_possible and not LengthDistribution.certain(length).is_possible

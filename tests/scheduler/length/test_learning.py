@@ -60,21 +60,26 @@ def test_a_runaway_answer_teaches_what_the_others_are_like() -> None:
     assert examples(rows[3:], present(40, 50, 60)).lengths.tolist() == [60]
 
 
-class PredictorContext:
-    """Rows by lesson, and a trainer that notes what it is given."""
+class PredictorContext(VirtualClock):
+    """Time in which the rows of one lesson after another end, and a trainer that notes what it is given."""
 
     def __init__(self, *lessons: Sequence[ServedRow]) -> None:
+        super().__init__()
         self.lessons = list(lessons)
         self.trained: list[list[float]] = []
         self.judges: list[list[int]] = []
         self.error: Exception | None = None
         self.done = asyncio.Event()
+        self.learning: Learning | None = None
 
-    async def rows(self) -> Sequence[ServedRow]:
+    async def wait(self, event: asyncio.Event, until: float | None) -> None:
+        assert self.learning is not None
         if not self.lessons:
             self.done.set()
             await asyncio.Event().wait()
-        return self.lessons.pop(0)
+        for row in self.lessons.pop(0):
+            self.learning.add(row)
+        await super().wait(event, until)
 
     async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
         self.trained.append(training.lengths.tolist())
@@ -88,6 +93,7 @@ def present(*lengths: float) -> Examples:
 
 
 async def run(learning: Learning, around: PredictorContext) -> None:
+    around.learning = learning
     task = asyncio.create_task(learning.run())
     await around.done.wait()
     task.cancel()
@@ -96,8 +102,8 @@ async def run(learning: Learning, around: PredictorContext) -> None:
 
 
 async def test_every_three_minutes_surprises_join_the_training_set_and_a_forest_is_grown() -> None:
-    around, clock = PredictorContext([row(100, 50), row(52, 50)], [], [row(5, 70)]), VirtualClock()
-    learning = Learning(around.rows, around, clock, present(1, 2))
+    around = PredictorContext([row(100, 50), row(52, 50)], [], [row(5, 70)])
+    learning = Learning(around, around, present(1, 2))
     await run(learning, around)
     assert around.trained == [[1, 2, 50], [1, 2, 50, 70]]
     assert [(one.at, one.rows, one.surprises) for one in learning.lessons] == [(INTERVAL, 2, 1), (3 * INTERVAL, 1, 1)]
@@ -108,7 +114,7 @@ async def test_every_three_minutes_surprises_join_the_training_set_and_a_forest_
 async def test_every_fifth_row_is_held_out_for_good_so_that_forests_can_be_judged_by_it() -> None:
     rows = [row(500, length) for length in range(1, 13)]
     around = PredictorContext(rows[:7], rows[7:])
-    await run(Learning(around.rows, around, VirtualClock()), around)
+    await run(Learning(around, around), around)
     assert around.trained == [[1, 2, 3, 4, 6, 7], [1, 2, 3, 4, 6, 7, 8, 9, 11, 12]]
     assert around.judges == [[5], [5, 10]]
 
@@ -134,7 +140,7 @@ def test_a_forest_that_foresees_more_of_an_answer_that_was_cut_is_not_worse_for_
 
 async def test_where_all_was_foreseen_no_forest_is_grown() -> None:
     around = PredictorContext([row(50, 50)])
-    learning = Learning(around.rows, around, VirtualClock(), present(1))
+    learning = Learning(around, around, present(1))
     await run(learning, around)
     assert around.trained == []
     assert [one.surprises for one in learning.lessons] == [0]
@@ -142,7 +148,7 @@ async def test_where_all_was_foreseen_no_forest_is_grown() -> None:
 
 async def test_without_a_forest_every_row_is_learned_from_and_then_only_surprises() -> None:
     around = PredictorContext([row(50, 50)], [row(50, 50), row(90, 50)])
-    learning = Learning(around.rows, around, VirtualClock())
+    learning = Learning(around, around)
     await run(learning, around)
     assert around.trained == [[50], [50, 50]]
 
@@ -150,7 +156,7 @@ async def test_without_a_forest_every_row_is_learned_from_and_then_only_surprise
 async def test_a_lesson_that_fails_is_counted_and_its_rows_are_not_lost(caplog: pytest.LogCaptureFixture) -> None:
     around = PredictorContext([row(100, 50)], [row(100, 60)])
     around.error = RuntimeError("no memory")
-    learning = Learning(around.rows, around, VirtualClock(), present(1))
+    learning = Learning(around, around, present(1))
     await run(learning, around)
     assert around.trained == [[1, 50], [1, 50, 60]]
     assert learning.failures == 2
@@ -158,8 +164,9 @@ async def test_a_lesson_that_fails_is_counted_and_its_rows_are_not_lost(caplog: 
 
 
 async def test_the_training_set_keeps_the_newest_rows() -> None:
-    around = PredictorContext([row(100, 50)])
-    learning = Learning(around.rows, around, VirtualClock(), present(*[1.0] * MOST_EXAMPLES))
+    around = PredictorContext()
+    learning = Learning(around, around, present(*[1.0] * MOST_EXAMPLES))
+    learning.add(row(100, 50))
     await learning.learn()
     assert len(around.trained[0]) == MOST_EXAMPLES
     assert around.trained[0][-1] == 50

@@ -35,6 +35,7 @@ class FakePredictor:
         self.may = asyncio.Event()
         self.error: Exception | None = None
         self.known = known
+        self.length = 7.0
         self.short = 0
         """Estimates too few in each answer."""
 
@@ -43,7 +44,9 @@ class FakePredictor:
         await self.may.wait()
         if self.error is not None:
             raise self.error
-        found = [Estimate((float(place),), always(7) if self.known else None) for place, _ in enumerate(queries)]
+        found = [
+            Estimate((float(place),), always(self.length) if self.known else None) for place, _ in enumerate(queries)
+        ]
         return found[: len(found) - self.short]
 
 
@@ -161,79 +164,65 @@ async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
     assert (late.features_by_now, front.failures) == ((), 1)
 
 
-async def test_behind_a_batch_that_is_late_itself_nobody_waits() -> None:
+async def test_while_a_batch_is_late_others_go_on_too_and_are_predicted_afterwards() -> None:
     predictor = FakePredictor()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)
     async with running(front):
-        await front.predict(query("first"))
-        assert (await front.predict(query("second"))).source is Source.MAX_TOKENS
-        assert (front.timeouts, front.declined) == (1, 1)
+        for name in "abc":
+            assert (await front.predict(query(name))).source is Source.MAX_TOKENS
+        assert front.timeouts == 3
         predictor.may.set()
         await settle()
-        await front.predict(query("third"))
-        await settle()
-    assert predictor.batches == [["first"], ["second"], ["third"]]
+    assert predictor.batches == [["a"], ["b", "c"]]
 
 
-async def test_who_need_not_queue_does_not_wait_and_is_predicted_when_nobody_does() -> None:
-    """Of seven, the first is under way and five need not queue: they come last, and four at most at a time."""
-    predictor = FakePredictor()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, idle_share=1)
+async def test_of_a_burst_a_batch_waits_and_the_others_go_on_at_once() -> None:
+    """None of a thousand waits for more than its time limit, and all but a few not at all, though nothing answers."""
+    predictor, waits = FakePredictor(), list[float]()
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, observe=waits.append)
+    burst = [asyncio.create_task(front.predict(query(str(place)))) for place in range(1000)]
     async with running(front):
-        busy = asyncio.create_task(front.predict(query("busy")))
         await settle()
-        guesses = [await front.predict(query(name), queues=False) for name in "abcde"]
-        assert {one.source for one in guesses} == {Source.MAX_TOKENS}
-        assert (front.deferred, front.declined, front.timeouts) == (5, 0, 0)
-        urgent = asyncio.create_task(front.predict(query("urgent")))
-        await settle()
-        predictor.may.set()
-        await asyncio.gather(busy, urgent)
-        await settle()
-    assert predictor.batches == [["busy"], ["urgent"], ["a", "b", "c", "d"], ["e"]]
-    answers = [one.late.result() for one in guesses if one.late is not None]
-    assert len(answers) == 5 and all(answer is not None and answer.distribution is not None for answer in answers)
+        assert sum(one.done() for one in burst) == len(waits) == 1000 - module.BATCH
+        for one in burst:
+            one.cancel()
 
 
-async def test_of_a_crowd_a_few_are_predicted_at_a_time_and_the_predictor_rests_in_between() -> None:
-    """A day after a batch that took any time at all; what is left of the crowd is then one no more."""
+async def test_where_nobody_waits_the_newest_are_predicted_and_then_the_predictor_rests() -> None:
+    """A day after a batch that took any time at all; one that waits meanwhile is predicted at once."""
     predictor = FakePredictor()
     predictor.may.set()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=0, most_urgent=5, idle_share=1e-12)
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1e-12)
     for name in "abcde":
         await front.predict(query(name))
+    front._time_limit = LONG
     async with running(front):
         await settle()
-        assert predictor.batches == [["a", "b", "c", "d"], ["e"]]
-        await asyncio.gather(*(front.predict(query(name)) for name in "fghij"))
-        await settle()
-        assert predictor.batches == [["a", "b", "c", "d"], ["e"]]
-        front._rest_until = 0.0
-        front._arrived.set()
-        await settle()
-    assert predictor.batches[2:] == [["f", "g", "h", "i"], ["j"]]
-
-
-async def test_between_requests_that_need_not_queue_the_predictor_rests() -> None:
-    """A day after a batch that took any time at all; who has to queue meanwhile is predicted at once."""
-    predictor = FakePredictor()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, idle_share=1e-12)
-    for name in "abcde":
-        await front.predict(query(name), queues=False)
-    predictor.may.set()
-    async with running(front):
-        await settle()
-        assert predictor.batches == [["a", "b", "c", "d"]]
+        assert predictor.batches == [["b", "c", "d", "e"]]
         assert (await front.predict(query("urgent"))).source is Source.FOREST
+    assert predictor.batches[1:] == [["a", "urgent"]]
+
+
+async def test_of_a_crowd_a_few_are_predicted_at_a_time_and_the_predictor_rests_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BATCH", 4)
+    predictor = FakePredictor()
+    predictor.may.set()
+    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, idle_share=1e-12)
+    crowd = [asyncio.create_task(front.predict(query(name))) for name in "abcdef"]
+    await settle()
+    async with running(front):
         await settle()
-    assert predictor.batches == [["a", "b", "c", "d"], ["urgent"]]
+        assert predictor.batches == [["c", "d", "e", "f"], ["a", "b"]]  # two that wait are no crowd
+        await asyncio.gather(*crowd)
 
 
 async def test_who_ran_out_of_time_in_line_is_predicted_all_the_same() -> None:
     predictor = FakePredictor()
     front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
     one, other = await asyncio.gather(front.predict(query("one")), front.predict(query("other")))
-    assert (front.timeouts, front.declined) == (2, 0)
+    assert front.timeouts == 2
     predictor.may.set()
     async with running(front):
         await settle()
@@ -241,11 +230,10 @@ async def test_who_ran_out_of_time_in_line_is_predicted_all_the_same() -> None:
     assert one.late is not None and one.late.done() and other.late is not None and other.late.done()
 
 
-@pytest.mark.parametrize("queues", [True, False])
-async def test_who_went_on_and_has_ended_is_not_predicted_any_more(queues: bool) -> None:
+async def test_who_went_on_and_has_ended_is_not_predicted_any_more() -> None:
     predictor = FakePredictor()
     front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
-    ended, kept = [await front.predict(query(name), queues=queues) for name in ("ended", "kept")]
+    ended, kept = [await front.predict(query(name)) for name in ("ended", "kept")]
     assert ended.late is not None
     ended.late.cancel()
     predictor.may.set()
@@ -254,36 +242,16 @@ async def test_who_went_on_and_has_ended_is_not_predicted_any_more(queues: bool)
     assert predictor.batches == [["kept"]]
 
 
-@pytest.mark.parametrize("queues", [True, False])
-async def test_of_too_many_that_are_asked_for_the_last_are_not_predicted(
-    queues: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_too_many_that_are_asked_for_the_last_are_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_ASKED", 2)
     predictor = FakePredictor()
     front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
-    *_, last = [await front.predict(query(name), queues=queues) for name in "abc"]
-    assert (last.late, front.declined) == (None, 1)
+    *_, last = [await front.predict(query(name)) for name in "abc"]
+    assert (last.late, front.timeouts) == (None, 3)
     predictor.may.set()
     async with running(front):
         await settle()
     assert predictor.batches == [["a", "b"]]
-
-
-@pytest.mark.parametrize(("pace", "declined"), [(29.0, 0), (31.0, 1)])
-async def test_a_request_that_cannot_be_predicted_in_time_does_not_wait(pace: float, declined: int) -> None:
-    """One is being predicted: with it, this one would take twice the usual time of one, of 60 s that there are."""
-    predictor = FakePredictor()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
-    front._speeds.append(pace)
-    async with running(front):
-        first = asyncio.create_task(front.predict(query("first")))
-        await settle()
-        second = asyncio.create_task(front.predict(query("second")))
-        await settle()
-        assert (second.done(), front.declined) == (bool(declined), declined)
-        predictor.may.set()
-        assert (await first).source is Source.FOREST
-        await second
 
 
 async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> None:
@@ -294,9 +262,9 @@ async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> Non
     async with running(front):
         for _ in range(MOST_FAILURES + 1):
             await front.predict(query())
-        assert (front.failures, front.declined) == (MOST_FAILURES + 1, 0)
+        assert (front.failures, front.timeouts) == (MOST_FAILURES + 1, 0)
         await front.predict(query())
-        assert (front.failures, front.declined, len(predictor.batches)) == (MOST_FAILURES + 1, 1, MOST_FAILURES + 1)
+        assert (front.failures, front.timeouts, len(predictor.batches)) == (MOST_FAILURES + 1, 1, MOST_FAILURES + 1)
         front._paused_until = 0.0  # the while is over
         predictor.error = None
         assert (await front.predict(query())).source is Source.FOREST
@@ -324,38 +292,15 @@ async def test_no_prediction_exceeds_max_tokens(max_tokens: int, length: int) ->
     assert (found.length, fallback.length) == (length, length)
 
 
-@pytest.mark.parametrize("pace", [1.0, 2 * LONG])
-async def test_one_that_is_alone_waits_only_for_a_predictor_that_can_be_in_time(pace: float) -> None:
+@pytest.mark.parametrize("length", [float("nan"), float("inf"), -3.0])
+async def test_lengths_that_cannot_be_are_a_failure_of_the_predictor(length: float) -> None:
     predictor = FakePredictor()
     predictor.may.set()
+    predictor.length = length
     front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
-    front._speeds.append(pace)
     async with running(front):
-        found = await front.predict(query())
-        assert (found.source, front.declined) == ((Source.FOREST, 0) if pace < LONG else (Source.MAX_TOKENS, 1))
-        await settle()
-    assert predictor.batches == [["input"]]
-
-
-async def test_a_predictor_that_is_left_alone_is_not_asked_for_those_who_need_not_queue_either() -> None:
-    predictor = FakePredictor()
-    predictor.may.set()
-    predictor.error = RuntimeError("broken")
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, idle_share=1)
-    async with running(front):
-        for _ in range(MOST_FAILURES):
-            await front.predict(query())
-        failing = asyncio.create_task(front.predict(query("last")))
-        await asyncio.sleep(0)
-        assert (await front.predict(query("leisure"), queues=False)).late is not None
-        await failing
-        assert (await front.predict(query("too late"), queues=False)).late is None
-        await settle()
-        assert predictor.batches[MOST_FAILURES:] == [["last"]]
-        front._paused_until, predictor.error = 0.0, None
-        assert (await front.predict(query("urgent"))).source is Source.FOREST
-        await settle()
-    assert predictor.batches[MOST_FAILURES + 1 :] == [["urgent"], ["leisure"]]
+        found = await front.predict(query(max_tokens=50))
+    assert (found.length, found.source, found.distribution, front.failures) == (50, Source.MAX_TOKENS, None, 1)
 
 
 async def test_pauses_end_with_the_first_success_and_never_become_too_long_to_reckon() -> None:

@@ -28,16 +28,14 @@ class FakeForesight:
 
     def __init__(self) -> None:
         self.queries: list[LengthQuery] = []
-        self.queuing: list[bool] = []
         self.noted: list[tuple[Request, LengthQuery, Prediction | None]] = []
         self.asked = asyncio.Event()
         self.may = asyncio.Event()
         self.may.set()
         self.left = asyncio.Event()
 
-    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         self.queries.append(query)
-        self.queuing.append(queues)
         self.asked.set()
         try:
             await self.may.wait()
@@ -57,7 +55,7 @@ class Late(FakeForesight):
         super().__init__()
         self.late: list[Answer] = []
 
-    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         if query.user_input == "slow":
             return await super().predict(query, sampling)
         self.late.append(asyncio.get_running_loop().create_future())
@@ -65,7 +63,7 @@ class Late(FakeForesight):
 
 
 class Oracle(FakeForesight):
-    async def predict(self, query: LengthQuery, sampling: SamplingParams, *, queues: bool = True) -> Prediction | None:
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         return oracle(sampling)
 
 
@@ -105,18 +103,6 @@ async def test_equal_prompts_are_asked_about_once_and_answers_count_together(
     assert len(foresight.noted) == 4
     assert [one.predicted_length for one in seeing.dispatcher.submitted] == [7.25] * 4
     assert (reply["metrics"]["predicted_tokens"], reply["usage"]["completion_tokens"]) == (29.0, 12)
-
-
-@pytest.mark.parametrize(("free", "waiting", "queues"), [(0, 0, True), (3, 0, True), (4, 0, False), (0, 1, True)])
-async def test_answers_that_would_all_start_at_once_need_no_prediction_for_that(
-    seeing: Live, foresight: FakeForesight, free: int, waiting: int, queues: bool
-) -> None:
-    seeing.dispatcher.crowd(waiting, free=free)
-    call = asyncio.create_task(seeing.complete(prompt=["one", "three"], n=2, max_tokens=3))
-    await seeing.dispatcher.until(lambda: bool(seeing.dispatcher.submitted))
-    seeing.dispatcher.release()
-    await call
-    assert foresight.queuing == [queues, queues]
 
 
 async def test_a_request_arrives_before_it_is_predicted(seeing: Live, foresight: FakeForesight) -> None:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engine.messages import FinishReason, SamplingParams
@@ -22,7 +23,9 @@ from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FEATURES, LengthQuery
 from scheduler.length.forest import Growth, grow
 from scheduler.length.forest_file import manifest, save
+from scheduler.length.learning import Learning
 from scheduler.length.prediction import Prediction, Source
+from scheduler.length.token_features import TokenFeatures
 from scheduler.request import Request, Times
 from scheduler.strategy import Length
 from server.cli.config import ServeConfig
@@ -126,8 +129,8 @@ async def test_a_prediction_that_is_late_reaches_its_request_and_the_journal(
     def revise(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
         revised.set_result((request.row_id, length, distribution))
 
-    async with lengths_of(config, late=delays.append) as lengths:
-        guess = await lengths.predict(QUERY, PARAMS, queues=False)
+    async with lengths_of(replace(config, prediction_timeout=0), late=delays.append) as lengths:
+        guess = await lengths.predict(QUERY, PARAMS)
         assert guess is not None and guess.source is Source.MAX_TOKENS
         request = Request(3, (1, 2), PARAMS, Times(0.0, end=1.0), generated=5)
         lengths.note(request, QUERY, guess, revise)
@@ -162,25 +165,77 @@ async def test_a_forest_that_is_refused_is_told_with_the_remedy_and_serving_goes
 
 async def test_what_was_served_is_learned_from(config: ServeConfig, cache: Path) -> None:
     async with lengths_of(config) as lengths:
-        learning, rounds = lengths.learned.learning, 0
-        assert learning is not None
-        lesson = None
-        while lesson is None:  # the journal is written by a thread of its own
-            await serve(lengths, 5)
-            rounds += 1
-            lesson = await learning.learn()
+        learning = lengths.learned.learning
+        assert isinstance(learning, Learning)
+        await serve(lengths, 5)
+        lesson = await learning.learn()
+        assert lesson is not None and lesson.rows == 1
         assert forest_path(cache, "tiny").exists()
-        assert list(lengths.learned.lessons) == [lesson] and lesson.rows <= rounds
+        assert list(lengths.learned.lessons) == [lesson]
         while (await serve(lengths)).source is not Source.FOREST:
             pass  # the new forest is read in a thread
 
 
-async def test_only_what_is_served_from_now_on_is_learned_from(config: ServeConfig) -> None:
-    async with lengths_of(config) as lengths:
-        await serve(lengths)
-    async with lengths_of(config) as lengths:
-        assert lengths.learned.learning is not None
-        assert await lengths.learned.learning.learn() is None
+OWN = PredictorContext(
+    lambda seconds: None,
+    lambda seconds: None,
+    token_features=TokenFeatures.of([np.random.default_rng(0).normal(size=(50, 32)).astype(np.float32)]),
+)
+
+
+@asynccontextmanager
+async def own_lengths(config: ServeConfig, context: PredictorContext = OWN) -> AsyncIterator[Lengths]:
+    """Lengths as the default strategy predicts them; forests grow at once, and here."""
+    own = replace(config, strategy="lengthwise")
+    async with (
+        open_predictor(own) as predictor,
+        open_lengths(own, predictor, MonotonicClock(), context) as lengths,
+    ):
+        assert predictor is None and multiprocessing.active_children() == []
+        yield lengths
+
+
+def asking(tokens: int) -> LengthQuery:
+    return replace(QUERY, tokens=tuple(range(tokens)))
+
+
+async def test_the_default_learns_lengths_in_this_process_from_a_hundred_answers_and_knows_them_after_a_restart(
+    config: ServeConfig, cache: Path
+) -> None:
+    async with own_lengths(config) as lengths:
+        assert (await serve(lengths, query=asking(3))).source is Source.MAX_TOKENS
+        for place in range(100):
+            tokens = 1 + place % 20
+            last = await serve(lengths, 2 * tokens, asking(tokens))
+        assert last.source is Source.OWN
+        assert lengths.learned.lessons and lengths.learned.front is not None
+        assert lengths.learned.front.failures == 0
+    assert {one.source for one in journalled(cache)} == {"max_tokens", "history", "own-embeddings"}
+    async with own_lengths(config) as lengths:
+        short, long = [await serve(lengths, query=asking(tokens)) for tokens in (3, 19)]
+        assert short.source is Source.OWN and short.length < 20 < 30 < long.length
+        assert long.distribution is not None and long.distribution.quantile(0.05) <= 38
+
+
+async def test_answers_of_a_model_with_other_embeddings_are_not_learned_from(config: ServeConfig) -> None:
+    async with own_lengths(config) as lengths:
+        for tokens in range(1, 11):
+            for _ in range(10):
+                await serve(lengths, 2 * tokens, asking(tokens))
+    assert OWN.token_features is not None
+    other = replace(OWN, token_features=TokenFeatures.of([OWN.token_features.table + 1]))
+    async with own_lengths(config, other) as lengths:
+        assert (await serve(lengths, query=asking(3))).source is Source.MAX_TOKENS
+
+
+async def test_a_default_that_fails_is_told_once_and_requests_go_on(
+    config: ServeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with own_lengths(config) as lengths:
+        beyond = replace(QUERY, tokens=(10**6,))  # no embedding has this number
+        assert [(await lengths.predict(beyond, PARAMS)) is not None for _ in range(3)] == [True] * 3
+        assert lengths.learned.front is not None and lengths.learned.front.failures == 3
+    assert caplog.text.count("the length predictor failed") == 1
 
 
 async def test_when_the_process_is_killed_requests_go_on_and_another_takes_over(config: ServeConfig) -> None:
@@ -240,14 +295,15 @@ async def test_where_nobody_predicts_requests_are_recorded_all_the_same(config: 
     assert [(one.predicted, one.generated) for one in journalled(cache)] == [(None, 5)]
 
 
-async def test_without_a_journal_nothing_is_written_and_nothing_learned(
-    config: ServeConfig, cache: Path, caplog: pytest.LogCaptureFixture
+async def test_without_a_journal_nothing_is_written_and_what_is_served_is_learned_from_all_the_same(
+    config: ServeConfig, cache: Path
 ) -> None:
     async with lengths_of(replace(config, no_journal=True)) as lengths:
         await serve(lengths)
-        assert lengths.learned.learning is None and lengths.learned.lessons == ()
+        assert isinstance(lengths.learned.learning, Learning)
+        lesson = await lengths.learned.learning.learn()
+        assert lesson is not None and lesson.rows == 1
     assert not (cache / "journal").exists()
-    assert "does not learn" in caplog.text
 
 
 async def test_an_oracle_knows_and_needs_replayed_lengths(config: ServeConfig) -> None:
@@ -264,7 +320,10 @@ def test_what_is_missing_is_told_before_anything_is_loaded(config: ServeConfig) 
         fetch_predictor(replace(config, length_predictor="proxy"))
     with pytest.raises(CatalogError, match="nonsense.*--length-predictor none"):
         fetch_predictor(replace(config, embedder="nonsense"))
-    fetch_predictor(replace(config, embedder="nonsense", length_predictor="none"))
+    for name in ("none", "own-embeddings"):
+        fetch_predictor(replace(config, embedder="nonsense", length_predictor=name))
+    with pytest.raises(UserError, match="--length-cache-size is for --length-predictor forest and proxy"):
+        fetch_predictor(replace(config, length_predictor="own-embeddings", length_cache_size=8))
 
 
 async def test_the_default_embedder_works_where_it_is_cached(

@@ -35,7 +35,7 @@ class Stage:
         self.on_answer: list[EndedAnswer] = []
         self.journal = Journal(path)
         self.journal.start()
-        self.records = Records(origin, self.journal, self.on_answer.append)
+        self.records = Records(origin, self.journal, lambda one: self.on_answer.append(replace(one, prediction=None)))
 
     def end(self, request: Request, reason: FinishReason | None, prediction: Prediction | None = FORESEEN) -> None:
         self.records.note(request, QUERY, prediction)

@@ -1,0 +1,149 @@
+"""A forest that learns how long answers become from those that end, in the server's own process (design 4.5).
+
+It stands on features that cost microseconds. Growing takes place in a thread that is handed in; everything else belongs
+to the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.clock import Clock
+from scheduler.length.ablation import subset
+from scheduler.length.distribution import LengthDistribution
+from scheduler.length.features import FloatMatrix, LengthQuery
+from scheduler.length.forest import Examples, Forest, Growth, grow
+from scheduler.length.learning import Lesson, ServedRow, examples, rmse
+from scheduler.length.prediction import Estimate, Source
+from scheduler.length.token_features import TokenFeatures
+
+log = logging.getLogger(__name__)
+
+GROWTH = Growth(trees=50, min_leaf=3, random_cuts=True)
+
+FEWEST = 64
+"""Answers from which the first forest is grown."""
+
+MORE = 0.25
+"""Part of the answers that must be new before another forest is grown: so all of them together take a few times as
+long as the last, and where the oldest answers are forgotten, forests follow the workload."""
+
+MOST = 4096
+"""Newest answers that a forest is grown from."""
+
+HELD_OUT = 0.2
+"""Part of the answers, the newest, by which intervals are calibrated."""
+
+COVERAGE = 0.9
+"""Part of the answers to come whose length shall be within the interval between the quantiles TAILS."""
+
+TAILS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
+
+NARROWEST = 0.5
+"""Tokens from the mean to an end of an interval, at least: lengths are whole, and none is known exactly."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CalibratedForest:
+    """A forest, and how much wider than the answers in its leaves the lengths to come are spread."""
+
+    forest: Forest
+    stretch: float
+
+    def distributions(self, features: FloatMatrix) -> list[LengthDistribution]:
+        """Features (n, f) -> distributions whose interval covers COVERAGE of the answers to come."""
+        return [one.stretched(self.stretch) for one in self.forest.distributions(features)]
+
+
+def fit(answers: Examples, cut: Sequence[bool], growth: Growth = GROWTH) -> CalibratedForest:
+    """Grow a forest from answers, oldest first, two at least.
+
+    Split conformal prediction (Lei et al., JASA 113, 2018): a forest of the older answers predicts the newest, and the
+    distances from its means, in widths of its intervals, tell how much all intervals must be stretched.
+    """
+    newest = np.arange(len(answers)) >= min(round((1 - HELD_OUT) * len(answers)), len(answers) - 1)
+    held = subset(answers, newest)
+    predicted = grow(subset(answers, ~newest), growth).distributions(held.features)
+    misses = [
+        _miss(distribution, length, was_cut)
+        for distribution, length, was_cut in zip(
+            predicted, held.lengths.tolist(), np.asarray(cut)[newest].tolist(), strict=True
+        )
+    ]
+    rank = min(int(np.ceil(COVERAGE * (len(misses) + 1))), len(misses))
+    return CalibratedForest(grow(answers, growth), float(np.sort(misses)[rank - 1]))
+
+
+def _miss(predicted: LengthDistribution, length: float, cut: bool) -> float:
+    """The distance of a length from the mean, 1 for one at the end of the interval; 0 where an answer that was cut may
+    have come to any greater length."""
+    mean, (low, high) = predicted.mean, map(predicted.quantile, TAILS)
+    if length >= mean:
+        return (length - mean) / max(high - mean, NARROWEST)
+    return 0.0 if cut else (mean - length) / max(mean - low, NARROWEST)
+
+
+class OnlineForest:
+    """Predicts from the newest answers. Event loop only, but for the work that it submits."""
+
+    def __init__(
+        self,
+        features: TokenFeatures,
+        submit: Callable[[Callable[[], None]], object],
+        clock: Clock,
+        known: Iterable[ServedRow] = (),
+    ) -> None:
+        """`submit` runs work off the event loop; `known` are answers of before, oldest first, of which those count
+        that have features of this kind."""
+        self._features = features
+        self._submit = submit
+        self._clock = clock
+        self._rows = deque((row for row in known if row.features[-1:] == (features.digest,)), maxlen=MOST)
+        self._served: list[ServedRow] = []  # since a forest was grown last
+        self._due = FEWEST
+        self._growing = False
+        self._present: CalibratedForest | None = None
+        self.lessons: deque[Lesson] = deque(maxlen=MOST)
+        """The error of predictions over time, oldest first."""
+        self.failures = 0
+        """Times that no forest could be grown."""
+        if len(self._rows) >= FEWEST:
+            self._begin()
+
+    def estimate(self, query: LengthQuery) -> Estimate:
+        """How long an answer may become; without a distribution until the first forest has grown."""
+        features = self._features.read(query.tokens)
+        present = self._present
+        known = None if present is None else present.distributions(np.array([features], dtype=np.float32))[0]
+        return Estimate((*features, self._features.digest), known, Source.OWN)
+
+    def add(self, row: ServedRow) -> None:
+        """Learn from an answer that has ended."""
+        self._rows.append(row)
+        self._served.append(row)
+        if len(self._served) >= self._due and not self._growing:
+            served, self._served = self._served, []
+            self.lessons.append(Lesson(self._clock.now(), len(served), len(served), rmse(served)))
+            self._begin()
+
+    def _begin(self) -> None:
+        rows = tuple(self._rows)
+        self._growing, self._due = True, round(max(FEWEST, len(rows)) * MORE)
+        self._submit(lambda: self._grow(rows))
+
+    def _grow(self, rows: Sequence[ServedRow]) -> None:
+        """Grow a forest and put it in place in one step. Off the event loop."""
+        try:
+            answers = examples(rows)
+            seen = Examples(np.ascontiguousarray(answers.features[:, :-1]), answers.lengths)  # without the digest
+            self._present = fit(seen, [row.cut for row in rows])
+        except Exception:
+            self.failures += 1
+            log.exception("no forest could be grown, lengths are predicted as before")
+        finally:
+            self._growing = False

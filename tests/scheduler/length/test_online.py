@@ -1,0 +1,124 @@
+"""The forest that learns while serving: how soon it answers, how well its intervals cover, and what it does when it
+fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scheduler.length import online
+from scheduler.length.features import LengthQuery
+from scheduler.length.forest import Growth
+from scheduler.length.learning import ServedRow
+from scheduler.length.online import COVERAGE, FEWEST, MORE, TAILS, OnlineForest, fit
+from scheduler.length.token_features import TokenFeatures
+from scheduler.serving_time.machine import inline
+from tests.scheduler.fakes import VirtualClock
+from tests.scheduler.length.examples import linear
+
+FEATURES = TokenFeatures.of([np.random.default_rng(0).normal(size=(100, 16)).astype(np.float32)])
+SMALL = Growth(trees=20, min_leaf=3, random_cuts=True)
+
+
+def query(tokens: int) -> LengthQuery:
+    return LengthQuery("", "", tokens, 1000, tuple(range(tokens)))
+
+
+def forest(submit: Callable[[Callable[[], None]], object] = inline) -> OnlineForest:
+    return OnlineForest(FEATURES, submit, VirtualClock())
+
+
+def serve(learner: OnlineForest, answers: int, length: Callable[[int], float] = lambda tokens: 3 * tokens) -> None:
+    for place in range(answers):
+        tokens = 1 + (7 * place) % 90
+        features = learner.estimate(query(tokens)).features
+        learner.add(ServedRow(features, 50.0, round(length(tokens))))
+
+
+def test_after_the_first_answers_there_is_a_distribution_that_follows_the_prompt() -> None:
+    learner = forest()
+    serve(learner, FEWEST - 1)
+    assert learner.estimate(query(10)).distribution is None
+    serve(learner, 100 - FEWEST + 1)
+    short, long = (learner.estimate(query(tokens)).distribution for tokens in (10, 80))
+    assert short is not None and long is not None
+    assert short.mean < 90 < 180 < long.mean
+    assert short.is_possible and short.quantile(TAILS[1]) < long.quantile(TAILS[0])
+
+
+def test_forests_grow_when_a_part_of_the_answers_is_new() -> None:
+    work: list[Callable[[], None]] = []
+    learner = forest(work.append)
+    serve(learner, 5 * FEWEST)
+    assert len(work) == 1, "while one grows, no other does"
+    work.pop()()
+    serve(learner, 1)
+    assert len(work) == 1
+    work.pop()()
+    due = round((5 * FEWEST + 1) * MORE)
+    serve(learner, due - 1)
+    assert work == []
+    serve(learner, 1)
+    assert len(work) == 1
+    assert [one.rows for one in learner.lessons] == [FEWEST, 4 * FEWEST + 1, due]
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.8])
+def test_nine_in_ten_answers_to_come_are_within_the_interval_however_noisy_they_are(noise: float) -> None:
+    """Answers of a log-normal spread around twice the last feature; the bounds are the default's promise."""
+    rng = np.random.default_rng(1)
+    seen, unseen = linear(600, features=5), linear(600, features=5, seed=2)
+    spread = [np.exp(noise * rng.normal(size=600)).astype(np.float32) for _ in range(2)]
+    predicted = fit(replace(seen, lengths=seen.lengths * spread[0]), [False] * 600, SMALL).distributions(
+        unseen.features
+    )
+    lengths = unseen.lengths * spread[1]
+    low, high = ([one.quantile(share) for one in predicted] for share in TAILS)
+    covered = np.mean((np.array(low) <= lengths) & (lengths <= np.array(high)))
+    assert COVERAGE - 0.05 <= covered <= COVERAGE + 0.05
+
+
+def test_answers_that_were_cut_do_not_narrow_the_intervals_from_below() -> None:
+    seen = linear(200, features=3)
+    whole, cut = (fit(seen, [was_cut] * 200, SMALL).stretch for was_cut in (False, True))
+    assert cut <= whole
+
+
+def test_where_no_forest_can_be_grown_the_last_one_stays_and_the_next_lesson_tries_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner = forest()
+    with monkeypatch.context() as broken:
+        broken.setattr(online, "fit", lambda answers, cut: 1 / 0)
+        serve(learner, FEWEST)
+    assert learner.failures == 1 and learner.estimate(query(10)).distribution is None
+    assert "no forest could be grown" in caplog.text
+    serve(learner, FEWEST)
+    assert learner.estimate(query(10)).distribution is not None
+
+
+def test_only_answers_of_this_model_are_known_at_the_start() -> None:
+    own = [ServedRow((*FEATURES.read(range(1 + n % 50)), FEATURES.digest), 1.0, 1 + n % 50) for n in range(FEWEST)]
+    others = [replace(row, features=(*row.features[:-1], row.features[-1] + 1)) for row in own]
+    magnus = [replace(row, features=(1.0,) * 21) for row in own]
+    known, unknown = (
+        OnlineForest(FEATURES, inline, VirtualClock(), rows).estimate(query(5)).distribution
+        for rows in (others + own, others + magnus)
+    )
+    assert known is not None and unknown is None
+
+
+def test_of_a_burst_of_a_thousand_none_takes_a_tick_of_20_ms() -> None:
+    """In seconds of this thread, since other processes may hold it up."""
+    learner = forest()
+    serve(learner, 400)
+    taken = []
+    for place in range(1000):
+        begun = time.thread_time()
+        learner.estimate(query(1 + place % 90))
+        taken.append(time.thread_time() - begun)
+    assert max(taken) < 0.02
