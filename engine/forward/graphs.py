@@ -51,6 +51,10 @@ class DecodeStep:
         self._replay: Callable[[], None] = self._body
         self.logits = torch.empty(0)
 
+    def begin_pass(self, rows: int, new: int) -> DecodeStep:
+        """The cells of this bucket (a KvStore's verb)."""
+        return self
+
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """K and V of the step, each (rows, kv_heads, 1, head_dim), into the column that the inputs name."""
         column = self._inputs[-1:]

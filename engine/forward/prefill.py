@@ -27,6 +27,7 @@ from engine.kv.row_kv import RowKv, to_host
 from engine.messages import RowId, Tally
 from engine.row import Row
 from engine.sampling.sampler import token_logprob
+from models.network.kv_adapter import KvCells
 from models.network.loader import LoadedModel
 
 log = logging.getLogger(__name__)
@@ -128,13 +129,10 @@ class Prefill:
         del self._contexts[place]
         return self.rows.pop(place)
 
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """K and V of the chunk, each (rows, kv_heads, chunk, head_dim), into columns [a, b) (a KvStore's verb)."""
-        rows, end = keys.shape[0], self._done
-        chunk = slice(end - keys.shape[2], end)
-        self._keys[layer, :rows, :, chunk] = keys
-        self._values[layer, :rows, :, chunk] = values
-        return self._keys[layer, :rows, :, :end], self._values[layer, :rows, :, :end]
+    def begin_pass(self, rows: int, new: int) -> KvCells:
+        """The columns [a, b) of the chunk, and all up to b that they read (a KvStore's verb)."""
+        end = self._done
+        return KvCells(self._keys[:, :rows], self._values[:, :rows], slice(end - new, end), slice(end))
 
     def _forward(self, begin: int, end: int, wanted: list[range]) -> Tensor:
         """Logits (sum of wanted, vocab) of the chunk [begin, end), row by row."""

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from engine.kv.row_kv import RowKv, to_host
-from models.network.kv_adapter import KvShape
+from models.network.kv_adapter import KvCells, KvShape
 
 
 class ArenaFull(Exception):
@@ -207,13 +207,10 @@ class KvArena:
         self.lengths = [length - 1 for length in self.lengths]
         self.end -= width
 
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """A step's K and V, each (live, kv_heads, width, head_dim), into the newest columns (a KvStore's verb)."""
-        newest = slice(self.end - keys.shape[2], self.end)
-        self.keys[layer, : self.live, :, newest] = keys
-        self.values[layer, : self.live, :, newest] = values
-        window = slice(self.start, self.end)
-        return self.keys[layer, : self.live, :, window], self.values[layer, : self.live, :, window]
+    def begin_pass(self, rows: int, new: int) -> KvCells:
+        """The newest `new` columns of the live rows, and the window that they read (a KvStore's verb)."""
+        newest, window = slice(self.end - new, self.end), slice(self.start, self.end)
+        return KvCells(self.keys[:, :rows], self.values[:, :rows], newest, window)
 
     def _wipe(self, row: int) -> None:
         self.keys[:, row, :, self.start : self.end] = 0

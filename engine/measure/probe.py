@@ -55,9 +55,7 @@ def _row(row_id: int, text: Text, prompt: tuple[int, ...]) -> Row:
 
 
 def _plain(model: LoadedModel, row: Row) -> Tensor:
-    tokens = torch.tensor([[*row.prompt, *row.generated]], device=model.device)
-    logits: Tensor = model.network(input_ids=tokens, use_cache=False).logits[0, -1]
-    return logits.float()
+    return model.network.read(torch.tensor([[*row.prompt, *row.generated]], device=model.device))[0, -1]
 
 
 def _relative_error(found: Tensor, expected: Tensor) -> float:

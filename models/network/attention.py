@@ -44,13 +44,18 @@ def masked_attention(
     """
     if softcap is not None or s_aux is not None or position_bias is not None:
         raise ValueError("this network needs soft-capped, sink or biased attention, which is not supported")
-    if attention_mask is None and query.shape[2] > 1:
-        out = _causal(query, key, value, scaling)
-    elif query.is_cuda and attention_mask is not None and query.shape[2] == 1:
-        out = _folded(query, key, value, attention_mask, scaling)
-    else:
-        out = _grouped(query, key, value, attention_mask, scaling)
-    return out.transpose(1, 2), None
+    return attend(query, key, value, attention_mask, scaling).transpose(1, 2), None
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Scaled dot-product attention; shapes as in `masked_attention`, `mask` boolean or added to the scores.
+
+    returns  (rows, heads, new, dim)
+    """
+    if mask is None and query.shape[2] > 1:
+        return _causal(query, key, value, scale)
+    folds = query.is_cuda and mask is not None and query.shape[2] == 1
+    return (_folded if folds else _grouped)(query, key, value, mask, scale)
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:

@@ -19,7 +19,6 @@ def token_embeddings(model: LoadedModel) -> Iterator[NDArray[np.float32]]:
 
     Quantization leaves them as they are.
     """
-    weights = model.network.get_input_embeddings().weight
-    assert isinstance(weights, torch.Tensor), "embeddings are a table"
-    for first in range(0, len(weights), ROWS):
-        yield weights.detach()[first : first + ROWS].to("cpu", torch.float32).numpy()
+    embeddings = model.network.embeddings.detach()
+    for first in range(0, len(embeddings), ROWS):
+        yield embeddings[first : first + ROWS].to("cpu", torch.float32).numpy()

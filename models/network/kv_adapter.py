@@ -29,8 +29,8 @@ class KvShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
-class KvStore(Protocol):
-    """Memory for K and V, written and read layer by layer during one forward pass."""
+class KvPass(Protocol):
+    """The cells of one forward pass, written and read layer by layer."""
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store new K and V, each (rows, kv_heads, new tokens, head_dim), after RoPE.
@@ -40,11 +40,37 @@ class KvStore(Protocol):
         ...
 
 
+class KvStore(Protocol):
+    """Memory for K and V."""
+
+    def begin_pass(self, rows: int, new: int) -> KvPass:
+        """The cells of a pass over `new` tokens of each of `rows` rows."""
+        ...
+
+
 class PassingStore:
     """A KvStore that keeps nothing: attention reads what was just computed, for texts that are read in one pass."""
 
+    def begin_pass(self, rows: int, new: int) -> PassingStore:
+        return self
+
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return keys, values
+
+
+class KvCells:
+    """A KvPass over two buffers (layers, rows, kv_heads, columns, head_dim), of which all views are taken at once."""
+
+    def __init__(self, keys: Tensor, values: Tensor, new: slice, read: slice) -> None:
+        """Columns `new` are written, columns `read` are read."""
+        self._new = tuple(buffer[:, :, :, new].unbind() for buffer in (keys, values))
+        self._read = tuple(zip(*(buffer[:, :, :, read].unbind() for buffer in (keys, values)), strict=True))
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new K and V in place (a KvPass's verb)."""
+        self._new[0][layer].copy_(keys)
+        self._new[1][layer].copy_(values)
+        return self._read[layer]
 
 
 class StoreCache(Cache):
@@ -54,14 +80,14 @@ class StoreCache(Cache):
     never asked for; asking is a bug in a network that this server does not support.
     """
 
-    def __init__(self, store: KvStore) -> None:
+    def __init__(self, store: KvStore, rows: int, new: int) -> None:
         super().__init__(layers=[])
-        self._store = store
+        self._pass = store.begin_pass(rows, new)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        return self._store.write(layer_idx, key_states, value_states)
+        return self._pass.write(layer_idx, key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         raise NotImplementedError("this network counts cached tokens itself instead of using position_ids")

@@ -74,6 +74,11 @@ class PackedLinear(InferenceLinear):
         output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
         return output
 
+    def add_to(self, residual: Tensor, inputs: Tensor) -> Tensor:
+        """residual + forward(inputs), in one operation."""
+        output: Tensor = torch.ops.mkldnn._linear_pointwise.binary(inputs, residual, self.packed, self.bias, "add")
+        return output
+
 
 class BeyondFloat16(ValueError):
     """A weight has numbers that float16 cannot hold."""

@@ -6,11 +6,10 @@ request; where the folder comes from is the catalog's business.
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,9 +21,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from models.errors import UserError
 from models.network import attention
+from models.network.decoder.decoder import Decoder
+from models.network.decoder.family import NotOfFamily
+from models.network.decoder.takeover import OtherLogits, take_over
+from models.network.foreign import ForeignNetwork
 from models.network.generation_config import SamplingDefaults, sampling_defaults
-from models.network.kv_adapter import KvShape, KvStore, StoreCache
-from models.network.linear import InferenceLinear
+from models.network.kv_adapter import KvShape, KvStore
 from models.network.packing import UnsupportedQuantization, choose, computes_bfloat16, pack, packs
 from models.network.quantization import Quantization
 
@@ -40,19 +42,12 @@ class LoadError(UserError):
     """A checkpoint cannot be served; the message says why and what to do."""
 
 
-@dataclass(slots=True)
-class _HeadInput:
-    """Which hidden states the head shall see in the next pass: (rows, positions), or None for all."""
-
-    select: tuple[Tensor, Tensor] | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A network and what the engine must know of it. One thread may use it at a time; see `twin`."""
 
     folder: Path
-    network: PreTrainedModel
+    network: Decoder | ForeignNetwork
     kv: KvShape
     vocab_size: int
     context_length: int
@@ -61,7 +56,6 @@ class LoadedModel:
     """The sampling that its own generation_config.json recommends."""
     quantization: Quantization = Quantization.NONE
     """The way in which the weights of its linear layers are kept."""
-    _head: _HeadInput = field(default_factory=_HeadInput)
 
     @property
     def device(self) -> torch.device:
@@ -78,29 +72,16 @@ class LoadedModel:
         """One pass through the network; K and V of the tokens go to `store`.
 
         tokens, positions  (rows, new)
-        mask               (rows or 1, 1, new, columns) boolean, True = may be read; None as in `masked_attention`
+        mask               (rows or 1, 1, new, columns) boolean, True = may be read; None as in `attend`
         select             two index tensors (k,): of which rows and places the logits are wanted, None for all.
                            The head is applied to nothing else, since new x vocabulary can be large.
         returns            logits in float32: (k, vocab) with `select`, else (rows, new, vocab)
         """
-        self._head.select = select
-        try:
-            output = self.network(
-                input_ids=tokens,
-                position_ids=positions,
-                attention_mask=mask,
-                past_key_values=StoreCache(store),
-                use_cache=True,
-            )
-        finally:
-            self._head.select = None  # the network may also be called directly
-        logits: Tensor = output.logits.float()
-        return logits[:, 0] if select is not None else logits
+        return self.network.forward(tokens, positions, mask, store, select)
 
     def twin(self) -> LoadedModel:
         """A network of its own for another thread, which shares these weights."""
-        weights = {id(tensor): tensor for tensor in (*self.network.parameters(), *self.network.buffers())}
-        return _gathering(replace(self, network=copy.deepcopy(self.network, weights), _head=_HeadInput()))
+        return replace(self, network=self.network.twin())
 
 
 def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization: str = "auto") -> LoadedModel:
@@ -111,18 +92,41 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization
     kept = _choose_quantization(quantization, config, chosen, where, narrows=dtype == "auto")
     defaults = _sampling_defaults(folder)
     context = _context_length(config)
-    network = _read_network(folder, chosen, where, kept)
-    model = LoadedModel(
+    loaded = _read_network(folder, chosen, where)
+    vocab_size, ends = _head(loaded).out_features, _end_token_ids(loaded)
+    network = _choose_pass(loaded, context, lambda: _read_network(folder, chosen, where))
+    del loaded
+    if kept is not Quantization.NONE or packs(chosen, where):
+        pack(network, kept, _head(network), free=psutil.virtual_memory().available)
+    return LoadedModel(
         folder=folder,
-        network=network,
+        network=network if isinstance(network, Decoder) else ForeignNetwork(network),
         kv=_kv_shape(config, chosen, where),
-        vocab_size=_head(network).out_features,
+        vocab_size=vocab_size,
         context_length=context,
-        end_token_ids=_end_token_ids(network),
+        end_token_ids=ends,
         sampling_defaults=defaults,
         quantization=kept,
     )
-    return _gathering(model)
+
+
+def _choose_pass(
+    loaded: PreTrainedModel, context_length: int, read_again: Callable[[], PreTrainedModel]
+) -> Decoder | PreTrainedModel:
+    """This server's own forward pass where it computes what transformers does, else the network as it was."""
+    name = type(loaded).__name__
+    try:
+        return take_over(loaded, context_length)
+    except NotOfFamily as departure:
+        log.info("%s runs through transformers: %s", name, departure)
+        return loaded
+    except OtherLogits as difference:
+        log.warning(
+            "%s runs through transformers, which is slower: this server's own forward pass computes other logits (%s)",
+            name,
+            difference,
+        )
+        return read_again()
 
 
 def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -157,9 +161,7 @@ def _read_config(folder: Path) -> PreTrainedConfig:
     return config.get_text_config(decoder=True)
 
 
-def _read_network(
-    folder: Path, dtype: torch.dtype, device: torch.device, quantization: Quantization
-) -> PreTrainedModel:
+def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     try:
         loaded: tuple[PreTrainedModel, _Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
             folder,
@@ -176,8 +178,6 @@ def _read_network(
     _require_all_weights(folder, report)
     nn.Module.to(network, device)
     nn.Module.eval(network).requires_grad_(False)
-    if quantization is not Quantization.NONE or packs(dtype, device):
-        pack(network, quantization, free=psutil.virtual_memory().available)
     return network
 
 
@@ -245,23 +245,10 @@ def _sampling_defaults(folder: Path) -> SamplingDefaults:
         raise LoadError(f"{folder.name}: generation_config.json is not usable: {error}; mend or delete it") from error
 
 
-def _head(network: PreTrainedModel) -> nn.Linear | InferenceLinear:
+def _head(network: Decoder | PreTrainedModel) -> nn.Linear:
+    if isinstance(network, Decoder):
+        return network.head
     head: object = network.get_output_embeddings()  # type: ignore[no-untyped-call]
-    if not isinstance(head, nn.Linear | InferenceLinear):
+    if not isinstance(head, nn.Linear):
         raise LoadError("this network has no linear head over a vocabulary: it is not a causal language model")
     return head
-
-
-def _gathering(model: LoadedModel) -> LoadedModel:
-    """Make the head gather its input first, by a hook, so that any network's own head and scaling stay in use."""
-
-    def gather(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        if model._head.select is None:
-            return None
-        rows, places = model._head.select
-        return (inputs[0][rows, places].unsqueeze(1),)  # (k, 1, hidden)
-
-    head = _head(model.network)
-    head._forward_pre_hooks.clear()  # a twin's copy still carries the original's hook
-    head.register_forward_pre_hook(gather)
-    return model

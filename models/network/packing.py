@@ -24,9 +24,6 @@ from models.network.quantization import QUANTIZATIONS, Quantization
 ALIGNMENT = 16
 """Outputs of a layer that the kernels for integer weights go through at a time."""
 
-OPEN_ENDS = 4
-"""Outputs per input from which on a layer is a head, which four bits would harm."""
-
 WIDE_SHARE = 0.25
 """Of the free memory, what may be taken to keep weights in the model's dtype beside those in fewer bits."""
 
@@ -86,16 +83,24 @@ def require(quantization: Quantization, dtype: torch.dtype, device: torch.device
         )
 
 
-def pack(network: nn.Module, quantization: Quantization = Quantization.NONE, *, free: int = 0) -> None:
+def pack(
+    network: nn.Module,
+    quantization: Quantization = Quantization.NONE,
+    head: nn.Module | None = None,
+    *,
+    free: int = 0,
+) -> None:
     """Replace every plain linear layer of a network on a CPU; frees the weights that nothing else uses.
 
+    head  the layer of the network that yields logits, which four bits would harm
     free  bytes of memory: where they are plenty, layers of few bits keep wide weights too, for batches of many rows
     """
     keep_wide = quantization in (Quantization.INT8, Quantization.INT4) and _has_room(network, free)
     for module in list(network.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
-                setattr(module, name, _packed(child, quantization, keep_wide))
+                kept = Quantization.INT8 if child is head and quantization is Quantization.INT4 else quantization
+                setattr(module, name, _packed(child, kept, keep_wide))
 
 
 def _has_room(network: nn.Module, free: int) -> bool:
@@ -128,13 +133,12 @@ def _packed(linear: nn.Linear, quantization: Quantization, keep_wide: bool) -> n
     """The closest kind that this layer can have."""
     packable = packs(linear.weight.dtype, linear.weight.device)
     even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
-    is_head = linear.out_features > OPEN_ENDS * linear.in_features
     match quantization:
         case Quantization.FLOAT16:
             with suppress(BeyondFloat16):
                 return HalfLinear(linear)
-        case Quantization.INT4 if even and not is_head:
+        case Quantization.INT4 if even:
             return Int4Linear(linear, keep_wide=keep_wide and packable)
-        case Quantization.INT4 | Quantization.INT8 if even:
+        case Quantization.INT8 if even:
             return Int8Linear(linear, keep_wide=keep_wide and packable)
     return PackedLinear(linear) if packable else linear

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import psutil
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from loadgen.experiments.engine.apart import Interrupted, apart
 from models.network.linear import InferenceLinear
@@ -37,16 +36,16 @@ class Floor:
         return (self.weight_bytes + live * self.kv_bytes_per_token) / self.bandwidth
 
 
-def weight_bytes(network: PreTrainedModel) -> int:
+def weight_bytes(network: torch.nn.Module) -> int:
     """Bytes of weights that a step reads: all but an embedding table that is not the head's too, each once."""
-    embedding: torch.nn.Module = network.get_input_embeddings()
-    head: torch.nn.Module | None = network.get_output_embeddings()  # type: ignore[no-untyped-call]
-    tables = {id(weight) for weight in embedding.parameters()}
-    if head is not None:
-        tables -= {id(weight) for weight in head.parameters()}
-    weights = {id(weight): weight.nbytes for weight in network.parameters()}
+    weights = {
+        id(weight): weight.nbytes
+        for module in network.modules()
+        if not isinstance(module, torch.nn.Embedding)
+        for weight in module.parameters(recurse=False)
+    }
     kept = sum(layer.weight_bytes for layer in network.modules() if isinstance(layer, InferenceLinear))
-    return kept + sum(size for key, size in weights.items() if key not in tables)
+    return kept + sum(weights.values())
 
 
 def measure_bandwidth(

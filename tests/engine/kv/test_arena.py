@@ -32,8 +32,9 @@ def write(arena: KvArena, *tokens: float) -> None:
     """One decode step: each live row gets a token."""
     arena.open()
     keys = torch.tensor(tokens)[:, None, None, None].expand(len(tokens), SHAPE.kv_heads, 1, SHAPE.head_dim)
+    newest = arena.begin_pass(len(keys), keys.shape[2])
     for layer in range(SHAPE.layers):
-        arena.write(layer, keys, -keys)
+        newest.write(layer, keys, -keys)
 
 
 def enter(arena: KvArena, tokens: list[float], joining: list[list[float]]) -> None:
@@ -41,8 +42,9 @@ def enter(arena: KvArena, tokens: list[float], joining: list[list[float]]) -> No
     width = arena.open([len(row) for row in joining])
     fed = torch.tensor([[-1.0] * (width - len(row)) + row for row in ([[token] for token in tokens] + joining)])
     keys = fed[:, None, :, None].expand(len(fed), SHAPE.kv_heads, width, SHAPE.head_dim)
+    newest = arena.begin_pass(len(keys), keys.shape[2])
     for layer in range(SHAPE.layers):
-        arena.write(layer, keys, -keys)
+        newest.write(layer, keys, -keys)
 
 
 def test_rows_of_different_length_end_at_the_same_column() -> None:

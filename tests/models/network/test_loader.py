@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.network import loader
+from models.network.decoder.decoder import Decoder
 from models.network.generation_config import SamplingDefaults
 from models.network.kv_adapter import KvShape, PassingStore
 from models.network.linear import HalfLinear, PackedLinear
@@ -116,7 +117,8 @@ def test_auto_keeps_weights_of_16_bits_in_16_bits_unless_told_otherwise(
     model = load(folder, dtype=asked)
     assert model.kv.dtype is torch.float32
     assert model.quantization == expected
-    assert isinstance(loader._head(model.network), HalfLinear if expected == "float16" else PackedLinear)
+    assert isinstance(model.network, Decoder)
+    assert isinstance(model.network.head, HalfLinear if expected == "float16" else PackedLinear)
 
 
 @pytest.mark.parametrize(("quantization", "likeness"), [("float16", 0.99999), ("int8", 0.999), ("int4", 0.9)])
@@ -202,25 +204,29 @@ def test_a_selection_of_nothing_gives_no_logits(tiny_model: LoadedModel) -> None
     assert forward(tiny_model, torch.ones(1, 4, dtype=torch.long), (none, none)).shape == (0, 320)
 
 
-def test_a_twin_has_the_same_weights_in_the_same_memory(tiny_model: LoadedModel) -> None:
-    twin = tiny_model.twin()
-    assert twin.network is not tiny_model.network
-    pairs = zip(twin.network.parameters(), tiny_model.network.parameters(), strict=True)
+@pytest.fixture(params=["Llama", "StableLm"])
+def any_model(request: pytest.FixtureRequest, tmp_path: Path) -> LoadedModel:
+    """A network of this server's own, and one of transformers'."""
+    return load(build(tmp_path, request.param, GROUPED), dtype="float32")
+
+
+def test_a_twin_has_the_same_weights_in_the_same_memory(any_model: LoadedModel) -> None:
+    pairs = zip(any_model.twin().network.parameters(), any_model.network.parameters(), strict=True)
     assert {ours.data_ptr() == theirs.data_ptr() for ours, theirs in pairs} == {True}
 
 
-def test_twins_run_at_once_without_noticing_each_other(tiny_model: LoadedModel) -> None:
+def test_twins_run_at_once_without_noticing_each_other(any_model: LoadedModel) -> None:
     """Each selects other logits; the twin's twin, too, has lost the hooks that it was copied with."""
     tokens = torch.randint(3, 320, (4, 40), generator=torch.Generator().manual_seed(0))
-    whole = forward(tiny_model, tokens)
+    whole = forward(any_model, tokens)
 
     def run(model: LoadedModel, place: int) -> bool:
         select = torch.arange(4), torch.full((4,), place)
-        return all(torch.allclose(forward(model, tokens, select), whole[:, place], atol=1e-5) for _ in range(50))
+        return all(torch.allclose(forward(model, tokens, select), whole[:, place], atol=1e-4) for _ in range(50))
 
-    twin = tiny_model.twin()
+    twin = any_model.twin()
     with ThreadPoolExecutor(3) as pool:
-        assert all(pool.map(run, (tiny_model, twin, twin.twin()), (3, 17, 39), timeout=60))
+        assert all(pool.map(run, (any_model, twin, twin.twin()), (3, 17, 39), timeout=60))
 
 
 def test_a_checkpoint_that_lacks_weights_is_refused_instead_of_served_with_random_ones(folder: Path) -> None:

@@ -131,7 +131,7 @@ def test_every_plain_layer_of_a_network_becomes_the_closest_kind_that_it_can(
     quantization: str, kinds: list[str]
 ) -> None:
     layers = network()
-    pack(layers, Quantization(quantization))
+    pack(layers, Quantization(quantization), layers[2])
     assert [type(module).__name__ for module in layers.modules() if not isinstance(module, nn.Sequential)] == kinds
 
 

@@ -1,0 +1,95 @@
+"""The forward pass of Llama-shaped networks, fused and eager: a few hundred operations where transformers' has 1,500.
+
+It takes the weights over from a network that transformers loaded, layer by layer, so that no second copy stays. One
+pass serves prefill, decode, entering by shape and CUDA graphs: it asks nothing of the device, and no shape depends on
+data. It keeps nothing between passes, so that several threads may use it at a time.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from models.network.decoder.family import DecoderSpec
+from models.network.decoder.layer import DecoderLayer, linear_of, normalize
+from models.network.decoder.rotary import Rotary
+from models.network.kv_adapter import KvStore, PassingStore
+
+
+class Decoder(nn.Module):
+    """A Llama-shaped network."""
+
+    offset: Tensor
+    norm_weight: Tensor
+
+    def __init__(self, network: PreTrainedModel, spec: DecoderSpec, context_length: int) -> None:
+        """Takes the network's weights, which is of no use afterwards. Raises NotOfFamily, and leaves it as it was."""
+        super().__init__()
+        self._spec = spec
+        body = network.get_submodule("model")
+        embed, norm, head = (
+            body.get_submodule("embed_tokens"),
+            body.get_submodule("norm"),
+            network.get_submodule("lm_head"),
+        )
+        table: Tensor = embed.weight  # type: ignore[assignment]
+        rotary = Rotary(body.get_submodule("rotary_emb"), table, context_length, spec.head_dim)
+        self.embed = nn.Embedding.from_pretrained(table)  # type: ignore[no-untyped-call]
+        layers = body.get_submodule("layers")
+        self.layers = nn.ModuleList(
+            DecoderLayer(layers._modules.pop(name), spec, rotary)  # type: ignore[arg-type]
+            for name in list(layers._modules)
+        )
+        self.rotary = rotary
+        self.head = linear_of(head.weight, head.bias)  # type: ignore[arg-type]
+        weight: Tensor = norm.weight  # type: ignore[assignment]
+        # Not part of the head's product: the head may share its memory with the embeddings.
+        self.register_buffer("norm_weight", weight.detach() * math.sqrt(weight.numel()))
+        self.register_buffer("offset", weight.new_tensor(math.sqrt(spec.eps * weight.numel())))
+
+    @property
+    def embeddings(self) -> Tensor:
+        """Of each token: (vocabulary, hidden)."""
+        weight: Tensor = self.embed.weight
+        return weight
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        store: KvStore,
+        select: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Logits in float32, as `LoadedModel.forward` has them."""
+        hidden = self.embed.forward(tokens)
+        if self._spec.embedding_scale != 1:
+            hidden = hidden * self._spec.embedding_scale
+        rotation = self.rotary.gather(positions)
+        added = None if mask is None else _additive(mask, hidden.dtype)
+        kv = store.begin_pass(*tokens.shape)
+        for index, layer in enumerate(self.layers):
+            hidden = layer.forward(hidden, rotation, added, kv, index)
+        chosen = hidden if select is None else hidden[select]
+        logits: Tensor = self.head.forward(normalize(chosen, self.offset) * self.norm_weight).float()
+        return logits if self._spec.logits_divisor == 1 else logits / self._spec.logits_divisor
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Logits (rows, new, vocab) of texts in one pass, without a cache."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return self.forward(tokens, positions, None, PassingStore())
+
+    def twin(self) -> Decoder:
+        """A network for another thread, which shares these weights."""
+        return self
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What attention adds to its scores: 0 where a cell may be read, else the least number.
+
+    Made once a pass, since attention would widen a boolean mask in every layer.
+    """
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), torch.finfo(dtype).min)

@@ -1,0 +1,157 @@
+"""One layer of the decoder: its weights, fused as they are taken over from transformers' modules, and its pass.
+
+An RMSNorm is x / hypot(|x|, sqrt(eps n)) here, n being the width: the factor sqrt(n) and the norm's weight are part of
+the product that follows. Gate and up are one product, and so are queries, keys and values:
+
+    qkv      (heads + 2 kv_heads) x head_dim of outputs, queries first
+    gate_up  2 x intermediate of outputs, gate first
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from models.network.attention import attend
+from models.network.decoder.family import DecoderSpec
+from models.network.decoder.rotary import Rotary, Rotation
+from models.network.kv_adapter import KvPass
+from models.network.linear import InferenceLinear, PackedLinear
+
+
+class DecoderLayer(nn.Module):
+    """Attention and a gated MLP, each added to what comes in."""
+
+    qkv: nn.Linear | InferenceLinear
+    out: nn.Linear | InferenceLinear
+    gate_up: nn.Linear | InferenceLinear
+    down: nn.Linear | InferenceLinear
+    offset: Tensor
+    head_offset: Tensor
+    head_weight: Tensor | None
+
+    def __init__(self, layer: nn.Module, spec: DecoderSpec, rotary: Rotary) -> None:
+        """Takes over the weights of one of transformers' layers, which keeps none that were fused."""
+        super().__init__()
+        self._spec = spec
+        attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
+        self._turns = bool(getattr(attention, "use_rope", True))  # SmolLM3 has layers without positions
+        order = rotary.pair_order(spec.head_dim) if self._turns else None
+        scale = float(getattr(layer, "residual_multiplier", 1.0))
+        width = int(layer.input_layernorm.weight.numel())  # type: ignore[union-attr, operator]
+        before, between = (layer.get_submodule(name) for name in ("input_layernorm", "post_attention_layernorm"))
+        self.qkv = _fuse(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", before)
+        _reorder_heads(self.qkv, spec, order)
+        self.out = _scale(attention.get_submodule("o_proj"), scale)
+        self.gate_up = _fuse(mlp, ("gate_proj", "up_proj"), "gate_up_proj", between)
+        self.down = _scale(mlp.get_submodule("down_proj"), scale)
+        self._activate = _activation(mlp)
+        self.register_buffer("offset", before.weight.new_tensor(math.sqrt(spec.eps * width)))  # type: ignore[operator]
+        self._take_head_norms(attention, order)
+
+    def _take_head_norms(self, attention: nn.Module, order: Sequence[int] | None) -> None:
+        """Norms of each query's and key's head (Qwen3): one weight for all of them, (heads + kv_heads, 1, head_dim)."""
+        spec = self._spec
+        self.head_weight = None
+        if not hasattr(attention, "q_norm"):
+            return
+        counts = {"q_norm": spec.heads, "k_norm": spec.kv_heads}
+        weights = [attention.get_submodule(name).weight.expand(count, -1) for name, count in counts.items()]  # type: ignore[operator]
+        weight = torch.cat(weights) * math.sqrt(spec.head_dim)
+        weight = weight if order is None else weight[:, order]
+        del self.head_weight
+        self.register_buffer("head_weight", weight[:, None])
+        self.register_buffer("head_offset", weight.new_tensor(math.sqrt(spec.eps * spec.head_dim)))
+
+    def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None, kv: KvPass, layer: int) -> Tensor:
+        """(rows, new, width) -> (rows, new, width); `mask` as in `attend`."""
+        rows, new, _ = hidden.shape
+        spec = self._spec
+        heads = self.qkv.forward(normalize(hidden, self.offset)).view(rows, new, -1, spec.head_dim).transpose(1, 2)
+        turning, values = torch.split(heads, [spec.heads + spec.kv_heads, spec.kv_heads], dim=1)
+        if self.head_weight is not None:
+            turning = normalize(turning, self.head_offset) * self.head_weight
+        if self._turns:
+            turning = rotation.turn(turning)
+        queries, keys = torch.split(turning, [spec.heads, spec.kv_heads], dim=1)
+        keys, values = kv.write(layer, keys, values)
+        read = attend(queries, keys, values, mask, spec.attention_scale).transpose(1, 2)
+        hidden = add_product(self.out, read.reshape(rows, new, -1), hidden)
+        gate, up = self.gate_up.forward(normalize(hidden, self.offset)).chunk(2, dim=-1)
+        return add_product(self.down, self._activate(gate).mul_(up), hidden)
+
+
+def normalize(hidden: Tensor, offset: Tensor) -> Tensor:
+    """RMSNorm over the last dimension but for the factor sqrt(n) and the weight; `offset` is sqrt(eps n)."""
+    length: Tensor = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+    return hidden / length.hypot_(offset)
+
+
+def add_product(linear: nn.Linear | InferenceLinear, inputs: Tensor, residual: Tensor) -> Tensor:
+    """residual + linear(inputs), in one operation where the kernels have it."""
+    if isinstance(linear, PackedLinear):
+        return linear.add_to(residual, inputs)
+    return residual + linear.forward(inputs)
+
+
+def _activation(mlp: nn.Module) -> nn.Module:
+    (found,) = (child for name, child in mlp.named_children() if name.endswith(("act_fn", "activation_fn")))
+    return found
+
+
+def _fuse(parent: nn.Module, names: Sequence[str], fused: str, norm: nn.Module) -> nn.Linear:
+    """One layer for the product of a normed input with several layers, or with one that is fused already."""
+    names = (fused,) if hasattr(parent, fused) else names
+    parts = [_linear(parent.get_submodule(name)) for name in names]
+    for name in names:
+        delattr(parent, name)
+    weight: Tensor = norm.weight  # type: ignore[assignment]
+    factor = weight.float() * math.sqrt(weight.numel())
+    fused_weight = torch.cat([part.weight for part in parts])
+    for rows in torch.split(fused_weight, 1024):  # no float32 copy of the whole
+        rows.copy_(rows.float() * factor)
+    biases: list[Tensor | None] = [part.bias for part in parts]
+    if not any(bias is not None for bias in biases):
+        return linear_of(fused_weight, None)
+    whole = [
+        part.weight.new_zeros(part.out_features) if bias is None else bias
+        for part, bias in zip(parts, biases, strict=True)
+    ]
+    return linear_of(fused_weight, torch.cat(whole))
+
+
+def _reorder_heads(qkv: nn.Linear, spec: DecoderSpec, order: Sequence[int] | None) -> None:
+    """Put the numbers of each query's and key's head into another order."""
+    if order is None:
+        return
+    turning = (spec.heads + spec.kv_heads) * spec.head_dim
+    for tensor in (qkv.weight, qkv.bias):
+        if tensor is not None:
+            part = tensor[:turning].view(-1, spec.head_dim, *tensor.shape[1:])
+            part.copy_(part[:, order])
+
+
+def _scale(linear: nn.Module, factor: float) -> nn.Linear:
+    """A layer times a constant: Granite's residual multiplier."""
+    scaled = _linear(linear)
+    if factor != 1.0:
+        for tensor in scaled.parameters():
+            tensor.mul_(factor)
+    return scaled
+
+
+def _linear(module: nn.Module) -> nn.Linear:
+    assert isinstance(module, nn.Linear)
+    return module
+
+
+def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A layer with these weights, not a copy of them."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", dtype=weight.dtype)
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias, requires_grad=False)
+    return linear

@@ -1,0 +1,39 @@
+"""A network of transformers becomes a decoder, unless it is another kind of network or computes something else."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from models.network.decoder.decoder import Decoder
+from models.network.decoder.family import read_spec
+
+TOKENS = 32
+"""Length of the text that both read."""
+
+EXACT = 1e-3
+ROUNDING = 8
+"""A logit vector may differ by EXACT of its length, or by so many times what the dtype rounds a number by."""
+
+
+class OtherLogits(ValueError):
+    """A decoder computes something else than its network did, whose weights it has taken."""
+
+
+@torch.inference_mode()
+def take_over(network: PreTrainedModel, context_length: int) -> Decoder:
+    """A decoder with a network's weights, which keeps none that were fused.
+
+    Raises NotOfFamily, the network being as it was, and OtherLogits, the network being of no more use.
+    """
+    spec = read_spec(network)
+    tokens = torch.arange(10, 10 + min(TOKENS, context_length), device=network.device)[None] % network.config.vocab_size
+    expected: Tensor = network(input_ids=tokens, use_cache=False).logits.float()
+    decoder = Decoder(network, spec, context_length)
+    # In 16 bits a text's first places are off by a tenth in any pass, the reference's own included: no context yet.
+    errors = (decoder.read(tokens) - expected).norm(dim=-1) / expected.norm(dim=-1)
+    error = float(errors[:, tokens.shape[1] // 2 :].median())
+    if not error <= max(EXACT, ROUNDING * torch.finfo(network.dtype).eps):
+        raise OtherLogits(f"relative error {error:.2g}")
+    return decoder
