@@ -24,18 +24,17 @@ from scheduler.serving_time.nearest import BatchLearning, Nearest, profile_batch
 from scheduler.strategy import Strategy
 from scheduler.waiting.aged import AgedSjf, Aging
 from scheduler.waiting.boost import Boost, attained_work, predicted_work
-from scheduler.waiting.classes import CLASSES_SHARE, ClassQueue
 from scheduler.waiting.due import DueFirst
 from scheduler.waiting.fcfs import Fcfs
 from scheduler.waiting.gittins import Gittins
 from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
-from scheduler.waiting.prices import Prices
+from scheduler.waiting.prices import KnownPrices
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.response_ratio import ResponseRatioQueue
 from scheduler.waiting.sjf import Sjf
 
-ORDERS: Mapping[str, Callable[[Limits, Prices], Order]] = MappingProxyType(
+ORDERS: Mapping[str, Callable[[Limits, KnownPrices], Order]] = MappingProxyType(
     {
         "fcfs": lambda limits, prices: Fcfs(),
         "sjf": lambda limits, prices: Sjf(),
@@ -49,9 +48,8 @@ ORDERS: Mapping[str, Callable[[Limits, Prices], Order]] = MappingProxyType(
 
 QUEUES: Mapping[str, Callable[[Kit], Queue]] = MappingProxyType(
     {
-        "classes": lambda kit: ClassQueue(kit.prices(), CLASSES_SHARE, kit.limits.aging),
-        "head-start": lambda kit: HeadStartQueue(kit.prices(), kit.limits.head_start, kit.limits.aging),
-        "hrrn": lambda kit: ResponseRatioQueue(kit.prices(), kit.limits.aging),
+        "head-start": lambda kit: HeadStartQueue(kit.prices, kit.limits.head_start, kit.limits.aging),
+        "hrrn": lambda kit: ResponseRatioQueue(kit.prices, kit.limits.aging),
     }
 )
 """Choices of the column `order` that no key tells: what ranks by more than a request and the time."""
@@ -119,7 +117,7 @@ def assemble(
         batch_order=BATCH_ORDERS[strategy.batch_order],
     )
     if strategy.order not in QUEUES:
-        kit = replace(kit, order=DueFirst(ORDERS[strategy.order](limits, kit.prices()), limits.aging))
+        kit = replace(kit, order=DueFirst(ORDERS[strategy.order](limits, kit.prices), limits.aging))
     learning = None
     if isinstance(estimator, Nearest):
         learning = BatchLearning(estimator, submit, profile_batches(known, limits.slots, limits.context_length))

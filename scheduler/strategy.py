@@ -74,7 +74,7 @@ _QUEUED = frozenset({"fixed", "one", "round-robin-fixed"})
 BATCHINGS = _JOINING | _ARRANGED | _SLICING | _QUEUED
 """Batchings that the rules cover; any other is refused where it is looked up."""
 
-KEYLESS = frozenset({"classes", "head-start", "hrrn"})
+KEYLESS = frozenset({"head-start", "hrrn"})
 """Orders that go by more than a request and the time."""
 
 _Rule: TypeAlias = tuple[str, Callable[[Strategy], bool], str]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import expm1, frexp, ldexp, log
 
 from scheduler.request import Request
-from scheduler.waiting.prices import Prices
+from scheduler.waiting.prices import KnownPrices, Prices
 from scheduler.waiting.queue import Key
 
 LEAST_WORK = 1e-9
@@ -42,7 +42,7 @@ def attained_work(request: Request, prices: Prices) -> float:
 class Boost:
     """Arrival less the boost. A request's key stays the same while it waits."""
 
-    prices: Prices
+    prices: KnownPrices
     gamma: float
     """γ, in 1/s of the device's time."""
     work: Callable[[Request, Prices], float] = predicted_work
@@ -52,8 +52,8 @@ class Boost:
             raise ValueError(f"gamma must be more than 0: {self.gamma}")
 
     def key(self, request: Request, now: float) -> Key:
-        arrival = request.times.arrival
-        moved = arrival - boost(self.work(request, self.prices) * self.prices.unit, self.gamma)
+        arrival, prices = request.times.arrival, self.prices()
+        moved = arrival - boost(self.work(request, prices) * prices.unit, self.gamma)
         return (request.priority, moved, arrival, request.row_id)
 
     def changes_at(self, request: Request) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.request import Request
-from scheduler.waiting.prices import Prices
+from scheduler.waiting.prices import KnownPrices
 from scheduler.waiting.queue import Key
 
 
@@ -21,7 +21,7 @@ from scheduler.waiting.queue import Key
 class Gittins:
     """The least rank first. A request's key stays the same while it waits."""
 
-    prices: Prices
+    prices: KnownPrices
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, self._rank(request), request.times.arrival, request.row_id)
@@ -33,10 +33,10 @@ class Gittins:
         known = request.distribution
         beyond = None if known is None else known.lengths > request.generated
         if known is None or beyond is None or not beyond.any():
-            return self.prices.work(request)
+            return self.prices().work(request)
         weights = known.weights[beyond].astype(np.float64)
         left = np.minimum(known.lengths[beyond], request.sampling.max_tokens) - request.generated
-        work = self.prices.work_left(request, left.astype(np.float64))
+        work = self.prices().work_left(request, left.astype(np.float64))
         ended = np.cumsum(weights)
         spent = np.cumsum(weights * work) + (ended[-1] - ended) * work
         return float((spent / ended).min())

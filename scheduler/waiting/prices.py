@@ -7,7 +7,9 @@ cells where memory is. So over all rows it sums up to about the time that the de
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
@@ -59,6 +61,10 @@ class Prices:
     def _read(self, request: Request) -> float:
         """Price of prefilling what is not kept of a request's tokens."""
         return self.entry + self.prompt * request.unread
+
+
+KnownPrices: TypeAlias = Callable[[], Prices]
+"""The prices by the machine's present model, which is learned while it serves."""
 
 
 def device_prices(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from scheduler.request import Request
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.due import due_at
-from scheduler.waiting.prices import Prices
+from scheduler.waiting.prices import KnownPrices
 from scheduler.waiting.queue import Key
 from scheduler.worker import Worker
 
@@ -22,7 +22,7 @@ class ResponseRatioQueue(Collection[Request]):
     Requests that are due by their deadline go first. No request starves: its ratio grows without end.
     """
 
-    def __init__(self, prices: Prices, aging: Aging) -> None:
+    def __init__(self, prices: KnownPrices, aging: Aging) -> None:
         self._prices = prices
         self._aging = aging
         self._work: dict[Request, float] = {}
@@ -47,7 +47,7 @@ class ResponseRatioQueue(Collection[Request]):
         return heapq.nsmallest(count, self._work, key=self._key(now))
 
     def add(self, request: Request) -> None:
-        self._work[request] = max(LEAST_WORK, self._prices.work(request))
+        self._work[request] = max(LEAST_WORK, self._prices().work(request))
 
     def discard(self, request: Request) -> bool:
         return self._work.pop(request, None) is not None

@@ -10,8 +10,13 @@ from scheduler.waiting.prices import Prices
 from scheduler.waiting.queue import Queue
 from tests.scheduler.fakes import request, worker
 
-TOKENS = Prices(prompt=0.0, entry=0.0, token=1.0, cell=0.0)
 AGING = Aging(seconds_per_token=1.0)
+TOKENS = Prices(prompt=0.0, entry=0.0, token=1.0, cell=0.0)
+
+
+def by_tokens() -> Prices:
+    """The prices at which a request's work is what it is predicted to generate."""
+    return TOKENS
 
 
 def predicted(

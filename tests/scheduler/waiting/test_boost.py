@@ -11,7 +11,7 @@ from scheduler.waiting.boost import Boost, attained_work, boost, predicted_work
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
-from tests.scheduler.waiting.predicted import TOKENS, fill, predicted, rows
+from tests.scheduler.waiting.predicted import TOKENS, by_tokens, fill, predicted, rows
 
 
 def test_the_boost_is_that_of_the_paper() -> None:
@@ -24,12 +24,12 @@ def test_the_boost_is_that_of_the_paper() -> None:
 def test_it_lies_between_shortest_job_first_and_first_come_first_served(gamma: float, ranked: list[int]) -> None:
     """With γ = 0.1, requests of 8, 1 and 6 seconds have boosts of 6, 23.5 and 8; the last came 3 s later."""
     requests = predicted(0, 8.0, arrival=0.0), predicted(1, 1.0, arrival=1.0), predicted(2, 6.0, arrival=3.0)
-    assert rows(fill(RankedQueue(Boost(TOKENS, gamma, predicted_work)), *requests).ranked(9.0)) == ranked
+    assert rows(fill(RankedQueue(Boost(by_tokens, gamma, predicted_work)), *requests).ranked(9.0)) == ranked
 
 
 def test_work_is_turned_into_seconds() -> None:
     one = predicted(0, 8.0, arrival=5.0)
-    assert Boost(replace(TOKENS, unit=0.25), 0.1, predicted_work).key(one, 9.0)[1] == 5.0 - boost(2.0, 0.1)
+    assert Boost(lambda: replace(TOKENS, unit=0.25), 0.1, predicted_work).key(one, 9.0)[1] == 5.0 - boost(2.0, 0.1)
 
 
 @pytest.mark.parametrize(("generated", "work"), [(0, 16.0), (6, 16.0), (7, 32.0), (22, 32.0), (23, 64.0)])
@@ -42,6 +42,6 @@ def test_attained_work_grows_in_powers_of_two(generated: int, work: float) -> No
 
 def test_priority_comes_first_and_gamma_is_a_rate() -> None:
     worse, better = predicted(0, 1.0, arrival=0.0), predicted(1, 9.0, arrival=1.0, priority=-1)
-    assert rows(fill(RankedQueue(Boost(TOKENS, 0.1, predicted_work)), worse, better).ranked(2.0)) == [1, 0]
+    assert rows(fill(RankedQueue(Boost(by_tokens, 0.1, predicted_work)), worse, better).ranked(2.0)) == [1, 0]
     with pytest.raises(ValueError, match="gamma must be more than 0"):
-        Boost(TOKENS, 0.0, predicted_work)
+        Boost(by_tokens, 0.0, predicted_work)

@@ -8,7 +8,7 @@ from scheduler.length.distribution import LengthDistribution
 from scheduler.request import Request
 from scheduler.waiting.gittins import Gittins
 from scheduler.waiting.ranked import RankedQueue
-from tests.scheduler.waiting.predicted import TOKENS, fill, predicted, rows
+from tests.scheduler.waiting.predicted import TOKENS, by_tokens, fill, predicted, rows
 
 
 def likely(row_id: int, *lengths: float, generated: int = 0) -> Request:
@@ -21,14 +21,14 @@ def likely(row_id: int, *lengths: float, generated: int = 0) -> Request:
 
 
 def rank(request: Request) -> float:
-    return Gittins(TOKENS).key(request, 0.0)[1]
+    return Gittins(by_tokens).key(request, 0.0)[1]
 
 
 def test_a_chance_of_a_short_answer_counts() -> None:
     """2 or 18 tokens: to try 2 costs 2 with a chance of a half, so 4 for an end; to the end it is 10."""
     assert rank(likely(0, 2.0, 18.0)) == 4.0
     assert rank(likely(1, 10.0)) == 10.0
-    assert rows(fill(RankedQueue(Gittins(TOKENS)), likely(1, 5.0), likely(0, 2.0, 18.0)).ranked(0.0)) == [0, 1]
+    assert rows(fill(RankedQueue(Gittins(by_tokens)), likely(1, 5.0), likely(0, 2.0, 18.0)).ranked(0.0)) == [0, 1]
 
 
 def test_once_the_chance_is_gone_the_rest_counts() -> None:

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from scheduler.request import Request
 from scheduler.waiting.head_start import HeadStartQueue
+from scheduler.waiting.prices import Prices
 from tests.scheduler.fakes import worker
-from tests.scheduler.waiting.predicted import AGING, TOKENS, fill, first, predicted, rows, serve
+from tests.scheduler.waiting.predicted import AGING, TOKENS, by_tokens, fill, first, predicted, rows, serve
 
 
 def queue_of(*requests: Request, halving: float = 1.0) -> HeadStartQueue:
-    queue = HeadStartQueue(TOKENS, halving, AGING)
+    queue = HeadStartQueue(by_tokens, halving, AGING)
     fill(queue, *requests)
     return queue
 
@@ -41,7 +42,7 @@ def test_without_a_head_start_it_is_first_come_first_served() -> None:
 @pytest.mark.parametrize(("taken", "ranked"), [(10, [99, 0]), (13, [0, 99])])
 def test_half_the_work_is_worth_so_many_mean_requests(taken: int, ranked: list[int]) -> None:
     """Row 0 costs 4 and its rival 2; with D = 3 and a mean of nearly 4, the head start is nearly 12 of work."""
-    queue = HeadStartQueue(TOKENS, 3.0, AGING)
+    queue = HeadStartQueue(by_tokens, 3.0, AGING)
     for row_id in range(200, 1200):
         fill(queue, predicted(row_id, 4.0))
         serve(queue, row_id)
@@ -97,15 +98,26 @@ def test_requests_can_leave_at_any_time() -> None:
     assert not queue and list(queue) == []
 
 
+def test_what_was_learned_in_units_is_forgotten_once_prices_are_seconds() -> None:
+    prices = [Prices(0.0, 0.0, token=1000.0, cell=0.0, unit=0.001)]
+    queue = HeadStartQueue(lambda: prices[0], 1.0, AGING)
+    for row_id in range(50):
+        queue.add(predicted(row_id, 4.0))
+        serve(queue, row_id)
+    prices[0] = TOKENS
+    fill(queue, predicted(90, 4.0), cheap := predicted(91, 2.0))
+    assert queue.key(cheap, 0.0)[1] == 50 * 4000.0 - 3.0 * log2(3.0 / 2.0)
+
+
 def test_work_of_nothing_is_ranked_too() -> None:
-    queue = HeadStartQueue(TOKENS.__class__(0.0, 0.0, 0.0, 0.0), 15.0, AGING)
+    queue = HeadStartQueue(lambda: Prices(0.0, 0.0, 0.0, 0.0), 15.0, AGING)
     fill(queue, predicted(0, 5.0), predicted(1, 3.0))
     assert first(queue) == [0, 1]
 
 
 def test_a_head_start_below_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="must not be negative"):
-        HeadStartQueue(TOKENS, -1.0, AGING)
+        HeadStartQueue(by_tokens, -1.0, AGING)
 
 
 def taken_before_the_long_one(queue: HeadStartQueue, rng: random.Random, slots: int) -> tuple[float, float, float]:
@@ -131,7 +143,7 @@ def taken_before_the_long_one(queue: HeadStartQueue, rng: random.Random, slots: 
 @settings(max_examples=40, deadline=None)
 def test_no_request_waits_longer_than_the_bound(seed: int, halving: float, slots: int) -> None:
     """B* + H + w*, with m between 1 and 64 at any time: H is as the two keys were made, at most."""
-    queue = HeadStartQueue(TOKENS, halving, AGING)
+    queue = HeadStartQueue(by_tokens, halving, AGING)
     for row_id in range(300):  # so that the mean is that of the cheap ones, within a fourth
         fill(queue, predicted(row_id, 2.0))
         serve(queue, row_id)

@@ -52,7 +52,7 @@ def ranked(order: Order, now: float, *requests: Request) -> list[int]:
 
 def order_of(name: str) -> Order:
     limits = Limits(group_tokens=64, prefill_ahead=0, aging=AGING)
-    return DueFirst(ORDERS[name](limits, device_prices()), AGING)
+    return DueFirst(ORDERS[name](limits, device_prices), AGING)
 
 
 def test_the_shortest_is_first_by_what_is_left_of_its_prediction() -> None:

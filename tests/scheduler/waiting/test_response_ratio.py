@@ -7,11 +7,11 @@ import pytest
 from scheduler.request import Request
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.response_ratio import ResponseRatioQueue
-from tests.scheduler.waiting.predicted import AGING, TOKENS, fill, first, predicted, rows, serve
+from tests.scheduler.waiting.predicted import AGING, by_tokens, fill, first, predicted, rows, serve
 
 
 def queue_of(*requests: Request) -> ResponseRatioQueue:
-    queue = ResponseRatioQueue(TOKENS, AGING)
+    queue = ResponseRatioQueue(by_tokens, AGING)
     fill(queue, *requests)
     return queue
 
@@ -47,6 +47,6 @@ def test_requests_leave_and_are_ranked_anew_by_their_new_prediction() -> None:
 
 
 def test_what_costs_nothing_is_ranked_too() -> None:
-    queue = ResponseRatioQueue(Prices(0.0, 0.0, 0.0, 0.0), AGING)
+    queue = ResponseRatioQueue(lambda: Prices(0.0, 0.0, 0.0, 0.0), AGING)
     fill(queue, predicted(0, 5.0), predicted(1, 3.0))
     assert first(queue, now=9.0) == [0, 1]
