@@ -13,7 +13,7 @@ from server.process.openmp import spin_briefly
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-BENCHMARKS = ("engine", "quality", "baton")
+BENCHMARKS = ("engine", "quality", "baton", "grid")
 
 
 def add_benchmarks(subparsers: Subparsers) -> None:
@@ -24,8 +24,9 @@ def add_benchmarks(subparsers: Subparsers) -> None:
         return
     from loadgen.experiments.baton import command as baton_command
     from loadgen.experiments.engine import command as engine_command
+    from loadgen.experiments.grid import command as grid_command
 
-    for command in (engine_command, baton_command):
+    for command in (engine_command, baton_command, grid_command):
         command.add_parser(subparsers)
 
 

@@ -1,0 +1,76 @@
+"""The loads of the grid: prompts and answers of at most LONGEST tokens each. Equal seeds give equal loads."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from loadgen.simulate import command
+from loadgen.simulate.load import simulated_load
+from loadgen.workload.lengths import Cut, Lengths, load_trace
+
+LONGEST = 1024
+
+Counts: TypeAlias = NDArray[np.int64]
+
+
+def _log_normal(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """Heavy tails: the longest tenth of the answers holds half of all tokens."""
+    prompts, answers = random.lognormal(math.log(150), 1.0, count), random.lognormal(math.log(80), 1.4, count)
+    return np.clip(np.rint(prompts), 1, LONGEST).astype(int), np.clip(np.rint(answers), 1, LONGEST).astype(int)
+
+
+def _bimodal(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """Nine of ten answers have 20 to 40 tokens, the others 600 to 900."""
+    long = random.random(count) < 0.1
+    answers = np.where(long, random.integers(600, 901, count), random.integers(20, 41, count))
+    return random.integers(20, 201, count), answers
+
+
+def _narrow(random: Generator, count: int) -> tuple[Counts, Counts]:
+    return random.integers(100, 141, count), random.integers(180, 221, count)
+
+
+def _equal(random: Generator, count: int) -> tuple[Counts, Counts]:
+    return np.full(count, 120), np.full(count, 200)
+
+
+SHAPES: Mapping[str, Callable[[Generator, int], tuple[Counts, Counts]]] = MappingProxyType(
+    {"log-normal": _log_normal, "bimodal": _bimodal, "narrow": _narrow, "equal": _equal}
+)
+TASKS = "tasks"
+"""The built-in tasks of `lengthwise simulate`."""
+
+TRACE_STEP = 900.0
+"""Seconds from where one seed plays a trace to where the next does."""
+
+
+@cache
+def load_lengths(load: str, count: int, seed: int) -> tuple[Lengths, ...]:
+    """Requests of a load, which is a name of SHAPES, TASKS, or the path of a trace in Azure's format; no arrivals yet.
+
+    Raises UserError for a trace that cannot be read.
+    """
+    if load in SHAPES:
+        pairs = zip(*SHAPES[load](np.random.default_rng(seed), count), strict=True)
+        return tuple(Lengths(0.0, int(prompt), int(answer)) for prompt, answer in pairs)
+    if load == TASKS:
+        return tuple(simulated_load(_task_flags(count, seed)))
+    cut = Cut(start=TRACE_STEP * seed, max_input=LONGEST, max_output=LONGEST, limit=count)
+    return tuple(load_trace(Path(load), "azure", cut))
+
+
+def _task_flags(count: int, seed: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers(), Path)
+    longest = ("--max-input-len", str(LONGEST), "--max-output-len", str(LONGEST))
+    return parser.parse_args(["simulate", "--rate", "1", "--duration", str(count), "--seed", str(seed), *longest])

@@ -1,0 +1,21 @@
+"""Options of `lengthwise bench grid`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.options import Count, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What is played, and where the outcome goes."""
+
+    save_result: Path = option(
+        Path("grid.jsonl"), "a line a run is appended here; what the file holds already is not played again"
+    )
+    trace: tuple[str, ...] = option((), "files in Azure's format, whose lengths are loads too", metavar="FILE")
+    num_prompts: Count = option(600, "requests of a run")
+    seeds: Count = option(1, "runs of each cell, with other lengths and arrivals")
+    save_plot: Path | None = option(None, "draw mean against p99, a plot a load, as SVG")
