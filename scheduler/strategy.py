@@ -210,10 +210,10 @@ _TABLE = (
     Strategy("baton", refill=SHAPE),
     Strategy("baton-pd"),
     # Published orders of single requests, on Baton's batching
-    Strategy("hrrn", length="forest", order="hrrn"),
-    Strategy("srpt", length="forest", order="sjf", preemption="by-order"),
-    Strategy("gittins", length="forest", order="gittins", preemption="by-order"),
-    Strategy("boost", length="forest", order="boost"),
+    Strategy("hrrn", length="own-embeddings", order="hrrn"),
+    Strategy("srpt", length="own-embeddings", order="sjf", preemption="by-order"),
+    Strategy("gittins", length="own-embeddings", order="gittins", preemption="by-order"),
+    Strategy("boost", length="own-embeddings", order="boost"),
     Strategy("uniboost", order="boost-attained", preemption="by-order"),
     # Ours: by arrival, with a head start for what is predicted to be cheap
     Strategy("lengthwise", length="own-embeddings", order="head-start"),

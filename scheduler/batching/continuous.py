@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from engine.messages import Cause, Entry
 from scheduler.batching.batcher import Kit
@@ -45,7 +46,7 @@ class ContinuousBatcher:
         slots = seen.info.max_rows + self._kit.limits.prefill_ahead - seen.rows
         if slots <= 0 or not self._kit.memory(seen, 1, 1):  # none could join, so none need be ranked
             return None
-        group = similar_group(self.waiting.first(seen, now, slots), seen, self._kit)
+        group = similar_group(islice(self.waiting.ranked(now), slots), seen, self._kit)
         for request in group:
             self.waiting.serve(request)
         return self._kit.plan(group) if group else None

@@ -8,11 +8,10 @@ predicted lengths are known here, never true ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Protocol, TypeAlias
 
 from scheduler.request import Request
-from scheduler.worker import Worker
 
 Key: TypeAlias = tuple[float, ...]
 """A sorting key; the least is served first, and the first number is the request's priority."""
@@ -39,11 +38,7 @@ class Queue(Collection[Request], Protocol):
         ...
 
     def ranked(self, now: float) -> Iterable[Request]:
-        """All requests, best first, as far as that does not depend on the executor. Time never goes back."""
-        ...
-
-    def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
-        """At most `count` requests that this executor should be given next, best first; only asked while any wait."""
+        """All requests, best first. Time never goes back."""
         ...
 
     def add(self, request: Request) -> None:

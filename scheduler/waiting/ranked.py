@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from math import inf
 
 from scheduler.request import Request
 from scheduler.waiting.queue import Key, Order
 from scheduler.waiting.sorted_requests import Ahead, SortedRequests
-from scheduler.worker import Worker
 
 
 class RankedQueue(Collection[Request]):
@@ -70,9 +69,6 @@ class RankedQueue(Collection[Request]):
     def total(self) -> Ahead:
         """All requests: what is ahead of one that comes last."""
         return self._sorted.total()
-
-    def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
-        return list(itertools.islice(self.ranked(now), count))
 
     def _remove(self, request: Request) -> bool:
         key = self._keys.pop(request, None)

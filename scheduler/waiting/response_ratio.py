@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterator, Sequence
 
 from scheduler.request import Request
@@ -10,7 +9,6 @@ from scheduler.waiting.aged import Aging
 from scheduler.waiting.due import due_at
 from scheduler.waiting.prices import KnownPrices
 from scheduler.waiting.queue import Key
-from scheduler.worker import Worker
 
 LEAST_WORK = 1e-9
 """Seconds that a request counts for at least, so that none divides by zero."""
@@ -42,9 +40,6 @@ class ResponseRatioQueue(Collection[Request]):
 
     def ranked(self, now: float) -> Sequence[Request]:
         return sorted(self._work, key=self._key(now))
-
-    def first(self, worker: Worker, now: float, count: int) -> Sequence[Request]:
-        return heapq.nsmallest(count, self._work, key=self._key(now))
 
     def add(self, request: Request) -> None:
         self._work[request] = max(LEAST_WORK, self._prices().work(request))

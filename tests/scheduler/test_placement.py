@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.placement import idle_first, idle_least, max_min, round_robin
+from scheduler.placement import idle_first, max_min, round_robin
 from scheduler.plan import Assignment, Plan
 from scheduler.worker import Worker
 from tests.scheduler.fakes import port, request
@@ -46,15 +46,3 @@ def test_in_turn_means_whoever_was_given_the_fewest_plans_whatever_is_left_of_th
 def test_the_least_loaded_comes_first_then_the_emptiest_then_by_index() -> None:
     workers = [given(0, 2.0), given(1, 1.0, 0.5), given(2, 1.5), given(4), given(3)]
     assert [one.info.index for one in max_min(workers)] == [3, 4, 2, 1, 0]
-
-
-def test_of_executors_with_as_many_rows_the_one_with_least_left_to_do_is_first() -> None:
-    """A row alone on its executor has 8 tokens to make, another 2 of 8, and two of them 1 each."""
-    held = [request(row_id) for row_id in range(4)]
-    for one, generated in zip(held, (0, 6, 7, 7), strict=True):
-        one.generated = generated
-    workers = [Worker(port(index)) for index in range(3)]
-    workers[0].requests = {0: held[0]}
-    workers[1].requests = {1: held[1]}
-    workers[2].requests = {2: held[2], 3: held[3]}
-    assert [worker.info.index for worker in idle_least(workers)] == [1, 0, 2]

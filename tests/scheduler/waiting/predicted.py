@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from scheduler.request import Request
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.queue import Queue
-from tests.scheduler.fakes import request, worker
+from tests.scheduler.fakes import request
 
 AGING = Aging(seconds_per_token=1.0)
 TOKENS = Prices(prompt=0.0, entry=0.0, token=1.0, cell=0.0)
@@ -40,7 +41,7 @@ def rows(requests: Iterable[Request]) -> list[int]:
 
 
 def first(queue: Queue, count: int = 9, now: float = 0.0) -> list[int]:
-    return rows(queue.first(worker(), now, count))
+    return rows(islice(queue.ranked(now), count))
 
 
 def serve(queue: Queue, row_id: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import islice
 from math import log2
 
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from scheduler.request import Request
 from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.prices import Prices
-from tests.scheduler.fakes import worker
 from tests.scheduler.waiting.predicted import AGING, TOKENS, by_tokens, fill, first, predicted, rows, serve
 
 
@@ -129,7 +129,7 @@ def taken_before_the_long_one(queue: HeadStartQueue, rng: random.Random, slots: 
         for _ in range(max(2 - len(queue), rng.choice((0, slots, slots, 2 * slots)) if len(queue) < 40 else 0)):
             queue.add(predicted(row_id * 100 + len(queue), rng.choice((1.0, 2.0, 4.0)), arrival=float(row_id)))
         most = max(most, sum(TOKENS.work(one) for one in queue))
-        plan = queue.first(worker(), 0.0, slots)
+        plan = list(islice(queue.ranked(0.0), slots))
         if long_one in plan:
             return taken, most, largest
         work = sum(TOKENS.work(one) for one in plan)
