@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import Ablation, select
 from scheduler.length.forest import Examples, Forest, Growth, grow
 
@@ -41,17 +42,22 @@ class Split:
     test: Examples
     train_tasks: Sequence[str]
     test_tasks: Sequence[str]
+    held: NDArray[np.bool_]
+    """Which of all examples are for the test, (n,)."""
 
 
-def split(examples: Examples, tasks: Sequence[str], share: float, seed: int) -> Split:
-    """Hold a share of each task's examples out, at random."""
+def split(examples: Examples, tasks: Sequence[str], share: float, seed: int, *, by_task: bool = False) -> Split:
+    """Hold a share of each task's examples out at random, or, `by_task`, all examples of a share of the tasks."""
     rng = np.random.default_rng(seed)
     names = np.array(tasks)
     held = np.zeros(len(examples), dtype=bool)
-    for task in np.unique(names):
-        own = np.flatnonzero(names == task)
+    groups = [np.flatnonzero(names == task) for task in np.unique(names)]
+    if by_task:
+        chosen = rng.permutation(len(groups))[: max(1, round(share * len(groups)))]
+        held[np.concatenate([groups[place] for place in chosen])] = True
+    for own in () if by_task else groups:
         held[rng.permutation(own)[: round(share * len(own))]] = True
-    return Split(subset(examples, ~held), subset(examples, held), names[~held].tolist(), names[held].tolist())
+    return Split(subset(examples, ~held), subset(examples, held), names[~held].tolist(), names[held].tolist(), held)
 
 
 def subset(examples: Examples, which: NDArray[np.bool_]) -> Examples:
@@ -69,9 +75,18 @@ def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Acc
     return Accuracy(float(np.abs(errors).mean()), float(np.sqrt((errors**2).mean())), tau)
 
 
-def evaluate(ablation: Ablation, data: Split, growth: Growth, advance: Advance | None = None) -> Accuracy:
-    """Learn from one part, predict the other; `advance` is called with the number of new trees."""
-    return accuracy(predict(ablation, data, growth, advance), data.test.lengths)
+def means(predicted: Sequence[LengthDistribution]) -> NDArray[np.float32]:
+    """Expected lengths (n,) of distributions."""
+    return np.array([one.mean for one in predicted], dtype=np.float32)
+
+
+def covered(predicted: Sequence[LengthDistribution], actual: NDArray[np.float32]) -> float:
+    """Share of lengths (n,) between the predicted 5 % and 95 % quantiles, both included; 0.9 is what it should be."""
+    return float(
+        np.mean(
+            [one.quantile(0.05) <= length <= one.quantile(0.95) for one, length in zip(predicted, actual, strict=True)]
+        )
+    )
 
 
 def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:
@@ -81,24 +96,34 @@ def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:
     return growth.trees * (len(set(data.train_tasks)) if ablation is Ablation.RAFT else 1)
 
 
-def predict(ablation: Ablation, data: Split, growth: Growth, advance: Advance | None = None) -> NDArray[np.float32]:
-    """Learn from one part; lengths of the other's answers (n,)."""
+def predict(
+    ablation: Ablation, data: Split, growth: Growth, advance: Advance | None = None
+) -> list[LengthDistribution]:
+    """Learn from one part, and predict the lengths of the other's answers, in order; `advance` is called with the
+    number of new trees."""
     if ablation is Ablation.UILO:
-        return data.test.features[:, -1]
+        return [LengthDistribution.certain(length) for length in data.test.features[:, -1].tolist()]
     if ablation is Ablation.RAFT:
         return _predict_by_task(data, growth, advance)
-    return _forest(ablation, data.train, growth, advance).predict(select(data.test.features, ablation))
+    return _forest(ablation, data.train, growth, advance).distributions(select(data.test.features, ablation))
 
 
-def _predict_by_task(data: Split, growth: Growth, advance: Advance | None) -> NDArray[np.float32]:
+def _predict_by_task(data: Split, growth: Growth, advance: Advance | None) -> list[LengthDistribution]:
     train_tasks, test_tasks = np.array(data.train_tasks), np.array(data.test_tasks)
-    predicted = np.full(len(data.test), data.train.lengths.mean(), dtype=np.float32)  # for tasks never seen before
+    predicted = [guess(data.train)] * len(data.test)  # for tasks never seen before
     for task in np.unique(train_tasks):
         forest = _forest(Ablation.RAFT, subset(data.train, train_tasks == task), growth, advance)
-        own = test_tasks == task
-        if own.any():
-            predicted[own] = forest.predict(select(data.test.features[own], Ablation.RAFT))
+        own = np.flatnonzero(test_tasks == task)
+        if len(own):
+            found = forest.distributions(select(data.test.features[own], Ablation.RAFT))
+            for place, distribution in zip(own.tolist(), found, strict=True):
+                predicted[place] = distribution
     return predicted
+
+
+def guess(examples: Examples) -> LengthDistribution:
+    """The distribution of all lengths, whatever the request: the baseline of every predictor."""
+    return LengthDistribution.of(examples.lengths, np.ones_like(examples.lengths))
 
 
 def _forest(ablation: Ablation, examples: Examples, growth: Growth, advance: Advance | None) -> Forest:

@@ -44,6 +44,9 @@ class Training:
     output: Path | None = option(None, "where to keep the predictor (default: in the cache folder)", metavar="PATH")
     sample: Count | None = option(None, "rows of each file to use (default: all)")
     holdout: Annotated[float, Meta(ge=0.01, le=0.9)] = option(0.2, "share of rows to test with")
+    held_out: Literal["rows", "tasks"] = option(
+        "rows", "what this is a share of: the rows of each instruction, or the instructions"
+    )
     trees: Count = option(100, "trees of the forest")
     seed: int = option(0, "seed of the choice of rows and of training")
     json: bool = option(False, "print the result as JSON")

@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from models.catalog.catalog import Catalog, default_cache
+from models.embedder import Embedder
 from models.errors import TextError, UserError
+from models.network.embeddings import token_embeddings
+from models.network.loader import load as load_model
 from models.progress import Bars
+from models.proxy.network import Proxy
+from models.proxy.store import load as load_proxy
 from models.text import Text
 from scheduler.journal.file import RequestEntry, read
-from scheduler.length.ablation import PAPER, Accuracy, accuracy, grown_trees, predict, split
+from scheduler.length.ablation import PAPER, Split, accuracy, covered, grown_trees, guess, means, predict, split
 from scheduler.length.censored import completed
 from scheduler.length.contest import Contest, Contestant, judge
+from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, Ablation, LengthQuery
 from scheduler.length.forest import Examples, Forest, Growth, grow
 from scheduler.length.forest_file import ForestError, Manifest, load, manifest, save
 from scheduler.length.learning import examples as learnable
 from scheduler.length.learning import served_rows
+from scheduler.length.online import CalibratedForest, fit
+from scheduler.length.token_features import TokenFeatures
 from server.lengths.training_rows import TrainingRow, read_rows
 from server.lengths.worker import embed, load_embedder
-from server.process.cache_paths import forest_path, journal_path, model_key
+from server.process.cache_paths import forest_path, journal_path, model_key, proxy_path
 
 CHUNK = 64
 """Rows that are embedded between two strokes of the progress bar."""
@@ -36,12 +48,36 @@ FEWEST = 20
 """Rows below which nothing useful can be learned or measured."""
 
 
+TIMED = 50
+"""Requests whose prediction is timed, one at a time."""
+
+MEAN, OWN, PROXY = "mean", "own-embeddings", "proxy"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingData:
     """Examples, and the task that each belongs to: rows with the same instruction are of one task."""
 
     examples: Examples
     tasks: Sequence[str]
+    queries: Sequence[LengthQuery] = ()
+    """The requests, where their texts are known."""
+    own: TokenFeatures | None = None
+    proxy: Proxy | None = None
+    embedder: Embedder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Quality of a predictor on rows held out."""
+
+    mae: float
+    rmse: float
+    tau: float
+    coverage: float | None
+    """Share of lengths within the predicted 90 % interval; None for a predictor without one."""
+    milliseconds: float | None
+    """Median time of a request by itself, its text already in tokens; None where it was not taken."""
 
 
 def train(args: argparse.Namespace, cores: int) -> str:
@@ -84,15 +120,24 @@ def _read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]
     catalog = Catalog()
     rows = read_files(args, catalog)
     embedder = load_embedder(catalog.resolve(args.embedder), max_tokens)
+    queries = [query_of(row) for row in rows]
     bar = bars.begin("embedding", len(rows))
     chunks = []
     for start in range(0, len(rows), CHUNK):
-        chunk = rows[start : start + CHUNK]
-        chunks.append(embed(embedder, [query_of(row) for row in chunk]))
-        bar.advance(len(chunk))
+        chunks.append(embed(embedder, queries[start : start + CHUNK]))
+        bar.advance(len(chunks[-1]))
     features = np.concatenate(chunks) if chunks else np.empty((0, FEATURES), dtype=np.float32)
     lengths = np.array([row.length for row in rows], dtype=np.float32)
-    return TrainingData(Examples(features, lengths), [row.instruction for row in rows]), embedder.max_tokens
+    proxy = proxy_path(default_cache(), args.tokenizer)
+    data = TrainingData(
+        Examples(features, lengths),
+        [row.instruction for row in rows],
+        queries,
+        TokenFeatures.of(token_embeddings(load_model(catalog.resolve(args.tokenizer)))),
+        load_proxy(proxy) if proxy.exists() else None,
+        embedder,
+    )
+    return data, embedder.max_tokens
 
 
 def read_files(args: argparse.Namespace, catalog: Catalog) -> list[TrainingRow]:
@@ -111,12 +156,13 @@ def _completed(rows: list[TrainingRow]) -> list[TrainingRow]:
 
 
 def query_of(row: TrainingRow) -> LengthQuery:
-    return LengthQuery(row.instruction, row.user_input, row.user_input_length, row.length)
+    return LengthQuery(row.instruction, row.user_input, row.user_input_length, row.length, row.tokens)
 
 
 def _from_journal(path: Path, model: str) -> TrainingData:
     """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
-    rows = served_rows(entry for entry in read(path, RequestEntry) if entry.model == model)
+    served = served_rows(entry for entry in read(path, RequestEntry) if entry.model == model)
+    rows = [row for row in served if len(row.features) == FEATURES]  # those of the default are of another kind
     if not rows:
         raise UserError(
             f"{path} has no answer of {model} that was predicted and not broken off: serve some with "
@@ -127,26 +173,77 @@ def _from_journal(path: Path, model: str) -> TrainingData:
 
 def _measure(
     data: TrainingData, args: argparse.Namespace, growth: Growth, bars: Bars, old: Forest | None
-) -> tuple[dict[Ablation, Accuracy], Contest]:
-    """Hold rows out, and tell how well each ablation predicts them, and which forest should be kept."""
-    parts = split(data.examples, data.tasks, args.holdout, args.seed)
+) -> tuple[dict[str, Measured], Contest]:
+    """Hold rows out, and tell how well each predictor does on them, and which forest should be kept."""
+    parts = split(data.examples, data.tasks, args.holdout, args.seed, by_task=args.held_out == "tasks")
     if len(parts.test) < 2 or len(parts.train) == 0:
         raise UserError("too few rows of each instruction to hold some out: use more rows, or another --holdout")
-    predicted = {}
+    predicted: dict[str, Sequence[LengthDistribution]] = {MEAN: [guess(parts.train)] * len(parts.test)}
     for ablation in Ablation:
         bar = bars.begin(f"measuring {ablation}", grown_trees(ablation, parts, growth))
         predicted[ablation] = predict(ablation, parts, growth, bar.advance)
-    results = {ablation: accuracy(lengths, parts.test.lengths) for ablation, lengths in predicted.items()}
-    return results, judge(parts.test, predicted[Ablation.USIN], old)
+    contest = judge(parts.test, means(predicted[Ablation.USIN]), old)
+    times: dict[str, float] = {}
+    held = [query for query, out in zip(data.queries, parts.held.tolist(), strict=False) if out]
+    if data.embedder is not None:
+        unread = [replace(query, user_input=f"{query.user_input} ") for query in held]  # it remembers what it has read
+        times[Ablation.USIN] = _time(partial(embed, data.embedder), unread)
+    if data.own is not None:
+        forest = _fit_own(data.own, data, parts, args.seed)
+        own = partial(_predict_own, data.own, forest)
+        predicted[OWN], times[OWN] = own(held), _time(own, held)
+    if data.proxy is not None:
+        proxy = data.proxy
+        texts = [query.conversation for query in held]
+        predicted[PROXY] = [LengthDistribution.certain(one) for one in proxy.predict(texts).tolist()]
+        times[PROXY] = _time(lambda queries: proxy.predict([query.conversation for query in queries]), held)
+    return {
+        str(name): _judged(str(name), one, parts.test.lengths, times.get(name)) for name, one in predicted.items()
+    }, contest
 
 
-def _report(results: Mapping[Ablation, Accuracy], contest: Contest, data: TrainingData, path: Path) -> str:
-    table = Table("error in tokens", *Ablation, title="Length prediction on rows held out")
-    table.add_row("MAE", *(f"{one.mae:.1f}" for one in results.values()))
-    table.add_row("RMSE", *(f"{one.rmse:.1f}" for one in results.values()))
-    table.add_row("Kendall's tau", *(f"{one.tau:.3f}" for one in results.values()), end_section=True)
-    for model, errors in PAPER.items():
-        table.add_row(f"Magnus, Table II: {model}", *(f"{error:.1f}" for error in errors))
+def _fit_own(features: TokenFeatures, data: TrainingData, parts: Split, seed: int) -> CalibratedForest:
+    """The forest on the served model's own embeddings, as the server grows it from answers in a random order."""
+    known = np.random.default_rng(seed).permutation(np.flatnonzero(~parts.held))
+    rows = np.array([features.read(data.queries[place].tokens) for place in known.tolist()], dtype=np.float32)
+    return fit(Examples(rows, data.examples.lengths[known]), [False] * len(known))
+
+
+def _predict_own(
+    features: TokenFeatures, forest: CalibratedForest, queries: Sequence[LengthQuery]
+) -> list[LengthDistribution]:
+    return forest.distributions(np.array([features.read(query.tokens) for query in queries], dtype=np.float32))
+
+
+def _time(predict: Callable[[Sequence[LengthQuery]], object], queries: Sequence[LengthQuery]) -> float:
+    """Milliseconds of a request by itself, in the median."""
+    times = []
+    for query in queries[:TIMED]:
+        begun = time.perf_counter()
+        predict([query])
+        times.append(time.perf_counter() - begun)
+    return 1000 * median(times)
+
+
+def _judged(
+    name: str, predicted: Sequence[LengthDistribution], lengths: NDArray[np.float32], milliseconds: float | None
+) -> Measured:
+    found = accuracy(means(predicted), lengths)
+    coverage = None if name in (Ablation.UILO, PROXY) else covered(predicted, lengths)
+    return Measured(found.mae, found.rmse, found.tau, coverage, milliseconds)
+
+
+def _report(results: Mapping[str, Measured], contest: Contest, data: TrainingData, path: Path) -> str:
+    published = ", ".join(f"{model} {' / '.join(f'{one:.1f}' for one in errors)}" for model, errors in PAPER.items())
+    table = Table(
+        *("predictor", "MAE", "RMSE", "Kendall's tau", "90 % interval covers", "ms a request"),
+        title="Length prediction on rows held out, errors in tokens",
+        caption=f"Magnus, Table II, RMSE of {' / '.join(Ablation)}: {published}",
+    )
+    for name, one in results.items():
+        coverage = "" if one.coverage is None else f"{one.coverage:.0%}"
+        taken = "" if one.milliseconds is None else f"{one.milliseconds:.2f}"
+        table.add_row(name, f"{one.mae:.1f}", f"{one.rmse:.1f}", f"{one.tau:.3f}", coverage, taken)
     console = Console(width=100)
     with console.capture() as captured:
         console.print(table)
@@ -165,7 +262,7 @@ def _verdict(contest: Contest, path: Path) -> str:
     return f"mean absolute error on {contest.rows} rows held out: {errors}\n{kept[contest.winner]}"
 
 
-def _json(results: Mapping[Ablation, Accuracy], contest: Contest, data: TrainingData, path: Path) -> str:
+def _json(results: Mapping[str, Measured], contest: Contest, data: TrainingData, path: Path) -> str:
     content = {
         "rows": len(data.examples),
         "instructions": len(set(data.tasks)),
@@ -173,7 +270,7 @@ def _json(results: Mapping[Ablation, Accuracy], contest: Contest, data: Training
         "best": str(contest.winner),
         "installed": contest.winner is Contestant.NEW,
         "mae": {str(one): error for one, error in contest.errors.items()},
-        "held_out": {str(ablation): asdict(one) for ablation, one in results.items()},
+        "held_out": {name: asdict(one) for name, one in results.items()},
         "paper": {model: dict(zip(map(str, Ablation), errors, strict=True)) for model, errors in PAPER.items()},
     }
     return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()

@@ -32,6 +32,8 @@ class TrainingRow:
     length: int
     cut: bool = False
     """Whether the answer would have become longer."""
+    tokens: tuple[int, ...] = ()
+    """Tokens of instruction and user input."""
 
 
 class _Line(msgspec.Struct):
@@ -77,4 +79,6 @@ def _checked(line: _Line, place: str) -> _Line:
 
 def _row(line: _Line, counter: Counter) -> TrainingRow:
     length = line.length if line.length is not None else len(counter.encode(line.reference or "")) + 1
-    return TrainingRow(line.instruction, line.input, len(counter.encode(line.input)), length, line.cut)
+    user_input = counter.encode(line.input)
+    tokens = (*(counter.encode(line.instruction) if line.instruction else ()), *user_input)
+    return TrainingRow(line.instruction, line.input, len(user_input), length, line.cut, tokens)

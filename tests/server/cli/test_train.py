@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from scheduler.journal.writer import Journal
-from scheduler.length.ablation import PAPER
 from scheduler.length.forest_file import load
 from server.cli import train as train_command
 from server.process.cache_paths import forest_path
@@ -46,7 +45,7 @@ def test_a_file_becomes_a_report_and_a_forest(
     assert (about.embedder, about.max_tokens, about.rows) == (str(embedder), 32, 60)
     assert len(forest.examples) == 60
     assert "60 rows, 2 instructions" in out and str(forest_path(cache, str(tiny_folder))) in out
-    for word in ("MAE", "RMSE", "Kendall's tau", "UILO", "RAFT", "INST", "USIN", *PAPER):
+    for word in ("MAE", "RMSE", "Kendall's", "UILO", "RAFT", "INST", "USIN", "own-embeddings", "mean"):
         assert word in out
 
 
@@ -65,7 +64,10 @@ def test_the_report_as_json_and_the_forest_where_it_is_wanted(
         out,
         "--sample",
         40,
-        "--json",
+        "--held-out",
+        "tasks",
+        "--holdout",
+        0.5,
     ]
     assert train(file, *flags, "--json") == 0
     report = json.loads(capsys.readouterr().out)
@@ -75,8 +77,10 @@ def test_the_report_as_json_and_the_forest_where_it_is_wanted(
         True,
         ["new forest", "user input length"],
     )
-    assert list(report["held_out"]) == ["UILO", "RAFT", "INST", "USIN"]
-    assert set(report["held_out"]["USIN"]) == {"mae", "rmse", "tau"}
+    assert list(report["held_out"]) == ["mean", "UILO", "RAFT", "INST", "USIN", "own-embeddings"]
+    own = report["held_out"]["own-embeddings"]
+    assert own["mae"] == 0 and own["coverage"] == 1 and own["milliseconds"] > 0
+    assert report["held_out"]["UILO"]["coverage"] is None and report["held_out"]["RAFT"]["milliseconds"] is None
     assert len(load(out)[0].examples) == 40
 
 
