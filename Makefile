@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench test test-clients check docs clean
+.PHONY: help install serve chat bench test test-quick test-clients check docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ bench: $(RUNTIME) ## compare the engine with transformers' own generate, in one 
 
 test: $(TESTING) ## run the tests
 	@exec $(PYTEST) $(ARGS)
+
+test-quick: $(TESTING) ## run the tests but for those that take minutes
+	@exec $(PYTEST) -m "not slow" $(ARGS)
 
 test-clients: $(TESTING) ## run real clients, which pip installs below .venv, against a server
 	@LENGTHWISE_TEST_CLIENTS=$(abspath $(VENV)/clients) exec $(BIN)/python -m pytest -q tests/real_clients $(ARGS)

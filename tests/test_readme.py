@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 ADDRESS = "http://127.0.0.1:8000"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
-pytestmark = pytest.mark.timeout(400)  # other programs may keep the cores busy
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # other programs may keep the cores busy
 
 LEFT_OUT: Mapping[str, str] = MappingProxyType(
     {

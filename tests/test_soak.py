@@ -26,6 +26,7 @@ def load(url: str, requests: int, seed: int, folder: Path) -> dict[str, float]:
     return figures
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_memory_stays_flat_over_2000_requests_with_every_tenth_cancelled(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

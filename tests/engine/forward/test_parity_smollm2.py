@@ -22,6 +22,7 @@ ROWS, LONGEST, TOKENS = 32, 160, 16
 
 pytestmark = [
     pytest.mark.skipif(not TASKS.is_dir(), reason=f"no task prompts beside the project ({TASKS.parent.name}/tasks)"),
+    pytest.mark.slow,
     pytest.mark.timeout(400),
     pytest.mark.usefixtures("all_cores"),
 ]

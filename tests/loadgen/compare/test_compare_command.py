@@ -52,6 +52,7 @@ def servers_of(model: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_two_strategies_from_end_to_end(tiny_folder: Path, tmp_path: Path) -> None:
     model = tmp_path / "tiny"
