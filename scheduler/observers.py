@@ -13,11 +13,11 @@ from scheduler.request import Request
 class RequestObserver(Protocol):
     """Is told of first tokens and of requests that end, on the event loop; must neither take long nor raise."""
 
-    def first_token(self, request: Request, now: float) -> None:
+    def on_first_token(self, request: Request, now: float) -> None:
         """The first token of an answer goes out, at `request.times.first_token`."""
         ...
 
-    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended, at `request.times.end`; the reason is None where it was cancelled. Called once each."""
         ...
 
@@ -25,7 +25,7 @@ class RequestObserver(Protocol):
 class PlanObserver(Protocol):
     """Is told of plans that are over, on the event loop; must not take long."""
 
-    def finished(self, assignment: Assignment, now: float) -> None:
+    def on_finish(self, assignment: Assignment, now: float) -> None:
         """An assignment is over, at `assignment.ended`."""
         ...
 
@@ -36,13 +36,13 @@ class RequestObservers:
 
     each: tuple[RequestObserver, ...]
 
-    def first_token(self, request: Request, now: float) -> None:
+    def on_first_token(self, request: Request, now: float) -> None:
         for observer in self.each:
-            observer.first_token(request, now)
+            observer.on_first_token(request, now)
 
-    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         for observer in self.each:
-            observer.ended(request, reason, now)
+            observer.on_end(request, reason, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,6 @@ class PlanObservers:
 
     each: tuple[PlanObserver, ...]
 
-    def finished(self, assignment: Assignment, now: float) -> None:
+    def on_finish(self, assignment: Assignment, now: float) -> None:
         for observer in self.each:
-            observer.finished(assignment, now)
+            observer.on_finish(assignment, now)

@@ -161,7 +161,7 @@ class RequestTable:
         if state is State.FINISHED:
             self.expected_wait.ended(request)
         if self._request_observer is not None:
-            self._request_observer.ended(request, reason, now)
+            self._request_observer.on_end(request, reason, now)
 
     def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:
         request.move(State.ASSIGNED)
@@ -206,7 +206,7 @@ class RequestTable:
 
     def _send(self, request: Request, update: RowUpdate, now: float) -> None:
         if request.send(update, now) and self._request_observer is not None:
-            self._request_observer.first_token(request, now)
+            self._request_observer.on_first_token(request, now)
 
     def _hold(self, assignment: Assignment, request: Request, update: RowUpdate) -> None:
         assignment.hold(request, update)
@@ -227,7 +227,7 @@ class RequestTable:
         if assignment.ended is None:
             assignment.ended = self._clock.now()
             if self._plan_observer is not None:
-                self._plan_observer.finished(assignment, assignment.ended)
+                self._plan_observer.on_finish(assignment, assignment.ended)
 
     def _deliver(self, worker: Worker, request: Request, update: RowUpdate) -> None:
         """Send a request's last update and end it."""

@@ -131,7 +131,7 @@ class BatchLearning:
         self._served: list[ServedBatch] = []
         self._next: float | None = None
 
-    def finished(self, assignment: Assignment, now: float) -> None:
+    def on_finish(self, assignment: Assignment, now: float) -> None:
         served = served_batch(assignment)
         if served is not None:
             self._served.append(served)

@@ -67,15 +67,15 @@ class Feed:
             log.exception("the dashboard lost track")
             self._end()
 
-    def first_token(self, request: Request, now: float) -> None:
+    def on_first_token(self, request: Request, now: float) -> None:
         """An answer has begun."""
         if self._scene is not None:
-            self._scene.first_token(request, now)
+            self._scene.on_first_token(request, now)
 
-    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended."""
         if self._scene is not None:
-            self._scene.ended(request, reason, now)
+            self._scene.on_end(request, reason, now)
 
     async def frames(self) -> AsyncGenerator[bytes]:
         """Events to be sent as they are: an introduction, then snapshots, until the feed ends.

@@ -90,14 +90,14 @@ class Scene:
                 lanes.clear(now)
         self._gather(report.executor)
 
-    def first_token(self, request: Request, now: float) -> None:
+    def on_first_token(self, request: Request, now: float) -> None:
         """An answer has begun."""
         self._stirred = True
         self._latest_firsts.append(snapshot.FirstToken(self._since(now), round(now - request.times.arrival, 3)))
         if self._lanes:
             self._firsts.append(self._latest_firsts[-1])
 
-    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended."""
         self._stirred = True
         if reason is FinishReason.ERROR:

@@ -73,15 +73,15 @@ class Lengths:
         if prediction is not None and prediction.late is not None and not request.state.is_final:
             self.learned.late.expect(request, prediction.late, partial(self._revised, request, query, revise))
 
-    def first_token(self, request: Request, now: float) -> None:
+    def on_first_token(self, request: Request, now: float) -> None:
         """Nothing is learned from when an answer begins."""
 
-    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        self._records.ended(request, reason, now)
+    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
+        self._records.on_end(request, reason, now)
         self.learned.late.forget(request)
 
-    def finished(self, assignment: Assignment, now: float) -> None:
-        self._records.finished(assignment, now)
+    def on_finish(self, assignment: Assignment, now: float) -> None:
+        self._records.on_finish(assignment, now)
 
     def _revised(self, request: Request, query: LengthQuery, revise: Revise, estimate: Estimate) -> bool:
         """Take over a prediction that came after its request had gone on with a guess; False when it says nothing."""

@@ -75,7 +75,7 @@ class Records:
         query, _ = self._open[request]
         self._open[request] = query, prediction
 
-    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         noted = self._open.pop(request, None)
         if noted is None:  # it ended while it was being submitted
             return
@@ -85,7 +85,7 @@ class Records:
         if self._journal is not None:
             self._journal.put(request_entry(self._origin, request, query, prediction, reason))
 
-    def finished(self, assignment: Assignment, now: float) -> None:
+    def on_finish(self, assignment: Assignment, now: float) -> None:
         entry = batch_entry(self._origin, assignment)
         if self._journal is not None and entry is not None:
             self._journal.put(entry)

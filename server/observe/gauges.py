@@ -138,11 +138,7 @@ class Gauges(Collector):
             ("lengthwise:executor_up", "Whether an executor lives.", _up),
             ("lengthwise:executor_rows", "Rows of its batch.", lambda worker: worker.batch.rows),
             ("lengthwise:executor_slots", "Most rows of its batch.", lambda worker: worker.info.max_rows),
-            (
-                "lengthwise:staged_rows",
-                "Rows that have K and V and wait for a slot.",
-                lambda worker: worker.batch.staged,
-            ),
+            ("lengthwise:staged_rows", "Rows that have K and V and wait for a slot.", _staged),
             ("lengthwise:kv_capacity_tokens", "Tokens of K and V it can hold.", lambda worker: worker.capacity_tokens),
             ("lengthwise:predicted_load_seconds", "Predicted time of the plans it has.", lambda worker: worker.load),
             ("lengthwise:step_age_seconds", "Since its last sign of life, while it has work.", self._age),

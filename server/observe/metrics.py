@@ -162,11 +162,11 @@ class Metrics:
         """Time of an executor's latest report."""
         return self._reported.get(executor)
 
-    def first_token(self, request: Request, now: float) -> None:
+    def on_first_token(self, request: Request, now: float) -> None:
         """An answer has begun."""
         self._first.observe(now - request.times.arrival)
 
-    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended; without a reason its client had left."""
         self._latest_tokens.pop(request.row_id, None)
         if reason is None or reason is FinishReason.ERROR:
@@ -181,7 +181,7 @@ class Metrics:
         if request.predicted_length is not None:
             self._judge(request.predicted_length, request.generated)
 
-    def finished(self, assignment: Assignment, now: float) -> None:
+    def on_finish(self, assignment: Assignment, now: float) -> None:
         """A batch is over; its time counts where it ran as planned."""
         if assignment.intact and assignment.plan.estimate and assignment.began is not None:
             seconds = now - assignment.began

@@ -24,15 +24,15 @@ class Notes:
         self.ends: list[tuple[int, State, FinishReason | None, float]] = []
         self.plans: list[Assignment] = []
 
-    def first_token(self, request: Request, now: float) -> None:
+    def on_first_token(self, request: Request, now: float) -> None:
         assert request.times.first_token == now
         self.firsts.append((request.row_id, now))
 
-    def ended(self, request: Request, reason: FinishReason | None, now: float) -> None:
+    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         assert request.times.end == now
         self.ends.append((request.row_id, request.state, reason, now))
 
-    def finished(self, assignment: Assignment, now: float) -> None:
+    def on_finish(self, assignment: Assignment, now: float) -> None:
         self.plans.append(assignment)
 
 
@@ -104,5 +104,5 @@ def test_a_request_is_submitted_with_its_arrival_and_what_was_foreseen() -> None
 def test_several_observers_are_all_told() -> None:
     both = Notes(), Notes()
     assignment = Assignment(Plan((request(),)), 0, 0.0)
-    PlanObservers(both).finished(assignment, 1.0)
+    PlanObservers(both).on_finish(assignment, 1.0)
     assert [notes.plans for notes in both] == [[assignment], [assignment]]

@@ -24,7 +24,7 @@ class Watcher:
 
     told: list[tuple[Assignment, float]] = field(default_factory=list)
 
-    def finished(self, assignment: Assignment, now: float) -> None:
+    def on_finish(self, assignment: Assignment, now: float) -> None:
         self.told.append((assignment, now))
 
 

@@ -153,10 +153,10 @@ class SliceCount:
         """Share of the batches with an iteration limit whose rows had all ended before it; 0 without any."""
         return self._early / self._slices if self._slices else 0.0
 
-    def finished(self, assignment: Assignment, now: float) -> None:
+    def on_finish(self, assignment: Assignment, now: float) -> None:
         limit = assignment.plan.terms.iterations
         if limit is not None:
             self._slices += 1
             self._early += assignment.iterations < limit
         if self.other is not None:
-            self.other.finished(assignment, now)
+            self.other.on_finish(assignment, now)

@@ -59,7 +59,7 @@ def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
     assert served_batch(unseen) is None
     pupil = Pupil()
     learning = BatchLearning(pupil, inline, interval=0.0)
-    learning.finished(ended(10, 20.0, intact=False), 0.0)
+    learning.on_finish(ended(10, 20.0, intact=False), 0.0)
     assert learning.latest is None
 
 
@@ -69,18 +69,18 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
     basis = (BatchTime(1, 1, 1, 1.0),)
     learning = BatchLearning(pupil, inline, basis)
     lessons = []
-    learning.finished(ended(10, 20.0), 1000.0)
-    learning.finished(ended(10, 11.0), 1060.0)
-    learning.finished(ended(90, 100.0), 1119.0)
+    learning.on_finish(ended(10, 20.0), 1000.0)
+    learning.on_finish(ended(10, 11.0), 1060.0)
+    learning.on_finish(ended(90, 100.0), 1119.0)
     lessons.append(learning.latest)
-    learning.finished(ended(30, 30.0), 1120.0)
+    learning.on_finish(ended(30, 30.0), 1120.0)
     lessons.append(learning.latest)
     surprise = BatchTime(2, 7, 10, 20.0)
     assert pupil.taught == [[*basis, surprise]]
     assert lessons == [None, Lesson(4, 1, np.sqrt((10**2 + 1 + 10**2) / 4))]
-    learning.finished(ended(10, 30.0), 1239.0)
+    learning.on_finish(ended(10, 30.0), 1239.0)
     assert len(pupil.taught) == 1
-    learning.finished(ended(10, 10.0), 1240.0)
+    learning.on_finish(ended(10, 10.0), 1240.0)
     assert pupil.taught[1] == [*basis, surprise, BatchTime(2, 7, 10, 30.0)], "the set grows"
     assert learning.changes == 2
 
@@ -88,7 +88,7 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
 def test_an_interval_without_surprises_changes_nothing() -> None:
     pupil = Pupil()
     learning = BatchLearning(pupil, inline, interval=0.0)
-    learning.finished(ended(10, 10.0), 5.0)
+    learning.on_finish(ended(10, 10.0), 5.0)
     assert learning.latest == Lesson(1, 0, 0.0) and pupil.taught == [] and learning.changes == 0
 
 
@@ -96,8 +96,8 @@ def test_the_work_is_done_where_it_is_submitted_to() -> None:
     pupil = Pupil()
     desk: list[Callable[[], None]] = []
     learning = BatchLearning(pupil, desk.append, interval=0.0)
-    learning.finished(ended(10, 20.0), 0.0)
-    learning.finished(ended(10, 30.0), 1.0)
+    learning.on_finish(ended(10, 20.0), 0.0)
+    learning.on_finish(ended(10, 30.0), 1.0)
     assert pupil.taught == [] and len(desk) == 2
     for work in desk:
         work()
@@ -111,7 +111,7 @@ def test_a_lesson_that_fails_is_logged_and_leaves_the_estimates(caplog: pytest.L
 
     learning = BatchLearning(Stubborn(), inline, interval=0.0)
     with caplog.at_level(logging.ERROR):
-        learning.finished(ended(10, 20.0), 0.0)
+        learning.on_finish(ended(10, 20.0), 0.0)
     assert "learning serving times from 1 batches failed" in caplog.text and learning.latest is None
 
 
@@ -121,7 +121,7 @@ def test_estimates_follow_a_machine_that_became_slower() -> None:
     errors = []
     for minute in range(12):
         for generated in (20, 40, 60):
-            learning.finished(ended(generated, 2.0 * generated), 60.0 * minute)
+            learning.on_finish(ended(generated, 2.0 * generated), 60.0 * minute)
         if learning.latest is not None:
             errors.append(learning.latest.rmse)
     assert errors[0] > 40 and errors[-1] < 1

@@ -80,7 +80,7 @@ async def serve(lengths: Lengths, generated: int = 5, query: LengthQuery = QUERY
     assert prediction is not None
     request = Request(0, (1, 2), PARAMS, Times(0.0, end=1.0), generated=generated)
     lengths.note(request, query, prediction, revise=nobody_hears)
-    lengths.ended(request, FinishReason.STOP, 1.0)
+    lengths.on_end(request, FinishReason.STOP, 1.0)
     return prediction
 
 
@@ -137,7 +137,7 @@ async def test_a_prediction_that_is_late_reaches_its_request_and_the_journal(
         async with asyncio.timeout(60):
             row_id, length, distribution = await revised
         assert (row_id, distribution is not None, len(delays)) == (3, True, 1)
-        lengths.ended(request, FinishReason.STOP, 1.0)
+        lengths.on_end(request, FinishReason.STOP, 1.0)
     (entry,) = journalled(cache)
     assert (entry.predicted, entry.source, len(entry.features)) == (length, "forest", FEATURES)
 
@@ -290,7 +290,7 @@ async def test_where_nobody_predicts_requests_are_recorded_all_the_same(config: 
         assert await lengths.predict(QUERY, PARAMS) is None
         request = Request(0, (1, 2), PARAMS, Times(0.0, end=1.0), generated=5)
         lengths.note(request, QUERY, None, nobody_hears)
-        lengths.ended(request, FinishReason.STOP, 1.0)
+        lengths.on_end(request, FinishReason.STOP, 1.0)
         assert multiprocessing.active_children() == []
     assert [(one.predicted, one.generated) for one in journalled(cache)] == [(None, 5)]
 

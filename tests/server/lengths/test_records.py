@@ -39,7 +39,7 @@ class Stage:
 
     def end(self, request: Request, reason: FinishReason | None, prediction: Prediction | None = FORESEEN) -> None:
         self.records.note(request, QUERY, prediction)
-        self.records.ended(request, reason, 104.0)
+        self.records.on_end(request, reason, 104.0)
 
     def requests(self) -> list[RequestEntry]:
         self.journal.close()
@@ -124,7 +124,7 @@ def test_a_request_is_recorded_once_and_not_kept() -> None:
     records, request = Records(ORIGIN, None, on_answer.append), ended_request()
     records.note(request, QUERY, None)
     for _ in range(2):
-        records.ended(request, FinishReason.STOP, 104.0)
+        records.on_end(request, FinishReason.STOP, 104.0)
     assert len(on_answer) == 1
 
 
@@ -133,7 +133,7 @@ def test_a_batch_is_recorded_as_it_was_planned_and_as_it_went(path: Path) -> Non
     assignment = Assignment(Plan((one, other), estimate=2.5, generation_length=12), 1, 100.0, began=100.5)
     one.generated, other.generated, assignment.ended = 5, 9, 103.0
     stage = Stage(path)
-    stage.records.finished(assignment, 103.0)
+    stage.records.on_finish(assignment, 103.0)
     stage.journal.close()
     (entry,) = read(path, BatchEntry)
     assert entry == BatchEntry(entry.finished_at, "tiny", "magnus", 1, 2, 4, 9, 12, 2.5, 2.5), "others may have joined"

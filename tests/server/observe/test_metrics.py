@@ -60,10 +60,10 @@ def test_tokens_are_counted_by_what_they_were_good_for() -> None:
 
 def test_requests_are_timed_from_their_arrival() -> None:
     metrics = Metrics("m")
-    metrics.ended(ended(7, predicted=10.0), FinishReason.STOP, 15.0)
-    metrics.ended(ended(7), FinishReason.LENGTH, 15.0)
-    metrics.ended(ended(3), FinishReason.ERROR, 15.0)
-    metrics.ended(ended(3), None, 15.0)
+    metrics.on_end(ended(7, predicted=10.0), FinishReason.STOP, 15.0)
+    metrics.on_end(ended(7), FinishReason.LENGTH, 15.0)
+    metrics.on_end(ended(3), FinishReason.ERROR, 15.0)
+    metrics.on_end(ended(3), None, 15.0)
     assert read(metrics, "vllm:request_success_total", finished_reason="stop") == 1
     sums = ("vllm:request_queue_time", "vllm:e2e_request_latency")
     assert [read(metrics, f"{name}_seconds_sum") for name in sums] == [2.0, 10.0]
@@ -85,7 +85,7 @@ async def test_the_first_token_is_timed_when_it_comes_and_not_when_the_answer_en
 def test_predictions_are_judged_by_what_came() -> None:
     metrics = Metrics("m")
     for predicted, generated in ((10.0, 8), (4.0, 10), (None, 9)):
-        metrics.ended(ended(generated, predicted), FinishReason.STOP, 15.0)
+        metrics.on_end(ended(generated, predicted), FinishReason.STOP, 15.0)
     assert read(metrics, "lengthwise:request_predicted_tokens_sum") == 14.0
     assert read(metrics, "lengthwise:predicted_length_error_tokens_sum") == 8.0
     assert read(metrics, "lengthwise:predicted_length_error_tokens_count") == 2
@@ -110,7 +110,7 @@ def test_rows_that_ended_are_not_remembered() -> None:
     """A report that comes after its row was cancelled used to leave an entry behind for good."""
     clock = VirtualClock()
     metrics = Metrics("m", clock.now)
-    metrics.ended(request(1), None, 0.0)
+    metrics.on_end(request(1), None, 0.0)
     metrics.receive(report(Tally(), 0.1, 0, token(1, 5)))
     clock.time = FORGOTTEN + 1.0
     metrics.receive(report(Tally(), 0.1, 0, token(2, 5)))
@@ -138,7 +138,7 @@ def test_predicted_serving_times_are_judged_where_the_batch_ran_as_planned() -> 
     metrics = Metrics("m")
     for estimate, intact in ((3.0, True), (3.0, False), (0.0, True)):
         one = Assignment(Plan((request(),), estimate=estimate), 0, sent=1.0, began=2.0, intact=intact)
-        metrics.finished(one, 4.0)
+        metrics.on_finish(one, 4.0)
     assert read(metrics, "lengthwise:serving_time_seconds_sum") == 2.0
     assert read(metrics, "lengthwise:serving_time_error_seconds_sum") == 1.0
     assert read(metrics, "lengthwise:serving_time_error_seconds_count") == 1

@@ -52,7 +52,7 @@ def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | 
     told: list[Assignment] = []
     count = SliceCount(Told(told))
     request.generated = 6
-    count.finished(assignment, 1.0)
+    count.on_finish(assignment, 1.0)
     assert count.early_share == share
     assert told == [assignment]
     assert SliceCount().early_share == 0.0
@@ -64,5 +64,5 @@ class Told:
     def __init__(self, told: list[Assignment]) -> None:
         self._told = told
 
-    def finished(self, assignment: Assignment, now: float) -> None:
+    def on_finish(self, assignment: Assignment, now: float) -> None:
         self._told.append(assignment)
