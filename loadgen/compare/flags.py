@@ -87,6 +87,11 @@ class Report:
     output: Path | None = option(None, "where report.html and report.json go (default: compare-DATE)", metavar="FOLDER")
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareFlags(Contestants, RoundLoad, Sampling, OtherServers):
+    """All flags that say what is compared, and under which load."""
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add all flags, each below the title of its group."""
     groups = {"contestants": Contestants, "load": RoundLoad, "requests": Sampling, "servers of --urls": OtherServers}

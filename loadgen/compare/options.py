@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import inf
 
-from loadgen.compare.flags import Contestants, OtherServers, RoundLoad
+from loadgen.compare.flags import CompareFlags
 from loadgen.compare.plan import Contestant, Plan, Point
-from loadgen.options import Sampling
 from loadgen.program import PROGRAM
 from models.errors import UserError
 from models.flags import read_options
@@ -26,25 +25,24 @@ UNREACHABLE = ("--uds", "--ssl-certfile", "--ssl-keyfile")
 
 def read_plan(args: argparse.Namespace, ignore_eos: bool = False, environ: Mapping[str, str] = os.environ) -> Plan:
     """The plan that the flags make; `ignore_eos` asks for it also without the flag. Raises UserError."""
-    asked, load = read_options(args, Contestants), read_options(args, RoundLoad)
-    others = read_options(args, OtherServers)
+    asked = read_options(args, CompareFlags)
     contestants = _contestants(asked.strategies, asked.urls)
     if asked.model is not None and not asked.strategies:
         raise UserError(f"{asked.model}: only --strategies start servers; to ask those of --urls for it, give --model")
     return Plan(
         contestants=contestants,
-        points=_points(load.request_rates, load.burstinesses),
-        rounds=load.rounds,
+        points=_points(asked.request_rates, asked.burstinesses),
+        rounds=asked.rounds,
         baseline=_baseline(asked.baseline, contestants),
-        seed=load.seed,
+        seed=asked.seed,
         serve_command=_serve_command(asked.model, asked.serve_args),
-        model=others.ask_model,
-        fields=read_options(args, Sampling).fields(ignore_eos),
-        headers=others.headers(environ),
-        timeout=load.timeout,
+        model=asked.ask_model,
+        fields=asked.fields(ignore_eos),
+        headers=asked.headers(environ),
+        timeout=asked.timeout,
         ready_timeout=asked.ready_check_timeout_sec,
-        max_concurrency=load.max_concurrency,
-        num_warmups=load.num_warmups,
+        max_concurrency=asked.max_concurrency,
+        num_warmups=asked.num_warmups,
     )
 
 

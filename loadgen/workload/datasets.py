@@ -11,10 +11,9 @@ from types import MappingProxyType
 
 from loadgen.client.prompt import Prompt
 from loadgen.workload import sharegpt, tasks
-from loadgen.workload.flags import Choice
+from loadgen.workload.flags import Choice, Part
 from loadgen.workload.jsonl import read_jsonl
 from loadgen.workload.lengths import clip, load_trace
-from loadgen.workload.mix import Part
 from loadgen.workload.sample import Sample
 from loadgen.workload.stdlib import read_material
 from loadgen.workload.tokens import Count, RandomTokens, Vocabulary, draw_length, token_prompt

@@ -11,7 +11,6 @@ from typing import Annotated
 from msgspec import Meta
 
 from loadgen.workload.lengths import Cut
-from loadgen.workload.mix import Part, parse_part
 from loadgen.workload.tokens import VOCABULARY
 from loadgen.workload.traces import TRACES
 from models.errors import UserError
@@ -21,6 +20,28 @@ from models.options import Count, NonNegative, Positive, option
 DEFAULT = "builtin"
 NEED_FILE = ("jsonl", "sharegpt", *TRACES)
 NAMES = (DEFAULT, "random", *NEED_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One dataset and its share; weights count relative to each other."""
+
+    name: str
+    path: Path | None = None
+    weight: float = 1.0
+
+
+def parse_part(text: str) -> Part:
+    """`NAME:WEIGHT` or `NAME=FILE:WEIGHT`; raises UserError."""
+    dataset, colon, weight = text.rpartition(":")
+    name, equals, file = dataset.partition("=")
+    try:
+        share = float(weight)
+    except ValueError:
+        share = math.nan
+    if not (colon and name and share > 0 and math.isfinite(share)) or (equals and not file):
+        raise UserError(f"--mix: {text!r} must be NAME:WEIGHT or NAME=FILE:WEIGHT, the weight above 0")
+    return Part(name, Path(file) if file else None, share)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,6 @@ from loadgen.client.prompt import Prompt
 from loadgen.workload.datasets import DATASETS, Portion
 from loadgen.workload.flags import Choice, read_flags
 from loadgen.workload.lengths import clip
-from loadgen.workload.mix import counts
 from loadgen.workload.tokens import load_vocabulary
 from loadgen.workload.traces import TRACES
 from models.errors import UserError
@@ -28,7 +28,7 @@ def load(args: argparse.Namespace) -> list[Prompt]:
     choice = read_flags(args)
     vocabulary = load_vocabulary(choice.tokenizer, choice.random_vocab_size)
     chosen = choice.parts
-    shares = counts([part.weight for part in chosen], choice.num_prompts)
+    shares = share_out([part.weight for part in chosen], choice.num_prompts)
     portions = [
         Portion(part, share, choice, vocabulary, random.Random(f"{choice.seed}, part {place}"))
         for place, (part, share) in enumerate(zip(chosen, shares, strict=True))
@@ -80,3 +80,13 @@ def _mixed(parts: Sequence[Sequence[Prompt]], rng: random.Random) -> list[Prompt
     rng.shuffle(turns)
     rest = [iter(part) for part in parts]
     return [replace(next(rest[turn]), arrival=None) for turn in turns]
+
+
+def share_out(weights: Sequence[float], total: int) -> list[int]:
+    """`total` shared out by weight, to within one of the exact shares (largest remainder)."""
+    exact = [total * weight / sum(weights) for weight in weights]
+    shares = [math.floor(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda place: shares[place] - exact[place])
+    for place in by_remainder[: total - sum(shares)]:
+        shares[place] += 1
+    return shares

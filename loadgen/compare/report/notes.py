@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from loadgen.compare.plan import LEAST_ROUNDS, Contestant, Point
 from loadgen.compare.record import Comparison
@@ -11,8 +11,6 @@ from loadgen.compare.verdict import Verdict, compute_chance
 
 MUCH_STOLEN = 0.02
 """The share of the processors' time from which on a warning says that the host took it."""
-
-SERVER_FIGURES = "batch size, pad and invalid tokens, load imbalance, errors of predictions"
 
 
 def find_warnings(comparison: Comparison) -> Iterator[str]:
@@ -32,25 +30,19 @@ def find_warnings(comparison: Comparison) -> Iterator[str]:
         yield f"Runs have as few as {count:g} completed requests, so the 99th percentile is the slowest of them."
 
 
-def write_remarks(comparison: Comparison, judged: list[Verdict]) -> Iterator[str]:
-    """How to read the report."""
+def describe_judging(comparison: Comparison, judged: Sequence[Verdict]) -> dict[str, object]:
+    """The values of the template's sentences on how to read the report."""
     rounds = _count_judged_rounds(comparison)
     decided, chance = sum(one.outcome != "no verdict" for one in judged), compute_chance(rounds)
-    yield (
-        f"A difference counts as shown when all {rounds} rounds of one contestant lie beyond all rounds of the other. "
-        f"Were two contestants equal, that would happen by chance in 1 of {1 / chance:.0f} comparisons; of the "
-        f"{decided} made here, about {_round(decided * chance)} would be apart by chance alone. "
-        "More rounds (--rounds) make that rarer."
-    )
-    yield warm_up(comparison.plan.num_warmups)
-    yield (
-        "Every round plays the same requests at the same times: the spread shows how much runs of one trace differ, "
-        "not how much traces do. Another --seed is another trace."
-    )
-    if any(contestant.url for contestant in comparison.plan.contestants):
-        yield "Servers at URLs ran before and after, perhaps elsewhere: the machine described here is the client's."
-    if silent := [one.name for one in comparison.plan.contestants if _is_silent(comparison, one)]:
-        yield f"{', '.join(silent)}: /metrics tells nothing of {SERVER_FIGURES}, so plots of these are left out."
+    return {
+        "rounds": rounds,
+        "one_in": f"{1 / chance:.0f}",
+        "decided": decided,
+        "by_chance": _round(decided * chance),
+        "warm_up": warm_up(comparison.plan.num_warmups),
+        "elsewhere": any(contestant.url for contestant in comparison.plan.contestants),
+        "silent": [one.name for one in comparison.plan.contestants if _is_silent(comparison, one)],
+    }
 
 
 def _count_judged_rounds(comparison: Comparison) -> int:

@@ -10,7 +10,7 @@ from shlex import join
 from loadgen.compare.plan import Contestant, Point
 from loadgen.compare.quantities import COUNTS, QUANTITIES
 from loadgen.compare.record import Comparison, Setting
-from loadgen.compare.report.notes import find_warnings, write_remarks
+from loadgen.compare.report.notes import describe_judging, find_warnings
 from loadgen.compare.report.plots import make_plots
 from loadgen.compare.secrets import hide
 from loadgen.compare.verdict import Spread, Verdict, find_spread, judge_all
@@ -39,7 +39,7 @@ def make_page(comparison: Comparison, setting: Setting) -> str:
         other_verdicts=list(_tabulate_verdicts(plan.points, [one for one in judged if one not in against])),
         plots=list(make_plots(comparison)),
         figures=list(_tabulate_figures(comparison)),
-        remarks=list(write_remarks(comparison, judged)),
+        judging=describe_judging(comparison, judged),
         circumstances=list(_tabulate_setting(comparison, setting)),
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeAlias
 
 import torch
 
-from engine.messages import BatchShape, Tally
+from engine.messages import Tally
 from loadgen.experiments.baton.paper import STRATEGIES
 from loadgen.experiments.engine.feed import Feed, Moment
 from loadgen.experiments.engine.job import Job, longest
@@ -28,16 +30,9 @@ Advance = Callable[[int], None]
 """Told how many queries have just completed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """The curves of the paper's Figures 6 to 8, over seconds since the start."""
-
-    completed: tuple[Point, ...]
-    """Queries answered so far."""
-    tokens: tuple[Point, ...]
-    """Tokens of answers so far."""
-    kv_bytes: tuple[Point, ...]
-    """K and V of the running batch, padding included."""
+Curves: TypeAlias = Mapping[str, tuple[Point, ...]]
+"""The curves of the paper's Figures 6 to 8, over seconds since the start: queries answered so far (`completed`), tokens
+of answers so far (`tokens`), and K and V of the running batch, padding included (`kv_bytes`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +51,7 @@ class Race:
 
     @property
     def peak_kv_bytes(self) -> float:
-        return max(point.y for point in self.curves.kv_bytes)
+        return max(point.y for point in self.curves["kv_bytes"])
 
 
 @torch.inference_mode()
@@ -80,7 +75,7 @@ def race(
         batch_size=batch_size,
         seconds=moments[-1].at,
         curves=_curves(moments, subject.model.kv.bytes_per_token),
-        tally=_total(moments),
+        tally=sum((moment.tally for moment in moments), Tally()),
         answers=tuple(tuple(answer) for answer in feed.answers),
     )
 
@@ -98,20 +93,11 @@ def _batcher(method: str) -> Batcher:
 
 
 def _curves(moments: Sequence[Moment], bytes_per_token: int) -> Curves:
-    completed, tokens = 0, 0
-    done, made, held = [Point(0, 0)], [Point(0, 0)], [Point(0, 0)]
-    for moment in moments:
-        completed += moment.ended
-        tokens += moment.tally.generated
-        done.append(Point(moment.at, completed))
-        made.append(Point(moment.at, tokens))
-        held.append(Point(moment.at, _cells(moment.shape) * bytes_per_token))
-    return Curves(tuple(done), tuple(made), tuple(held))
-
-
-def _cells(shape: BatchShape) -> int:
-    return shape.rows * (shape.end - shape.start)
-
-
-def _total(moments: Sequence[Moment]) -> Tally:
-    return sum((moment.tally for moment in moments), Tally())
+    times = [0.0, *(moment.at for moment in moments)]
+    cells = (moment.shape.rows * (moment.shape.end - moment.shape.start) for moment in moments)
+    values: dict[str, Iterable[float]] = {
+        "completed": accumulate((moment.ended for moment in moments), initial=0),
+        "tokens": accumulate((moment.tally.generated for moment in moments), initial=0),
+        "kv_bytes": (0, *(count * bytes_per_token for count in cells)),
+    }
+    return {name: tuple(map(Point, times, own)) for name, own in values.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from rich import table as rich_table
 from rich.console import Console
@@ -28,6 +29,14 @@ COLUMNS = (
 """Throughput is relative to Benchmark's. Invalid tokens and padding are shares of all tokens computed of their kind."""
 
 MIB = 2**20
+PLOTS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "completed": ("Queries completed", "queries"),
+        "tokens": ("Tokens generated", "tokens"),
+        "kv_bytes": ("K and V in the running batch", "MiB"),
+    }
+)
+"""Title and unit of the plot of each curve."""
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 
@@ -51,24 +60,21 @@ def make_page(tables: Sequence[Table], setting: Mapping[str, object]) -> str:
 
 def make_plots(table: Table) -> list[Plot]:
     """The paper's Figures 6, 7 and 8 for each batch size."""
-    plots = []
-    for size, lines in table.lines.items():
-        curves = {line.method: line.races[-1].curves for line in lines}
-        completed = {method: own.completed for method, own in curves.items()}
-        tokens = {method: own.tokens for method, own in curves.items()}
-        held = {method: [Point(x, y / MIB) for x, y in own.kv_bytes] for method, own in curves.items()}
-        plots += [
-            _plot(f"Queries completed, batch of {size}", "queries", completed, steps=True),
-            _plot(f"Tokens generated, batch of {size}", "tokens", tokens),
-            _plot(f"K and V in the running batch, batch of {size}", "MiB", held),
-        ]
-    return plots
+    return [
+        _plot(f"{title}, batch of {size}", unit, name, lines)
+        for size, lines in table.lines.items()
+        for name, (title, unit) in PLOTS.items()
+    ]
 
 
-def _plot(title: str, unit: str, curves: Mapping[str, Sequence[Point]], *, steps: bool = False) -> Plot:
-    series = [Series(method, thin(points, POINTS), look) for look, (method, points) in enumerate(curves.items())]
-    described = f"{unit} against seconds for {', '.join(curves)}."
-    return Plot(title, described, specify_lines(series, "seconds", unit, steps=steps))
+def _plot(title: str, unit: str, name: str, lines: Sequence[Line]) -> Plot:
+    scale = MIB if unit == "MiB" else 1
+    series = [
+        Series(line.method, [Point(x, y / scale) for x, y in thin(line.races[-1].curves[name], POINTS)], look)
+        for look, line in enumerate(lines)
+    ]
+    described = f"{unit} against seconds for {', '.join(line.method for line in lines)}."
+    return Plot(title, described, specify_lines(series, "seconds", unit, steps=name == "completed"))
 
 
 def _tabulate(table: Table) -> html_table.Table:

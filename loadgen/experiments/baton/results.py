@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from loadgen.experiments.baton.paper import BENCHMARK
-from loadgen.experiments.baton.race import Curves, Race
-from loadgen.html.plot import Point, thin
+from loadgen.experiments.baton.race import Race
+from loadgen.html.plot import thin
 
 POINTS = 400
 """Points kept of each curve."""
@@ -104,13 +104,5 @@ def _line_json(line: Line) -> dict[str, object]:
         "same_answers": line.same_answers,
         "peak_kv_bytes": last.peak_kv_bytes,
         "tokens": asdict(last.tally),
-        "curves": _curves_json(last.curves),
+        "curves": {name: [(round(x, 6), y) for x, y in thin(points, POINTS)] for name, points in last.curves.items()},
     }
-
-
-def _curves_json(curves: Curves) -> dict[str, list[tuple[float, float]]]:
-    return {"completed": _pairs(curves.completed), "tokens": _pairs(curves.tokens), "kv_bytes": _pairs(curves.kv_bytes)}
-
-
-def _pairs(points: Sequence[Point]) -> list[tuple[float, float]]:
-    return [(round(x, 6), y) for x, y in thin(points, POINTS)]

@@ -72,13 +72,14 @@ def _measure(device: torch.device, clock: Callable[[], float], size: int, stop: 
     for work, moved in ways * REPEATS:
         if stop.is_set():
             raise Interrupted
-        begin = _now(device, clock)
+        begin = read_clock(device, clock)
         work()
-        best = max(best, moved / (_now(device, clock) - begin))
+        best = max(best, moved / (read_clock(device, clock) - begin))
     return best
 
 
-def _now(device: torch.device, clock: Callable[[], float]) -> float:
+def read_clock(device: torch.device, clock: Callable[[], float]) -> float:
+    """The time once the device has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return clock()

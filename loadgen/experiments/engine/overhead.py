@@ -13,6 +13,7 @@ from torch import Tensor
 
 from loadgen.experiments.engine.apart import Interrupted, apart
 from loadgen.experiments.engine.feed import Feed
+from loadgen.experiments.engine.floor import read_clock
 from loadgen.experiments.engine.job import Job, longest
 from loadgen.experiments.engine.runners import join_batcher
 from loadgen.experiments.engine.setup import Subject
@@ -49,15 +50,10 @@ class TimedModel(LoadedModel):
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        begin = self._now()
+        begin = read_clock(self.device, self.clock)
         logits = super().forward(tokens, positions, mask, store, select)
-        self.passes.append(self._now() - begin)
+        self.passes.append(read_clock(self.device, self.clock) - begin)
         return logits
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return self.clock()
 
 
 def measure_overhead(subject: Subject, jobs: Sequence[Job], clock: Callable[[], float] = time.perf_counter) -> Overhead:

@@ -78,7 +78,7 @@ def _place(stage: Stage) -> Place:
 
 def _simulated(stage: Stage) -> Place:
     """The paper's executors, or a share of them under the same share of the load."""
-    machine, seconds = scaled(V100_CHATGLM_6B, stage.setting.scale), stage.setting.seconds
+    machine, seconds = scaled(V100_CHATGLM_6B, stage.setting.scale), stage.seconds
     whole = V100_CHATGLM_6B.workers
     rates: Sequence[float] | None = stage.setting.rates
     described = "as given" if rates else f"{', '.join(f'{share:g}' for share in SHARES)} × what vs serves"

@@ -16,7 +16,7 @@ from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, sh
 from loadgen.experiments.paper.options import PaperOptions
 from loadgen.experiments.paper.plan import Experiment, Plan, carry_out, experiment_json
 from loadgen.experiments.paper.report import report
-from loadgen.experiments.paper.stage import Setting, Stage
+from loadgen.experiments.paper.stage import Stage
 from loadgen.experiments.paper.trial import Player
 from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.prediction import Prediction
@@ -83,14 +83,13 @@ def _stage(asked: PaperOptions, open_engine: OpenEngine | None) -> Stage:
     else:
         pool = trace_pool(asked.trace, paper.longest, asked.input_scale)
     prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else Prediction()
-    setting = Setting(asked.scale, asked.seed, asked.duration, asked.rates)
     if open_engine is None:
-        return Stage(pool, setting, paper.longest, prediction)
+        return Stage(pool, asked, paper.longest, prediction)
     with Bars() as bars:
         bars.begin("loading the model")
         hardware, player = open_engine()
     short = shortened(pool, hardware.length_scale)
-    return Stage(short, setting, hardware.tokens(paper.longest), prediction, player, hardware)
+    return Stage(short, asked, hardware.tokens(paper.longest), prediction, player, hardware)
 
 
 def _run_all(builds: Mapping[str, Build], stage: Stage, asked: PaperOptions) -> int:

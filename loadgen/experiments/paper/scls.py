@@ -150,7 +150,7 @@ def keeping(place: Place) -> Plan:
 
 def _simulated(stage: Stage, backend: Backend) -> Place:
     """The paper's executors, or a share of them under the same share of the load."""
-    machine, seconds = scaled(backend.machine, stage.setting.scale), stage.setting.seconds
+    machine, seconds = scaled(backend.machine, stage.setting.scale), stage.seconds
     share = machine.workers / backend.machine.workers
     return Place(
         f"SCLS on {backend.title}",

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import Load, Pool, outputs
+from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.plan import Run
 from loadgen.experiments.paper.trial import Course, Player, Trial, pooled, run_trial
 from loadgen.simulate.prediction import Prediction
@@ -24,23 +25,6 @@ Begin: TypeAlias = Callable[[str, int], Watch]
 """Shows the title of a run and its number of requests; returns a callback for the number that have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The size of a simulation that the user chose."""
-
-    scale: float = 1.0
-    seed: int = 0
-    duration: float | None = None
-    """Seconds of arrivals; None: as the paper has it."""
-    rates: tuple[float, ...] | None = None
-    """Requests a second, for the paper's whole machine; None: as the paper has it, as far as it tells."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of arrivals where the paper has ten minutes."""
-        return self.duration or MINUTES_10
-
-
 def no_watch(title: str, total: int) -> Watch:
     return lambda ended: None
 
@@ -50,7 +34,8 @@ class Stage:
     """Plays runs in the simulator, or on the real engine where there is a hardware."""
 
     pool: Pool
-    setting: Setting
+    setting: Experiments
+    """The size that the user chose."""
     max_tokens: int
     """Tokens of the longest answer."""
     prediction: Prediction = Prediction()
@@ -58,6 +43,11 @@ class Stage:
     hardware: Hardware | None = None
     begin: Begin = no_watch
     _trials: dict[tuple[Course, Load, Pool | None], Trial] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of arrivals where the paper has ten minutes."""
+        return self.setting.duration or MINUTES_10
 
     @property
     def rounds(self) -> int:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.workload.mix import Part, counts, parse_part
+from loadgen.workload.flags import Part, parse_part
+from loadgen.workload.table import share_out
 from models.errors import UserError
 
 
@@ -36,7 +37,7 @@ def test_a_part_that_is_not_understood_is_quoted(text: str) -> None:
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=8), st.integers(0, 1000))
 def test_shares_add_up_and_are_within_one_of_exact(weights: list[float], total: int) -> None:
-    shares = counts(weights, total)
+    shares = share_out(weights, total)
     assert sum(shares) == total
     assert all(
         abs(share - total * weight / sum(weights)) < 1.000001 for share, weight in zip(shares, weights, strict=True)

@@ -39,11 +39,11 @@ def test_only_closed_batches_waste_tokens_and_only_entry_by_embedding_saves_padd
 
 def test_curves_end_with_everything_done_and_the_last_memory_freed(races: dict[str, Race]) -> None:
     for one in races.values():
-        assert one.curves.completed[0] == Point(0, 0)
-        assert one.curves.completed[-1] == Point(one.seconds, len(JOBS))
-        assert one.curves.tokens[-1] == Point(one.seconds, sum(OUTPUTS))
-        assert one.curves.kv_bytes[-1].y == 0 < one.peak_kv_bytes
-        assert [point.y for point in one.curves.tokens] == sorted(point.y for point in one.curves.tokens)
+        assert one.curves["completed"][0] == Point(0, 0)
+        assert one.curves["completed"][-1] == Point(one.seconds, len(JOBS))
+        assert one.curves["tokens"][-1] == Point(one.seconds, sum(OUTPUTS))
+        assert one.curves["kv_bytes"][-1].y == 0 < one.peak_kv_bytes
+        assert [point.y for point in one.curves["tokens"]] == sorted(point.y for point in one.curves["tokens"])
 
 
 def table_of(races: dict[str, Race]) -> Table:

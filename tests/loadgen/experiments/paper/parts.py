@@ -7,7 +7,8 @@ from dataclasses import fields
 
 from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import Pool
-from loadgen.experiments.paper.stage import Setting, Stage
+from loadgen.experiments.paper.options import Experiments
+from loadgen.experiments.paper.stage import Stage
 from loadgen.experiments.paper.trial import Course, Player, Trial
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
@@ -43,4 +44,4 @@ class Scripted:
 
 
 def stage_of(player: Player, hardware: Hardware = HARDWARE) -> Stage:
-    return Stage(POOL, Setting(duration=hardware.duration), 128, Prediction(0.1), player, hardware)
+    return Stage(POOL, Experiments(duration=hardware.duration), 128, Prediction(0.1), player, hardware)

@@ -7,12 +7,13 @@ import pytest
 from loadgen.experiments.baton.paper import BENCHMARK, TARGETS
 from loadgen.experiments.paper.baton import EXPERIMENTS
 from loadgen.experiments.paper.load import Pool
-from loadgen.experiments.paper.stage import Setting, Stage
+from loadgen.experiments.paper.options import Experiments
+from loadgen.experiments.paper.stage import Stage
 
 
 def seconds(table: str, point: str) -> float:
     """The duration of Benchmark's run."""
-    stage = Stage(Pool((), ""), Setting(), 1)
+    stage = Stage(Pool((), ""), Experiments(), 1)
     [run] = [one for one in EXPERIMENTS[table](stage).runs if (one.strategy, one.point) == ("benchmark", point)]
     return stage.play(run).duration
 

@@ -10,9 +10,10 @@ import pytest
 
 from loadgen.experiments.paper import command
 from loadgen.experiments.paper.load import chat_pool
+from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.plan import carry_out
 from loadgen.experiments.paper.run import PAPERS
-from loadgen.experiments.paper.stage import Setting, Stage
+from loadgen.experiments.paper.stage import Stage
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
 from server.cli.main import run_command
@@ -106,7 +107,7 @@ def test_a_run_is_done_once() -> None:
         begun.append(title)
         return lambda ended: None
 
-    setting = Setting(scale=0.125, duration=4.0, rates=(8.0,))
+    setting = Experiments(scale=0.125, duration=4.0, rates=(8.0,))
     stage = Stage(chat_pool(0, count=50), setting, 1024, Prediction(0.1), begin=begin)
     for _ in range(2):
         carry_out(PAPERS["scls"].experiments["main"](stage), stage.play)
