@@ -6,16 +6,12 @@ import random
 import re
 import tomllib
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-
-@cache
-def _read_tables() -> Mapping[str, Any]:
-    """Words, insults and bugs."""
-    return MappingProxyType(tomllib.loads(Path(__file__).with_name("damage.toml").read_text("utf-8")))
+TABLES: Mapping[str, Any] = MappingProxyType(tomllib.loads(Path(__file__).with_name("damage.toml").read_text("utf-8")))
+"""Words, insults and bugs."""
 
 
 def bad_grammar(sentence: str, rng: random.Random) -> str:
@@ -36,7 +32,7 @@ def _drop_article(words: list[str], rng: random.Random) -> None:
 
 
 def _wrong_word(words: list[str], rng: random.Random) -> None:
-    wrong = _read_tables()["wrong-words"]
+    wrong = TABLES["wrong-words"]
     known = [place for place, word in enumerate(words) if word in wrong]
     if known:
         place = rng.choice(known)
@@ -62,21 +58,20 @@ def _misspell(words: list[str], rng: random.Random) -> None:
 
 def rude(sentence: str, rng: random.Random) -> str:
     """The sentence said rudely, with insults at some nouns and at the reader."""
-    table = _read_tables()
     sworn = re.sub(
         r"\b(the|a|this) (?=[a-z])",
-        lambda found: f"{found[1]} {rng.choice(table['insults'])} " if rng.random() < 0.4 else found[0],
+        lambda found: f"{found[1]} {rng.choice(TABLES['insults'])} " if rng.random() < 0.4 else found[0],
         sentence,
     )
     if rng.random() < 0.5:
-        return f"{rng.choice(table['openings'])} {sworn}"
-    return f"{sworn.rstrip('.!?')}, {rng.choice(table['endings'])}"
+        return f"{rng.choice(TABLES['openings'])} {sworn}"
+    return f"{sworn.rstrip('.!?')}, {rng.choice(TABLES['endings'])}"
 
 
 def buggy(source: str, rng: random.Random) -> str:
     """The function with one bug below its first line: a line is lost where none of the known bugs fits."""
     head, _, body = source.partition("\n")
-    sites = [(found, bug) for pattern, bug in _read_tables()["bugs"] for found in re.finditer(pattern, body)]
+    sites = [(found, bug) for pattern, bug in TABLES["bugs"] for found in re.finditer(pattern, body)]
     if not sites:
         lines = source.split("\n")
         del lines[rng.randrange(1, len(lines))]

@@ -11,7 +11,6 @@ import random
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -46,16 +45,15 @@ class Task:
         return Sample(f"builtin/{self.name}", self.instruction, text, reference, stretch)
 
 
-@cache
-def read_tasks() -> tuple[Task, ...]:
-    """The eight tasks."""
-    found = tomllib.loads(Path(__file__).with_name("tasks.toml").read_text("utf-8"))
-    return tuple(Task(**one) for one in found["tasks"])
+TASKS = tuple(
+    Task(**task) for task in tomllib.loads(Path(__file__).with_name("tasks.toml").read_text("utf-8"))["tasks"]
+)
+"""The eight tasks."""
 
 
 def samples(material: Material, rng: random.Random) -> Iterator[Sample]:
     """Requests without end, every task equally often; the same ones for the same material and state of `rng`."""
-    tasks = list(read_tasks())
+    tasks = list(TASKS)
     while True:
         rng.shuffle(tasks)
         yield from [task.sample(material, rng) for task in tasks]

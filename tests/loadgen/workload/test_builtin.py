@@ -15,7 +15,7 @@ import pytest
 from loadgen.workload import damage
 from loadgen.workload.sample import Sample
 from loadgen.workload.stdlib import Material, prose, read_material
-from loadgen.workload.tasks import read_tasks, samples
+from loadgen.workload.tasks import TASKS, samples
 from loadgen.workload.tokens import estimate
 from models.errors import UserError
 from tests.loadgen.workload.args import prompts, write
@@ -31,7 +31,7 @@ def drawn(material: Material, number: int, seed: int = 0) -> list[Sample]:
 
 
 def test_the_tasks_are_magnus_eight() -> None:
-    assert len({task.name for task in read_tasks()}) == len({task.instruction for task in read_tasks()}) == 8
+    assert len({task.name for task in TASKS}) == len({task.instruction for task in TASKS}) == 8
 
 
 def test_every_task_gets_the_same_share_of_requests_that_nearly_all_differ(material: Material) -> None:
@@ -45,7 +45,7 @@ def test_the_instruction_is_the_system_message_and_the_text_the_users() -> None:
     assert len(found) == 8
     for prompt in found:
         system, user = prompt.messages
-        task = next(task for task in read_tasks() if prompt.label == f"builtin/{task.name}")
+        task = next(task for task in TASKS if prompt.label == f"builtin/{task.name}")
         assert (system["role"], system["content"], user["role"]) == ("system", task.instruction, "user")
         assert user["content"].strip()
 
