@@ -7,10 +7,10 @@ latest answers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict
 from itertools import chain, islice
-from typing import TypeAlias
+
+import msgspec
 
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
 from scheduler.dispatcher import Dispatcher
@@ -29,26 +29,13 @@ MOST_CHANGES = 4000
 REMEMBERED = 200
 """Answers, and first tokens, that a new dashboard is told of."""
 
-Wait: TypeAlias = Callable[[Request], float | None]
-"""Seconds that a request will still wait, None where they are unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Introduction:
-    """The server in a few words, for the dashboard."""
-
-    model: str
-    strategy: str
-    context_length: int
-
 
 class Scene:
     """Event loop only."""
 
-    def __init__(self, dispatcher: Dispatcher, introduction: Introduction, expected_wait: Wait) -> None:
+    def __init__(self, dispatcher: Dispatcher, model: str, strategy: str, context_length: int) -> None:
         self._dispatcher = dispatcher
-        self._introduction = introduction
-        self._expected_wait = expected_wait
+        self._server = (model, strategy, context_length)
         self._epoch = dispatcher.now()
         self._latest: deque[snapshot.Ended] = deque(maxlen=REMEMBERED)
         self._latest_firsts: deque[snapshot.FirstToken] = deque(maxlen=REMEMBERED)
@@ -83,7 +70,8 @@ class Scene:
         now, lanes = self._dispatcher.now(), self._lanes[report.executor]
         match report:
             case StepReport():
-                self._count(report)
+                self._tokens += report.tally
+                self._seconds[report.executor] = report.seconds
                 worker = next(worker for worker in self._dispatcher.workers if worker.info.index == report.executor)
                 lanes.report(report, worker.requests, now)
             case ExecutorDied():
@@ -112,10 +100,8 @@ class Scene:
         """The first message to a dashboard."""
         infos = [worker.info for worker in self._dispatcher.workers]
         devices = [snapshot.Device(info.index, info.device, info.max_rows, info.capacity_tokens) for info in infos]
-        server, latest, firsts = self._introduction, list(self._latest), list(self._latest_firsts)
-        return snapshot.Hello(
-            "Lengthwise", VERSION, server.model, server.strategy, server.context_length, devices, latest, firsts
-        )
+        latest, firsts = list(self._latest), list(self._latest_firsts)
+        return snapshot.Hello("Lengthwise", VERSION, *self._server, devices, latest, firsts)
 
     def tick(self) -> snapshot.Tick:
         """Everything as it is now, and what happened since the last call; between `begin` and `stop` only."""
@@ -133,26 +119,9 @@ class Scene:
             self._queue(now),
             self._dispatcher.requests_waiting,
             self._dispatcher.requests_running,
-            self._totals(),
+            msgspec.convert(asdict(self._tokens) | {"ended": self._ended, "failed": self._failed}, snapshot.Totals),
             fresh,
             firsts,
-        )
-
-    def _count(self, report: StepReport) -> None:
-        self._tokens += report.tally
-        self._seconds[report.executor] = report.seconds
-
-    def _totals(self) -> snapshot.Totals:
-        tokens = self._tokens
-        return snapshot.Totals(
-            tokens.prompt,
-            tokens.generated,
-            tokens.pad,
-            tokens.reads,
-            tokens.pad_reads,
-            tokens.invalid_reads,
-            self._ended,
-            self._failed,
         )
 
     def _gather(self, executor: int) -> None:
@@ -181,7 +150,7 @@ class Scene:
         return [self._waiter(request, now) for request in waiting]
 
     def _waiter(self, request: Request, now: float) -> snapshot.Waiter:
-        expected = None if request.executor is not None else self._expected_wait(request)
+        expected = None if request.executor is not None else self._dispatcher.expected_wait(request)
         return snapshot.Waiter(
             row=request.row_id,
             input=request.input_length,

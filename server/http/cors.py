@@ -1,11 +1,15 @@
-"""Pages of other origins in a browser: which may read answers, and that the others cannot make calls behind its back.
+"""Pages in a browser: which may read answers, and that the others cannot make calls behind its user's back.
 
 A server on a user's own machine can be reached by any page that the user opens. Browsers keep such a page from reading
-answers, unless it is allowed to, but let it send: so what changes anything is refused to it here.
+answers, unless it is allowed to, but let it send: so what changes anything is refused to it here. A page can also make
+its own domain mean 127.0.0.1 while it is open (DNS rebinding). For the browser it then asks its own server, so that no
+check of origins helps; but the name is still in the Host header: a server without keys on a loopback address answers
+only by the names of its machine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -93,3 +97,43 @@ def _preflight(request: web.Request, origins: Origins, origin: str) -> web.Respo
 def _refusal() -> ApiError:
     message = "pages of this origin may not call this server; --allowed-origins names those that may"
     return ApiError(403, message, code="origin_not_allowed")
+
+
+LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Host names that may be asked for, without ports and in lower case."""
+
+    allowed: frozenset[str]
+
+    def allows(self, host: str) -> bool:
+        """Whether a Host header names one of them. A call without one comes from no browser."""
+        return not host or name_of(host) in self.allowed
+
+
+HOSTS = web.AppKey("hosts", Hosts)
+
+
+def local_hosts(bound: str, more: Iterable[str]) -> Hosts:
+    """The names of this machine alone, the address that is listened on, and those that the user adds."""
+    host = bound if ":" not in bound or bound.startswith("[") else f"[{bound}]"
+    return Hosts(LOCAL | {name_of(name) for name in (host, *more)})
+
+
+def name_of(host: str) -> str:
+    """A Host header without its port."""
+    name, colon, port = host.strip().lower().rpartition(":")
+    return (name if colon and (port.isdigit() or not port) else host.strip().lower()).removesuffix(".")
+
+
+@web.middleware
+async def guard_hosts(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse calls by foreign names, where names are checked at all."""
+    hosts, host = request.app.get(HOSTS), request.headers.get("Host", "")
+    if hosts is not None and not hosts.allows(host):
+        name = name_of(host)[:256]
+        message = f"this server does not answer as {name!r}; --allowed-hosts names the hosts that it answers as"
+        raise ApiError(421, message, code="host_not_allowed")
+    return await handler(request)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ssl import SSLContext
+from pathlib import Path
 
-from server.cli.config import ServeConfig
+from server.cli.config import ConfigError, ServeConfig
 from server.http.access import Access
-from server.http.cors import Origins
-from server.http.hosts import Hosts, local_hosts
+from server.http.cors import Hosts, Origins, local_hosts
 from server.http.keys import load_keys
 from server.http.listener import ConnectionLimits
 from server.http.quota import Quota
-from server.http.tls import tls_context
 from server.observe.tracing import Tracing, tracing_to
 from server.process.port import is_loopback
 
@@ -27,7 +26,7 @@ class Front:
     hosts: Hosts | None = None
     """Names under which it answers; None for any."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    tls: SSLContext | None = None
+    tls: ssl.SSLContext | None = None
     tracing: Tracing | None = None
     """Where spans of calls go; None for nowhere."""
 
@@ -58,3 +57,30 @@ def _hosts(config: ServeConfig) -> Hosts | None:
     if config.uds is not None or not is_loopback(config.host):
         return None
     return local_hosts(config.host, config.allowed_hosts)
+
+
+def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """The context of a server for TLS 1.2 and later; None without a certificate. Raises ConfigError."""
+    if certificate is None:
+        if key is not None:
+            raise ConfigError("--ssl-keyfile needs --ssl-certfile")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, password=_refuse)
+    except OSError as error:  # ssl.SSLError among them
+        raise ConfigError(_explain(error, certificate, key)) from None
+    return context
+
+
+def _refuse() -> str:
+    """Give no password, as a service has no terminal to ask for one."""
+    return ""
+
+
+def _explain(error: OSError, certificate: Path, key: Path | None) -> str:
+    files = str(certificate) if key is None else f"{certificate} and {key}"
+    reason = getattr(error, "reason", None) or error.strerror or "unknown reason"
+    remedy = "give PEM files, the certificate's chain and its key without a password, that this user may read"
+    return f"--ssl-certfile/--ssl-keyfile: {files} cannot be used ({reason}): {remedy}"

@@ -16,9 +16,8 @@ from server.api.operation import BY_HANDLER, generates
 from server.api.operations import OPERATIONS
 from server.dashboard.feed import close_feed
 from server.http.access import ACCESS, authenticate, ration
-from server.http.cors import ORIGINS, add_origin_headers, guard_origins
+from server.http.cors import HOSTS, ORIGINS, add_origin_headers, guard_hosts, guard_origins
 from server.http.front import OPEN, Front
-from server.http.hosts import HOSTS, guard_hosts
 from server.http.page import PAGE, Page
 from server.http.request_id import HEADER, remember_id, request_id
 from server.http.service import Service

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from scheduler.dispatcher import Dispatcher
 from scheduler.serving_time.machine import Lesson
 from scheduler.worker import Worker
+from server.dashboard.feed import Feed
 from server.lengths.lengths import PredictorParts
 from server.observe.metrics import Metrics
 from server.version import VERSION
@@ -43,13 +44,6 @@ class Prefixes(Protocol):
     def bytes(self) -> int: ...
 
 
-class Viewers(Protocol):
-    """The part of server.dashboard.feed.Feed that is read."""
-
-    @property
-    def viewers(self) -> int: ...
-
-
 class ServingTimes(Protocol):
     """The part of what learns serving times that is read."""
 
@@ -66,7 +60,7 @@ class Sources:
     prefixes: Prefixes
     learned: PredictorParts
     strategy: str
-    feed: Viewers
+    feed: Feed
     serving_times: ServingTimes | None = None
     """None where serving times are not learned."""
 

@@ -33,7 +33,7 @@ from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.cli.config import ServeConfig
 from server.dashboard.feed import Feed
-from server.dashboard.scene import Introduction, Scene
+from server.dashboard.scene import Scene
 from server.http.service import Service
 from server.lengths.instruction import InstructionSplit
 from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor, token_features
@@ -92,12 +92,9 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         await stack.enter_async_context(background(watchdog.run(), "watchdog of executors"))
 
         model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
-        introduction = Introduction(model.id, config.strategy, model.context_length)
-        feed.show(Scene(dispatcher, introduction, dispatcher.expected_wait))
-        Gauges(
-            metrics,
-            Sources(dispatcher, loaded.store, loaded.prefixes, lengths.learned, config.strategy, feed, parts.learning),
-        )
+        feed.show(Scene(dispatcher, model.id, config.strategy, model.context_length))
+        kept = loaded.store, loaded.prefixes
+        Gauges(metrics, Sources(dispatcher, *kept, lengths.learned, config.strategy, feed, parts.learning))
         executors, limits = len(loaded.executors), _limits(config)
         yield Service(dispatcher, model, executors, limits, lengths, watchdog.responsive, metrics, feed)
 

@@ -23,6 +23,7 @@ import uvloop
 from aiohttp import web
 
 from models.errors import UserError
+from scheduler.clock import background
 from server.api.health import LIFE
 from server.api.served_model import ServedModel
 from server.cli.config import ServeConfig
@@ -106,7 +107,7 @@ async def _serve(
                 tell_limits(service.model)
                 _announce(service, address, time.monotonic() - start)
                 notifier.ready(f"serving {service.model.id} on {address}")
-                async with feed_watchdog(notifier, lambda: service.dispatcher.alive):
+                async with background(feed_watchdog(notifier, lambda: service.dispatcher.alive), "watchdog"):
                     return await _until_end(app, service, config.shutdown_timeout, signals, notifier)
 
 

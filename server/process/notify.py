@@ -6,10 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, MutableMapping
-from contextlib import asynccontextmanager
-
-from scheduler.clock import background
+from collections.abc import Callable, MutableMapping
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +44,8 @@ class Notifier:
             log.warning("the service manager cannot be told %r: %s", message.partition("\n")[0], error)
 
 
-@asynccontextmanager
-async def feed_watchdog(notifier: Notifier, healthy: Callable[[], bool]) -> AsyncIterator[None]:
-    """Tell the watchdog that all is well, as long as it is."""
-    async with background(_report(notifier, healthy), "watchdog"):
-        yield
-
-
-async def _report(notifier: Notifier, healthy: Callable[[], bool]) -> None:
+async def feed_watchdog(notifier: Notifier, healthy: Callable[[], bool]) -> None:
+    """Tell the watchdog that all is well, as long as it is, until cancelled."""
     if notifier.watchdog_interval is None:
         return
     while True:

@@ -20,7 +20,7 @@ from scheduler.strategy import STRATEGIES
 from server.api.limits import Limits
 from server.dashboard.feed import MOST_VIEWERS, Feed, TooManyViewers
 from server.dashboard.lanes import Stage
-from server.dashboard.scene import Introduction, Scene
+from server.dashboard.scene import Scene
 from tests.scheduler.fakes import VirtualClock, port, token
 from tests.server.live import Live, live_server
 
@@ -36,7 +36,8 @@ class Theatre:
         self.feed = Feed(SOON)
         parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
         self.dispatcher = Dispatcher(parts, [port(rows=2)], self.clock, self.feed)
-        self.feed.show(Scene(self.dispatcher, Introduction(model, "baton-pd", 500), lambda request: 1.5))
+        self.dispatcher.expected_wait = lambda request: 1.5  # type: ignore[method-assign]
+        self.feed.show(Scene(self.dispatcher, model, "baton-pd", 500))
 
     def submit(self, predicted: float | None = None) -> Request:
         return self.dispatcher.submit(range(4), SamplingParams(max_tokens=8), predicted_length=predicted)

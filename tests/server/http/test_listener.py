@@ -20,9 +20,8 @@ from models.errors import UserError
 from server.api.limits import Limits
 from server.cli.settings import ConfigError
 from server.http import listener
-from server.http.front import Front
+from server.http.front import Front, tls_context
 from server.http.listener import Connection, ConnectionLimits
-from server.http.tls import tls_context
 from server.process.life import listen
 from server.process.port import take_path
 from tests.server.fakes import ANSWER, PlayedDispatcher, fake_service, played_dispatcher

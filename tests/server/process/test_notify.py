@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.clock import background
 from server.process.notify import Notifier, feed_watchdog
 
 
@@ -75,7 +76,7 @@ async def test_the_watchdog_hears_that_all_is_well_only_while_it_is(manager: soc
         asked.set()
         return well
 
-    async with feed_watchdog(notifier, healthy):
+    async with background(feed_watchdog(notifier, healthy), "watchdog"):
         await asyncio.wait_for(asked.wait(), 20)
         assert set(heard(manager)) == {"WATCHDOG=1"}
         well = False
