@@ -15,7 +15,6 @@ from typing import TypeAlias
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate, SamplingParams
-from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
@@ -23,7 +22,7 @@ from scheduler.request import Refused, Request, TooLate
 from server.api.calls.register import Record
 from server.api.calls.request_status import measure
 from server.api.errors import bad_request, busy, failure_error
-from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths
+from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input.admission import check_tokens
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import is_scoring, sampling_params, with_seed
@@ -84,7 +83,9 @@ class Call:
                 self.answers[place].request.failure, update.error or "the answer could not be generated"
             )
         if self.scoring:
-            return replace(update, token_ids=(), text="", logprobs=(), finish_reason=_scored(update), stop_reason=None)
+            # No token was asked for, so the answer ends because its length, zero, is reached.
+            reason = None if update.finish_reason is None else FinishReason.LENGTH
+            return replace(update, token_ids=(), text="", logprobs=(), finish_reason=reason, stop_reason=None)
         self.answers[place].tokens += len(update.token_ids)
         return update
 
@@ -102,31 +103,23 @@ class Call:
         return measure(self.requests)
 
 
-def _scored(update: RowUpdate) -> FinishReason | None:
-    """No token was asked for, so the answer ends because its length, zero, is reached."""
-    return None if update.finish_reason is None else FinishReason.LENGTH
-
-
 def list_wanted(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], model: ServedModel) -> list[WantedAnswer]:
     """The answers that a body asks for, n to each prompt; raises ApiError 400."""
     choices = body.n or 1
     if choices * len(prompts) > MAX_CHOICES:
         message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
         raise bad_request(message, "n")
-    wanted = [(prompt, _sampling(body, prompt, model)) for prompt in prompts]
-    return [
-        WantedAnswer(
-            prompt, with_seed(sampling, model.defaults.next_seed() if body.seed is None else body.seed, choice)
-        )
-        for prompt, sampling in wanted
-        for choice in range(choices)
-    ]
-
-
-def _sampling(body: ChatBody | CompletionBody, prompt: Prompt, model: ServedModel) -> SamplingParams:
-    """The prompt holds on to its compiled grammar for as long as the call lasts."""
-    grammar = None if prompt.grammar is None else prompt.grammar.grammar
-    return replace(sampling_params(body, model, len(prompt.ids)), grammar=grammar)
+    wanted = []
+    for prompt in prompts:
+        # The prompt holds on to its compiled grammar for as long as the call lasts.
+        grammar = None if prompt.grammar is None else prompt.grammar.grammar
+        sampling = replace(sampling_params(body, model, len(prompt.ids)), grammar=grammar)
+        wanted += [WantedAnswer(prompt, sampling)] * choices
+    # Seeds are drawn once nothing can be refused any more: they are a sequence that --seed makes repeatable.
+    for place, item in enumerate(wanted):
+        seed = model.defaults.next_seed() if body.seed is None else body.seed
+        wanted[place] = replace(item, sampling=with_seed(item.sampling, seed, place % choices))
+    return wanted
 
 
 @asynccontextmanager
@@ -137,10 +130,11 @@ async def open_call(
 
     Raises ApiError 400, 429, 499 or 503.
     """
-    wanted, dispatcher, lengths = list_wanted(body, prompts, app[MODEL]), app[DISPATCHER], app[LENGTHS]
-    async with _predict(wanted, lengths) as predictions:  # a client that leaves meanwhile has cost nothing
+    wanted = list_wanted(body, prompts, app[MODEL])
+    async with _predict(wanted, app[LENGTHS]) as predictions:  # a client that leaves meanwhile has cost nothing
         record.check()
-        check_tokens(sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted), app[LIMITS], dispatcher)
+        tokens = sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted)
+        check_tokens(tokens, app[LIMITS], app[DISPATCHER])
         async with _submit_all(wanted, predictions, body, app, record) as answers:
             call = Call(answers, record, is_scoring(body))
             record.requests = call.requests
@@ -161,8 +155,18 @@ async def _submit_all(
     answers: list[Answer] = []
     try:
         for item in wanted:
-            request = _submit(item, predictions[id(item.prompt)], body, record.arrival, scope, dispatcher)
-            lengths.note(request, item.query, predictions[id(item.prompt)], dispatcher.revise)
+            prediction = predictions[id(item.prompt)]
+            request = dispatcher.submit(
+                item.prompt.ids,
+                item.sampling,
+                priority=body.priority or 0,
+                deadline=None if body.deadline_ms is None else record.arrival + body.deadline_ms / 1000,
+                arrival=record.arrival,
+                predicted_length=None if prediction is None else prediction.length,
+                distribution=None if prediction is None else prediction.distribution,
+                cache_scope=scope,
+            )
+            lengths.note(request, item.query, prediction, dispatcher.revise)
             answers.append(Answer(len(answers), item.prompt, request))
         yield tuple(answers)
     except TooLate as error:
@@ -187,17 +191,14 @@ async def _predict(wanted: Sequence[WantedAnswer], lengths: AnswerLengths) -> As
     distinct = {id(item.prompt): item for item in wanted}
     asked = [asyncio.ensure_future(lengths.predict(item.query, item.sampling)) for item in distinct.values()]
     try:
-        yield dict(zip(distinct, await _all_of(asked), strict=True))
+        try:
+            predictions = await asyncio.gather(*asked)
+        except NoReplay as error:
+            raise bad_request(f"replay_tokens: {error}", "replay_tokens") from None
+        yield dict(zip(distinct, predictions, strict=True))
     finally:
         for future in asked:
             _forget(future)
-
-
-async def _all_of(asked: Sequence[asyncio.Future[Prediction | None]]) -> Sequence[Prediction | None]:
-    try:
-        return await asyncio.gather(*asked)
-    except NoReplay as error:
-        raise bad_request(f"replay_tokens: {error}", "replay_tokens") from None
 
 
 def _forget(asked: asyncio.Future[Prediction | None]) -> None:
@@ -206,23 +207,3 @@ def _forget(asked: asyncio.Future[Prediction | None]) -> None:
         prediction = asked.result()
         if prediction is not None:
             prediction.forget()
-
-
-def _submit(
-    item: WantedAnswer,
-    prediction: Prediction | None,
-    body: ChatBody | CompletionBody,
-    arrival: float,
-    scope: str,
-    dispatcher: Dispatcher,
-) -> Request:
-    return dispatcher.submit(
-        item.prompt.ids,
-        item.sampling,
-        priority=body.priority or 0,
-        deadline=None if body.deadline_ms is None else arrival + body.deadline_ms / 1000,
-        arrival=arrival,
-        predicted_length=None if prediction is None else prediction.length,
-        distribution=None if prediction is None else prediction.distribution,
-        cache_scope=scope,
-    )
