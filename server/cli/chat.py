@@ -6,7 +6,6 @@ prints answers only.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import io
 import os
@@ -18,14 +17,12 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from models.errors import UserError
-from models.flags import add_command
+from models.flags import Subparsers, add_command
 from models.options import Count, option
 
 if TYPE_CHECKING:
     from server.api.output.progress import Progress
     from server.cli.conversation import Conversation
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 KEYS = "LENGTHWISE_API_KEY"
 """The variable that the server on this machine may have its keys from."""

@@ -6,12 +6,9 @@ import argparse
 import os
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
+from models.flags import Subparsers
 from server.process.openmp import spin_briefly
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 BENCHMARKS = ("engine", "quality", "baton", "grid")
 

@@ -5,7 +5,6 @@ It owns the arguments and the output; the file is scheduler/journal/file.py's.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import dataclasses
 import re
@@ -21,14 +20,12 @@ import orjson
 
 from models.catalog.catalog import default_cache
 from models.errors import UsageError
-from models.flags import add_command
+from models.flags import Subparsers, add_command
 from models.options import Natural, option
 from server.process.cache_paths import journal_path
 
 if TYPE_CHECKING:
     from scheduler.journal.file import Entry, RequestEntry
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 FOREVER = 0.0

@@ -9,13 +9,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from loadgen.bench import command as bench_command
 from loadgen.compare import command as compare_command
 from loadgen.simulate import command as simulate_command
 from models.catalog.catalog import default_cache
 from models.errors import UserError
+from models.flags import Subparsers
 from models.options import options_of
 from server.cli import chat as chat_command
 from server.cli import experiments
@@ -32,9 +32,6 @@ from server.process.cache_paths import require_writable
 from server.process.openmp import spin_briefly
 from server.process.port import taken
 from server.version import VERSION
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 ELSEWHERE = ("CONFIG", "CACHE")
 """Variables that are read though they are no settings: the file with settings, and the cache folder."""

@@ -5,20 +5,15 @@ It owns the arguments and the output. What a model is and how it is fetched is t
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import orjson
 
 from models.catalog.catalog import Catalog, ModelStatus
 from models.errors import UsageError
-from models.flags import add_command
+from models.flags import Subparsers, add_command
 from models.options import option
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.flags import add_options, read_options
+from models.flags import Subparsers, add_options, read_options
 from models.options import Positive, option, options_of
 from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import add_settings, config_file, given
@@ -20,8 +20,6 @@ from server.process.openmp import spin_briefly
 
 if TYPE_CHECKING:
     from server.process.profiling import Watch
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 BEARING = frozenset(
     {

@@ -8,7 +8,6 @@ are read.
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
 import shutil
@@ -16,16 +15,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from models.errors import UserError
-from models.flags import add_command
+from models.flags import Subparsers, add_command
 from models.options import option
 from server.cli.config import ServeConfig, load_config
 from server.http.keys import CREDENTIAL
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 UNITS = Path("/etc/systemd/system")
 NAME = "lengthwise.service"

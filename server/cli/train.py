@@ -9,19 +9,16 @@ import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
-from models.flags import add_groups, add_options
+from models.flags import Subparsers, add_groups, add_options
 from models.options import Count, option, options_of
 
 TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary")
 """As models.proxy.task has them, which would import torch; a test compares."""
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 @dataclass(frozen=True, kw_only=True)
