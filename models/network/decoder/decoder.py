@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from models.network.decoder.family import DecoderSpec
-from models.network.decoder.layer import DecoderLayer, linear_of, normalize
+from models.network.decoder.layer import DecoderLayer, norm_weight, normalize
 from models.network.decoder.rotary import Rotary
 from models.network.kv_adapter import KvStore, PassingStore
 
@@ -22,6 +22,7 @@ from models.network.kv_adapter import KvStore, PassingStore
 class Decoder(nn.Module):
     """A Llama-shaped network."""
 
+    head: nn.Linear
     offset: Tensor
     norm_weight: Tensor
 
@@ -30,24 +31,19 @@ class Decoder(nn.Module):
         super().__init__()
         self._spec = spec
         body = network.get_submodule("model")
-        embed, norm, head = (
+        embed, head, layers = (
             body.get_submodule("embed_tokens"),
-            body.get_submodule("norm"),
             network.get_submodule("lm_head"),
+            body.get_submodule("layers"),
         )
-        table: Tensor = embed.weight  # type: ignore[assignment]
-        rotary = Rotary(body.get_submodule("rotary_emb"), table, context_length, spec.head_dim)
-        self.embed = nn.Embedding.from_pretrained(table)  # type: ignore[no-untyped-call]
-        layers = body.get_submodule("layers")
-        self.layers = nn.ModuleList(
-            DecoderLayer(layers._modules.pop(name), spec, rotary)  # type: ignore[arg-type]
-            for name in list(layers._modules)
-        )
-        self.rotary = rotary
-        self.head = linear_of(head.weight, head.bias)  # type: ignore[arg-type]
-        weight: Tensor = norm.weight  # type: ignore[assignment]
+        assert isinstance(embed, nn.Embedding) and isinstance(head, nn.Linear) and isinstance(layers, nn.ModuleList)
+        self.embed, self.head = embed, head
+        self.rotary = Rotary(body.get_submodule("rotary_emb"), embed.weight, context_length, spec.head_dim)
+        taken = (layers.pop(0) for _ in range(len(layers)))
+        self.layers = nn.ModuleList(DecoderLayer(layer, spec, self.rotary) for layer in taken)
+        weight = norm_weight(body.get_submodule("norm"))
         # Not part of the head's product: the head may share its memory with the embeddings.
-        self.register_buffer("norm_weight", weight.detach() * math.sqrt(weight.numel()))
+        self.register_buffer("norm_weight", weight * math.sqrt(weight.numel()))
         self.register_buffer("offset", weight.new_tensor(math.sqrt(spec.eps * weight.numel())))
 
     @property

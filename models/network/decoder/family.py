@@ -2,7 +2,7 @@
 
 The family is Llama's: RMSNorm before attention and before a gated MLP, rotary positions, grouped queries; biases, norms
 of the queries' and keys' heads, multipliers and layers without rotation where there are some. Whether a network that
-looks like one of the family also computes like one is for `agrees` in models.network.loader to find out.
+looks like one of the family also computes like one is found out in models.network.decoder.takeover.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ def read_spec(network: PreTrainedModel) -> DecoderSpec:
     _require(_children(network) == {"model", "lm_head"}, "it is more than a body and a head")
     body = network.get_submodule("model")
     _require(_children(body) == {"embed_tokens", "layers", "norm", "rotary_emb"}, "its body has parts of other kinds")
+    plain = (
+        type(body.get_submodule("embed_tokens")) is nn.Embedding and type(network.get_submodule("lm_head")) is nn.Linear
+    )
+    _require(plain, "its embeddings or its head are of another kind")
     layers = list(body.get_submodule("layers").children())
     specs = {_read_layer(layer, body, network) for layer in layers}
     _require(len(specs) == 1, "its layers differ in size")
@@ -58,18 +62,23 @@ def _read_layer(layer: nn.Module, body: nn.Module, network: PreTrainedModel) -> 
     _require(_children(attention) - HEAD_NORMS in ATTENTIONS, "its attention has parts of other kinds")
     _require(_children(mlp) in MLPS, "its MLP is not a gated one")
     own = (layer, attention, mlp)
-    _require(not any(module._parameters or module._buffers for module in own), "its layers have weights of other kinds")
-    norms = [child for part in own for name, child in part.named_children() if name.endswith("norm")]
-    epsilons = {_epsilon(norm) for norm in (*norms, body.get_submodule("norm"))}
-    _require(len(epsilons) == 1, "its norms differ")
+    _require(not any(part._parameters or part._buffers for part in own), "its layers have weights of other kinds")
+    products = [child for part in own for name, child in part.named_children() if name.endswith("_proj")]
+    _require(all(type(product) is nn.Linear for product in products), "its products are of another kind")
+    told = all(hasattr(attention, name) for name in ("head_dim", "num_key_value_groups", "scaling"))
+    _require(told, "its attention does not tell its sizes")
     head_dim = int(attention.head_dim)  # type: ignore[arg-type]
+    head_norms = [child for name, child in attention.named_children() if name in HEAD_NORMS]
+    sized = [norm.weight.numel() for norm in head_norms] in ([], [head_dim] * 2)  # type: ignore[operator]
+    _require(sized, "its queries and keys are normed otherwise than by heads")
+    norms = [layer.get_submodule(name) for name in ("input_layernorm", "post_attention_layernorm")]
+    epsilons = {_epsilon(norm) for norm in (*norms, *head_norms, body.get_submodule("norm"))}
+    _require(len(epsilons) == 1, "its norms differ")
+    heads = attention.get_submodule("o_proj").in_features // head_dim  # type: ignore[operator]
     groups = int(attention.num_key_value_groups)  # type: ignore[arg-type]
-    out = attention.get_submodule("o_proj")
-    assert isinstance(out, nn.Linear)
-    heads = out.in_features // head_dim
     return DecoderSpec(
-        heads=heads,
-        kv_heads=heads // groups,
+        heads=int(heads),
+        kv_heads=int(heads) // groups,
         head_dim=head_dim,
         eps=epsilons.pop(),
         attention_scale=float(attention.scaling),  # type: ignore[arg-type]
@@ -79,10 +88,8 @@ def _read_layer(layer: nn.Module, body: nn.Module, network: PreTrainedModel) -> 
 
 
 def _children(module: nn.Module) -> set[str]:
-    """The names of a module's children that compute something in inference and have weights, or children, for it."""
-    return {
-        name for name, child in module.named_children() if any(True for _ in child.state_dict()) or name == "rotary_emb"
-    }
+    """The names of a module's children with weights, and of the one that rotates."""
+    return {name for name, child in module.named_children() if child.state_dict() or name == "rotary_emb"}
 
 
 def _epsilon(norm: nn.Module) -> float:

@@ -21,6 +21,11 @@ from models.network.decoder.rotary import Rotary, Rotation
 from models.network.kv_adapter import KvPass
 from models.network.linear import InferenceLinear, PackedLinear
 
+NORMS = ("input_layernorm", "post_attention_layernorm")
+
+OUTPUTS = 1024
+"""Outputs of a product that are multiplied by a norm's weight at a time, in float32, so that little memory is taken."""
+
 
 class DecoderLayer(nn.Module):
     """Attention and a gated MLP, each added to what comes in."""
@@ -40,30 +45,26 @@ class DecoderLayer(nn.Module):
         attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
         self._turns = bool(getattr(attention, "use_rope", True))  # SmolLM3 has layers without positions
         order = rotary.pair_order(spec.head_dim) if self._turns else None
-        scale = float(getattr(layer, "residual_multiplier", 1.0))
-        width = int(layer.input_layernorm.weight.numel())  # type: ignore[union-attr, operator]
-        before, between = (layer.get_submodule(name) for name in ("input_layernorm", "post_attention_layernorm"))
+        before, between = (norm_weight(layer.get_submodule(name)) for name in NORMS)
         self.qkv = _fuse(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", before)
         _reorder_heads(self.qkv, spec, order)
-        self.out = _scale(attention.get_submodule("o_proj"), scale)
         self.gate_up = _fuse(mlp, ("gate_proj", "up_proj"), "gate_up_proj", between)
-        self.down = _scale(mlp.get_submodule("down_proj"), scale)
-        self._activate = _activation(mlp)
-        self.register_buffer("offset", before.weight.new_tensor(math.sqrt(spec.eps * width)))  # type: ignore[operator]
+        scale = float(getattr(layer, "residual_multiplier", 1.0))
+        self.out, self.down = _scale(attention, "o_proj", scale), _scale(mlp, "down_proj", scale)
+        self._activate = next(child for name, child in mlp.named_children() if name in ("act_fn", "activation_fn"))
+        self.register_buffer("offset", before.new_tensor(math.sqrt(spec.eps * before.numel())))
         self._take_head_norms(attention, order)
 
     def _take_head_norms(self, attention: nn.Module, order: Sequence[int] | None) -> None:
         """Norms of each query's and key's head (Qwen3): one weight for all of them, (heads + kv_heads, 1, head_dim)."""
         spec = self._spec
-        self.head_weight = None
+        self.register_buffer("head_weight", None)
         if not hasattr(attention, "q_norm"):
             return
         counts = {"q_norm": spec.heads, "k_norm": spec.kv_heads}
-        weights = [attention.get_submodule(name).weight.expand(count, -1) for name, count in counts.items()]  # type: ignore[operator]
+        weights = [norm_weight(attention.get_submodule(name)).expand(count, -1) for name, count in counts.items()]
         weight = torch.cat(weights) * math.sqrt(spec.head_dim)
-        weight = weight if order is None else weight[:, order]
-        del self.head_weight
-        self.register_buffer("head_weight", weight[:, None])
+        self.head_weight = (weight if order is None else weight[:, order])[:, None]
         self.register_buffer("head_offset", weight.new_tensor(math.sqrt(spec.eps * spec.head_dim)))
 
     def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None, kv: KvPass, layer: int) -> Tensor:
@@ -97,30 +98,30 @@ def add_product(linear: nn.Linear | InferenceLinear, inputs: Tensor, residual: T
     return residual + linear.forward(inputs)
 
 
-def _activation(mlp: nn.Module) -> nn.Module:
-    (found,) = (child for name, child in mlp.named_children() if name.endswith(("act_fn", "activation_fn")))
-    return found
+def norm_weight(norm: nn.Module) -> Tensor:
+    """The weight (width,) of an RMSNorm."""
+    weight = norm.weight
+    assert isinstance(weight, Tensor)
+    return weight.detach()
 
 
-def _fuse(parent: nn.Module, names: Sequence[str], fused: str, norm: nn.Module) -> nn.Linear:
-    """One layer for the product of a normed input with several layers, or with one that is fused already."""
-    names = (fused,) if hasattr(parent, fused) else names
-    parts = [_linear(parent.get_submodule(name)) for name in names]
-    for name in names:
-        delattr(parent, name)
-    weight: Tensor = norm.weight  # type: ignore[assignment]
+def _fuse(parent: nn.Module, names: Sequence[str], fused: str, weight: Tensor) -> nn.Linear:
+    """One layer for the product of a normed input with several layers, or with one that is fused already.
+
+    weight   (width,) of the norm; it and the factor sqrt(width) that `normalize` leaves out become part of the product
+    """
+    parts = [_take(parent, name) for name in ((fused,) if hasattr(parent, fused) else names)]
+    whole = torch.cat([part.weight.detach() for part in parts])
     factor = weight.float() * math.sqrt(weight.numel())
-    fused_weight = torch.cat([part.weight for part in parts])
-    for rows in torch.split(fused_weight, 1024):  # no float32 copy of the whole
-        rows.copy_(rows.float() * factor)
+    for outputs in torch.split(whole, OUTPUTS):
+        outputs.copy_(outputs.float() * factor)
     biases: list[Tensor | None] = [part.bias for part in parts]
     if not any(bias is not None for bias in biases):
-        return linear_of(fused_weight, None)
-    whole = [
-        part.weight.new_zeros(part.out_features) if bias is None else bias
-        for part, bias in zip(parts, biases, strict=True)
-    ]
-    return linear_of(fused_weight, torch.cat(whole))
+        return _linear_of(whole, None)
+    zeros = [part.weight.new_zeros(part.out_features) for part in parts]
+    return _linear_of(
+        whole, torch.cat([zero if bias is None else bias for bias, zero in zip(biases, zeros, strict=True)])
+    )
 
 
 def _reorder_heads(qkv: nn.Linear, spec: DecoderSpec, order: Sequence[int] | None) -> None:
@@ -134,21 +135,24 @@ def _reorder_heads(qkv: nn.Linear, spec: DecoderSpec, order: Sequence[int] | Non
             part.copy_(part[:, order])
 
 
-def _scale(linear: nn.Module, factor: float) -> nn.Linear:
+def _scale(parent: nn.Module, name: str, factor: float) -> nn.Linear:
     """A layer times a constant: Granite's residual multiplier."""
-    scaled = _linear(linear)
+    linear = _take(parent, name)
     if factor != 1.0:
-        for tensor in scaled.parameters():
+        for tensor in linear.parameters():
             tensor.mul_(factor)
-    return scaled
+    return linear
 
 
-def _linear(module: nn.Module) -> nn.Linear:
-    assert isinstance(module, nn.Linear)
-    return module
+def _take(parent: nn.Module, name: str) -> nn.Linear:
+    """A module's layer, which it has no longer."""
+    linear = parent.get_submodule(name)
+    assert isinstance(linear, nn.Linear)
+    delattr(parent, name)
+    return linear
 
 
-def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+def _linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """A layer with these weights, not a copy of them."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", dtype=weight.dtype)
     linear.weight = nn.Parameter(weight, requires_grad=False)

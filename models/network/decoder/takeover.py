@@ -21,7 +21,7 @@ class OtherLogits(ValueError):
     """A decoder computes something else than its network did, whose weights it has taken."""
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def take_over(network: PreTrainedModel, context_length: int) -> Decoder:
     """A decoder with a network's weights, which keeps none that were fused.
 

@@ -15,34 +15,11 @@ from engine.measure import probe
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, LoadError, load
 from models.text import Text
-from tests.architectures import GROUPED, SIZES, build
+from tests.architectures import GPT2, GROUPED, SERVED, SIZES, Served, build
 
-GPT2 = {"vocab_size": 320, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.4}
 OPT = {"ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.4}
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
 EXPERTS = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
-
-SERVED = {
-    "Llama": GROUPED,
-    "Mistral": {**GROUPED, "head_dim": 16, "sliding_window": 64},
-    "Mixtral": {**GROUPED, "num_local_experts": 4},
-    "Qwen2": GROUPED,
-    "Qwen3": {**GROUPED, "head_dim": 16},
-    "Gemma": {**GROUPED, "head_dim": 8},
-    "Gemma3Text": {**GROUPED, "head_dim": 8, "sliding_window": 64},
-    "Phi": GROUPED,
-    "Phi3": {**GROUPED, "rope_parameters": LONGROPE | {"original_max_position_embeddings": 64}},
-    "Cohere": GROUPED,
-    "Granite": {**GROUPED, "attention_multiplier": 0.2, "logits_scaling": 2.0},
-    "Olmo2": GROUPED,
-    "SmolLM3": GROUPED,
-    "StableLm": GROUPED,
-    "Starcoder2": GROUPED,
-    "Glm4": {**GROUPED, "head_dim": 8},
-    "GPT2": GPT2 | {"scale_attn_by_inverse_layer_idx": True},
-    "GPTNeoX": SIZES,
-}
 REFUSED = {
     "Bloom": ("does not run", {"vocab_size": 320, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "DeepseekV3": ("does not run", {**GROUPED, **LATENT, **EXPERTS, "num_key_value_heads": 4}),
@@ -61,13 +38,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", SERVED)
+@pytest.mark.parametrize("served", SERVED, ids=str)
 def test_an_architecture_computes_through_the_arena_what_it_computes_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_text: Text, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_text: Text, served: Served
 ) -> None:
     """In float32 the error is that of rounding, far below what the probe allows for bfloat16."""
     monkeypatch.setattr(probe, "TOLERANCE", 1e-4)
-    folder = build(tmp_path, kind, SERVED[kind])
+    folder = build(tmp_path, served.kind, served.sizes)
     probe.probe(load(folder, dtype="float32"), tiny_text)
 
 

@@ -1,0 +1,154 @@
+"""This server's own forward pass: which networks run on it, that it computes what transformers does, and how."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from engine.forward.batch import RunningBatch
+from engine.kv.arena import KvArena
+from engine.kv.row_kv import RowKv
+from engine.row import Choice
+from models.network.decoder.decoder import Decoder
+from models.network.decoder.takeover import take_over
+from models.network.foreign import ForeignNetwork
+from models.network.linear import PackedLinear
+from models.network.loader import LoadedModel, load
+from models.network.packing import packs
+from models.text import Text
+from tests.architectures import GROUPED, SERVED, Served, build, passes_table
+from tests.engine.rows import row_of
+
+TEXT = torch.randint(3, 320, (2, 60), generator=torch.Generator().manual_seed(0))
+"""Two texts (2, 60)."""
+
+
+def plain(folder: Path) -> PreTrainedModel:
+    """The checkpoint as transformers alone runs it."""
+    network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    torch.nn.Module.eval(network).requires_grad_(False)
+    return network
+
+
+@pytest.mark.parametrize("served", SERVED, ids=str)
+def test_each_architecture_runs_on_its_pass_and_computes_what_transformers_does(tmp_path: Path, served: Served) -> None:
+    folder = build(tmp_path, served.kind, served.sizes)
+    network = load(folder, dtype="float32").network
+    assert isinstance(network, Decoder if served.own else ForeignNetwork)
+    torch.testing.assert_close(network.read(TEXT), plain(folder)(TEXT).logits, atol=5e-5, rtol=5e-5)
+
+
+def test_the_table_of_passes_is_that_of_the_architectures_tested() -> None:
+    page = Path(__file__).parents[3] / "docs" / "research" / "architectures.md"
+    assert passes_table() in page.read_text(encoding="utf-8")
+
+
+def test_a_network_that_computes_something_else_than_its_kind_runs_through_transformers_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    norm = transformers.models.llama.modeling_llama.LlamaRMSNorm
+    usual: Callable[[Any, Tensor], Tensor] = norm.forward
+    monkeypatch.setattr(norm, "forward", lambda self, hidden: usual(self, hidden) + 0.5)
+    folder = build(tmp_path, "Llama", GROUPED)
+    with caplog.at_level(logging.WARNING):
+        network = load(folder, dtype="float32").network
+    assert isinstance(network, ForeignNetwork)
+    torch.testing.assert_close(network.read(TEXT), plain(folder)(TEXT).logits, atol=5e-5, rtol=5e-5)
+    (said,) = caplog.messages
+    assert said.startswith("LlamaForCausalLM runs through transformers, which is slower")
+
+
+def test_a_network_of_another_kind_runs_through_transformers_for_a_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        load(build(tmp_path, "Mixtral", {**GROUPED, "num_local_experts": 4}), dtype="float32")
+    assert "MixtralForCausalLM runs through transformers: its MLP is not a gated one" in caplog.messages
+
+
+@pytest.mark.parametrize("served", [one for one in SERVED if one.own], ids=str)
+def test_no_second_copy_of_the_weights_stays(tmp_path: Path, served: Served) -> None:
+    network = plain(build(tmp_path, served.kind, served.sizes))
+    table = network.get_submodule("model.embed_tokens").get_parameter("weight").data_ptr()
+    tied = network.get_output_embeddings().weight.data_ptr() == table  # type: ignore[no-untyped-call]
+    size = sum(weight.numel() for weight in network.parameters())
+    layers = [weakref.ref(weight) for weight in network.get_submodule("model.layers").parameters()]
+    decoder = take_over(network, 128)
+    assert (decoder.embed.weight.data_ptr(), decoder.head.weight.data_ptr() == table) == (table, tied)
+    assert sum(weight.numel() for weight in decoder.parameters()) <= size
+    del network
+    gc.collect()
+    kept = {weight.data_ptr() for weight in decoder.parameters()}
+    assert all(weight() is None or weight().data_ptr() in kept for weight in layers)  # type: ignore[union-attr]
+
+
+def running(model: LoadedModel, text: Text, rows: int) -> RunningBatch:
+    """A batch of a row of 24 tokens and some of 6, 7, ... tokens, whose K and V no prompt had."""
+    batch = RunningBatch(model, KvArena(model.kv, 64 * rows, max_rows=rows))
+    generator = torch.Generator().manual_seed(0)
+    for place in range(rows):
+        length = 5 + place if place else 24
+        shape = (model.kv.layers, model.kv.kv_heads, length, model.kv.head_dim)
+        keys, values = (torch.randn(shape, generator=generator).to(model.kv.dtype) for _ in range(2))
+        row = row_of(text, tuple(range(3, 3 + length)))
+        row.accept(Choice(20 + place))
+        batch.insert(row, RowKv(keys, values))
+    return batch
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_row_among_sixteen_is_bitwise_the_row_among_three(tmp_path: Path, tiny_text: Text, dtype: str) -> None:
+    if dtype == "bfloat16" and not packs(torch.bfloat16, torch.device("cpu")):
+        pytest.skip("this CPU does not compute in bfloat16")
+    model = load(build(tmp_path, "Llama", GROUPED), dtype=dtype)
+    assert isinstance(model.network, Decoder)
+    few, many = running(model, tiny_text, 3), running(model, tiny_text, 16)
+    assert torch.equal(few.step(), many.step()[:3])
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what is computed; views compute nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not function.is_view:
+            self.counts[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.skipif(not packs(torch.float32, torch.device("cpu")), reason="this build of torch lacks oneDNN")
+def test_a_step_takes_eighteen_operations_a_layer(tmp_path: Path, tiny_text: Text) -> None:
+    """Transformers' modules take 43. Without inference mode, so that composite operations are seen as their parts."""
+    layers = 30
+    model = load(build(tmp_path, "Llama", {**GROUPED, "num_hidden_layers": layers}), dtype="float32")
+    batch = running(model, tiny_text, 4)
+    with torch.no_grad(), Operations() as seen:
+        batch.step()
+    assert seen.counts["mkldnn._linear_pointwise.default"] == 2 * layers + 1
+    assert seen.counts["mkldnn._linear_pointwise.binary"] == 2 * layers
+    assert seen.counts.total() <= 18 * layers + 20
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_added_to_a_residual_is_the_product(dtype: torch.dtype) -> None:
+    if not packs(dtype, torch.device("cpu")):
+        pytest.skip("this CPU lacks the kernels")
+    layer = torch.nn.Linear(64, 48, dtype=dtype).requires_grad_(False)
+    inputs, residual = torch.randn(3, 5, 64, dtype=dtype), torch.randn(3, 5, 48, dtype=dtype)
+    expected = residual.float() + layer(inputs).float()
+    torch.testing.assert_close(PackedLinear(layer).add_to(residual, inputs).float(), expected, atol=2e-2, rtol=2e-2)
