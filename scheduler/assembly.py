@@ -29,12 +29,12 @@ from scheduler.waiting.fcfs import Fcfs
 from scheduler.waiting.gittins import Gittins
 from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
-from scheduler.waiting.prices import KnownPrices
+from scheduler.waiting.prices import PricesNow
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.response_ratio import ResponseRatioQueue
 from scheduler.waiting.sjf import Sjf
 
-ORDERS: Mapping[str, Callable[[Limits, KnownPrices], Order]] = MappingProxyType(
+ORDERS: Mapping[str, Callable[[Limits, PricesNow], Order]] = MappingProxyType(
     {
         "fcfs": lambda limits, prices: Fcfs(),
         "sjf": lambda limits, prices: Sjf(),

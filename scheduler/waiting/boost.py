@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import expm1, frexp, ldexp, log
 
 from scheduler.request import Request
-from scheduler.waiting.prices import KnownPrices, Prices
+from scheduler.waiting.prices import Prices, PricesNow
 from scheduler.waiting.queue import Key
 
 LEAST_WORK = 1e-9
@@ -27,13 +27,13 @@ def boost(work: float, gamma: float) -> float:
 
 
 def predicted_work(request: Request, prices: Prices) -> float:
-    """Seconds of work that a request has still to do."""
+    """Work that a request has still to do, in units of the prices."""
     return prices.work(request)
 
 
 def attained_work(request: Request, prices: Prices) -> float:
-    """Seconds of work that a request has had, rounded up to the next power of two, and its prompt at least: so its key
-    changes at geometrically growing levels of service only."""
+    """Work that a request has had, in units of the prices, rounded up to the next power of two, and its prompt at
+    least: so its key changes at geometrically growing levels of service only."""
     fraction, exponent = frexp(prices.attained(request))
     return ldexp(1.0, exponent - (fraction == 0.5))
 
@@ -42,7 +42,7 @@ def attained_work(request: Request, prices: Prices) -> float:
 class Boost:
     """Arrival less the boost. A request's key stays the same while it waits."""
 
-    prices: KnownPrices
+    prices: PricesNow
     gamma: float
     """γ, in 1/s of the device's time."""
     work: Callable[[Request, Prices], float] = predicted_work

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.request import Request
-from scheduler.waiting.prices import KnownPrices
+from scheduler.waiting.prices import PricesNow
 from scheduler.waiting.queue import Key
 
 
@@ -21,7 +21,7 @@ from scheduler.waiting.queue import Key
 class Gittins:
     """The least rank first. A request's key stays the same while it waits."""
 
-    prices: KnownPrices
+    prices: PricesNow
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, self._rank(request), request.times.arrival, request.row_id)

@@ -24,8 +24,8 @@ unless of better priority or since it was due (due.py), however many cheaper req
 that is B* + w*. It is predicted work: the bound is as good as the predictions' sum. A row that was handed back begins
 to wait anew.
 
-Work is seconds of a device that runs as many rows as it can, so with W executors this is about W times
-as many seconds as it takes, besides the rest of what runs. Until prices are known it is in the units of prices.py.
+Work is counted in tokens (prices.py), of a device that runs as many rows as it can: with W executors W times as much
+is done in a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from math import log2
 from scheduler.request import Request
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.due import DueFirst
-from scheduler.waiting.prices import KnownPrices
+from scheduler.waiting.prices import PricesNow
 from scheduler.waiting.queue import Key
 from scheduler.waiting.ranked import RankedQueue
 
@@ -62,7 +62,7 @@ class _Entry:
 class HeadStartQueue(RankedQueue):
     """A Queue: requests that are due first, then by place less head start. It is its own Order."""
 
-    def __init__(self, prices: KnownPrices, halving: float, aging: Aging) -> None:
+    def __init__(self, prices: PricesNow, halving: float, aging: Aging) -> None:
         """`halving` is D: the head start of half the work, in works of the mean request; 0 ranks by place alone."""
         if halving < 0:
             raise ValueError(f"the head start must not be negative: {halving}")
@@ -73,7 +73,6 @@ class HeadStartQueue(RankedQueue):
         self._taken = 0.0  # S
         self._mean = 0.0  # m
         self._came = 0
-        self._unit = 0.0
 
     def key(self, request: Request, now: float) -> Key:
         entry = self._entries[request]
@@ -83,8 +82,6 @@ class HeadStartQueue(RankedQueue):
         return ()
 
     def add(self, request: Request) -> None:
-        if (unit := self._prices().unit) != self._unit:  # seconds now, so what came before says nothing
-            self._unit, self._came = unit, 0
         work = self._work(request)
         if not self._came or not request.runs:  # else it was handed back, and was counted when it came
             self._came += 1

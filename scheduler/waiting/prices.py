@@ -15,13 +15,8 @@ from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear, Quantity
 
-UNMEASURED = Bilinear(p1=0.125, p2=0.0, p3=0.0, p4=0.0, d1=0.001, d2=0.25, d3=0.0, d4=12.0)
-"""A machine without a profile, in units of one token of one of 16 rows without context: a token of a prompt costs an
-eighth of that, and reading a thousand cells as much again. LLaMA2-13B on an A100 and SmolLM2-135M on two CPU cores are
-both of about this shape, and the default's decisions do not depend on the unit."""
-
-UNMEASURED_UNIT = 0.02 / 16
-"""Seconds of that unit where an iteration takes what SSJF's simulator has it take."""
+UNMEASURED_ITERATION = 0.02
+"""Seconds of an iteration while none was measured, as in SSJF's simulator."""
 
 SLOTS = 16
 """Rows at a time where their number is not known."""
@@ -29,7 +24,11 @@ SLOTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of rows, in seconds where it was profiled, else in units of `UNMEASURED`."""
+    """Prices of rows, in tokens: 1 for a generated token of a row of usual length where all slots are taken.
+
+    So work that was reckoned before prices were known, or while the machine was faster, still compares. While nothing
+    is known a request costs the tokens that it has still to generate.
+    """
 
     prompt: float
     """Price of a prompt's token."""
@@ -40,7 +39,7 @@ class Prices:
     cell: float
     """Price of a cell of K and V that an iteration reads."""
     unit: float = 1.0
-    """Seconds of a unit, which without a profile is a guess, for those who must compare it with a clock."""
+    """Seconds of a device for such a token, for what must be compared with a clock; a guess while nothing is known."""
 
     def work(self, request: Request) -> float:
         """Price of all that a request has still to do, in a batch no longer than itself. K and V that a row brings back
@@ -63,27 +62,25 @@ class Prices:
         return self.entry + self.prompt * request.unread
 
 
-KnownPrices: TypeAlias = Callable[[], Prices]
-"""The prices by the machine's present model, which is learned while it serves."""
+PricesNow: TypeAlias = Callable[[], Prices]
+"""Tells the prices of this moment, since they are learned while requests are served."""
 
 
 def device_prices(
-    profile: Bilinear | None = None,
+    model: Bilinear | None = None,
     slots: int | None = None,
     capacity_tokens: int | None = None,
     context_length: int | None = None,
 ) -> Prices:
-    """The prices of a device of such a profile and size, as far as they are known; rows are taken to be half as long as
+    """The prices of a device of such a model and size, as far as they are known; rows are taken to be half as long as
     they may become."""
-    model = UNMEASURED if profile is None else profile
     slots = slots or SLOTS
     usual = (context_length or 0) / 2
     rows = float(slots) if capacity_tokens is None or not usual else min(slots, max(1.0, capacity_tokens / usual))
+    if model is None:
+        return Prices(prompt=0.0, entry=0.0, token=1.0, cell=0.0, unit=UNMEASURED_ITERATION / rows)
     by_cells = capacity_tokens is not None and slots * usual > capacity_tokens
-    return Prices(
-        prompt=model.p1 + model.p3,
-        entry=model.p2 + model.p4,
-        token=model.d2 + (0.0 if by_cells else model.d4 / rows),
-        cell=model.d1 + model.d3 / rows + (model.d4 / capacity_tokens if by_cells and capacity_tokens else 0.0),
-        unit=UNMEASURED_UNIT if profile is None else 1.0,
-    )
+    token = model.d2 + (0.0 if by_cells else model.d4 / rows)
+    cell = model.d1 + model.d3 / rows + (model.d4 / capacity_tokens if by_cells and capacity_tokens else 0.0)
+    unit = token + cell * usual or 1.0
+    return Prices((model.p1 + model.p3) / unit, (model.p2 + model.p4) / unit, token / unit, cell / unit, unit)

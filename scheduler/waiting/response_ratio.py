@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from scheduler.request import Request
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.due import due_at
-from scheduler.waiting.prices import KnownPrices
+from scheduler.waiting.prices import PricesNow
 from scheduler.waiting.queue import Key
 
 LEAST_WORK = 1e-9
@@ -20,7 +20,7 @@ class ResponseRatioQueue(Collection[Request]):
     Requests that are due by their deadline go first. No request starves: its ratio grows without end.
     """
 
-    def __init__(self, prices: KnownPrices, aging: Aging) -> None:
+    def __init__(self, prices: PricesNow, aging: Aging) -> None:
         self._prices = prices
         self._aging = aging
         self._work: dict[Request, float] = {}

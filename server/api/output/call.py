@@ -22,7 +22,7 @@ from scheduler.request import Refused, Request, TooLate
 from server.api.calls.register import Record
 from server.api.calls.request_status import measure
 from server.api.errors import bad_request, busy, failure_error
-from server.api.generator import DISPATCHER, LENGTHS
+from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths
 from server.api.input.admission import check_tokens
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import is_scoring, sampling_params, with_seed

@@ -109,7 +109,7 @@ def test_without_a_profile_the_scheduler_guesses_and_what_needs_one_says_so(
     assert args.run(args) == 0
     assert "a100-llama2-13b-hf, no profile: " in capsys.readouterr().out
     assert run_command(parse(tmp_path, *SHORT, "--no-profile", "--strategies", "scls")) == 1
-    assert "run `lengthwise profile` first" in capsys.readouterr().err
+    assert "or run `lengthwise profile`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("lines", "code"), [(8, 0), (7, 1), (9, 1)])

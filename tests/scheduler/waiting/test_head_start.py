@@ -98,17 +98,6 @@ def test_requests_can_leave_at_any_time() -> None:
     assert not queue and list(queue) == []
 
 
-def test_what_was_learned_in_units_is_forgotten_once_prices_are_seconds() -> None:
-    prices = [Prices(0.0, 0.0, token=1000.0, cell=0.0, unit=0.001)]
-    queue = HeadStartQueue(lambda: prices[0], 1.0, AGING)
-    for row_id in range(50):
-        queue.add(predicted(row_id, 4.0))
-        serve(queue, row_id)
-    prices[0] = TOKENS
-    fill(queue, predicted(90, 4.0), cheap := predicted(91, 2.0))
-    assert queue.key(cheap, 0.0)[1] == 50 * 4000.0 - 3.0 * log2(3.0 / 2.0)
-
-
 def test_work_of_nothing_is_ranked_too() -> None:
     queue = HeadStartQueue(lambda: Prices(0.0, 0.0, 0.0, 0.0), 15.0, AGING)
     fill(queue, predicted(0, 5.0), predicted(1, 3.0))

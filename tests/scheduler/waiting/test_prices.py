@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.waiting.prices import UNMEASURED, Prices, device_prices
+from scheduler.waiting.prices import Prices, device_prices
 from tests.scheduler.fakes import request
 
 WORK = Prices(prompt=2.0, entry=5.0, token=3.0, cell=0.5)
@@ -30,17 +30,30 @@ def test_one_that_was_handed_back_pays_for_the_rest() -> None:
 def test_what_an_iteration_costs_anyway_is_shared_by_slots_or_by_memory() -> None:
     """Rows are taken to be 50 tokens long: 8 of them fit in 400, so 4 slots are few, and 20 are more than enough."""
     few = device_prices(MODEL, slots=4, capacity_tokens=400, context_length=100)
-    assert (few.prompt, few.entry) == (2.5, 5.0)
-    assert (few.token, few.cell) == pytest.approx((3 + 16 / 4, 0.5 + 0.8 / 4))
+    unit = 3 + 16 / 4 + (0.5 + 0.8 / 4) * 50
+    assert few.unit == pytest.approx(unit)
+    assert (few.prompt, few.entry) == pytest.approx((2.5 / unit, 5.0 / unit))
+    assert (few.token, few.cell) == pytest.approx(((3 + 16 / 4) / unit, (0.5 + 0.8 / 4) / unit))
     many = device_prices(MODEL, slots=20, capacity_tokens=400, context_length=100)
-    assert (many.token, many.cell) == pytest.approx((3.0, 0.5 + 0.8 / 8 + 16 / 400))
+    unit = 3 + (0.5 + 0.8 / 8 + 16 / 400) * 50
+    assert (many.token, many.cell) == pytest.approx((3 / unit, (0.5 + 0.8 / 8 + 16 / 400) / unit))
 
 
-def test_nothing_need_be_known_of_the_device() -> None:
-    guessed = device_prices()
-    assert guessed.token == UNMEASURED.d2 + UNMEASURED.d4 / 16
-    assert min(guessed.prompt, guessed.token, guessed.cell) > 0
-    assert guessed.unit * 16 == 0.02 and device_prices(MODEL).unit == 1.0
+def test_while_nothing_is_known_a_request_costs_its_tokens_still_to_come() -> None:
+    one = request(length=400, max_tokens=50)
+    one.predicted_length = 30.0
+    assert device_prices().work(one) == 30
+    assert device_prices(slots=8).unit == 0.02 / 8
+
+
+def test_a_machine_that_is_slower_as_a_whole_changes_no_work() -> None:
+    sizes = {"slots": 4, "capacity_tokens": 400, "context_length": 100}
+    one, before, after = request(length=40), device_prices(MODEL, **sizes), device_prices(MODEL.slowed(3.0), **sizes)
+    assert after.work(one) == pytest.approx(before.work(one)) and after.unit == pytest.approx(3 * before.unit)
+
+
+def test_a_machine_of_no_cost_gives_no_work() -> None:
+    assert device_prices(Bilinear(0, 0, 0, 0, 0, 0, 0, 0)).work(request()) == 0
 
 
 def test_what_a_request_has_had_counts_its_prompt_from_the_start() -> None:
