@@ -16,7 +16,7 @@ from scheduler.batching.preemption import PREEMPTIONS, Preemption
 from scheduler.batching.round_robin import RoundRobinBatcher
 from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
-from scheduler.observers import PlanObserver
+from scheduler.observers import PlanObserver, PlanObservers
 from scheduler.placement import PLACEMENTS, Placement
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, inline
@@ -81,7 +81,7 @@ class Parts:
 
     batcher: Batcher
     placement: Placement
-    observer: PlanObserver | None = None
+    observer: PlanObserver = PlanObservers(())
     """Learns from plans that are over."""
     preemption: Preemption | None = None
     """None where running rows never make way for waiting requests."""
@@ -123,7 +123,8 @@ def assemble(
         learning = BatchLearning(estimator, submit, profile_batches(known, limits.slots, limits.context_length))
     preemption = PREEMPTIONS[strategy.preemption](kit)
     batcher, placement = BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement]
-    return Parts(batcher, placement, learning, preemption, steps, learning or steps)
+    observer = PlanObservers(() if learning is None else (learning,))
+    return Parts(batcher, placement, observer, preemption, steps, learning or steps)
 
 
 def _aging(limits: Limits, profile: Bilinear | None) -> Aging:

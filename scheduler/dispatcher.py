@@ -16,7 +16,7 @@ from scheduler.assembly import Parts
 from scheduler.batching.preemption import Preemption
 from scheduler.clock import Clock, earlier
 from scheduler.deadlines import Deadlines
-from scheduler.observers import RequestObserver
+from scheduler.observers import RequestObserver, RequestObservers
 from scheduler.request import Failure, Refused, Request, State, Times, TooLate
 from scheduler.request_table import RequestTable
 from scheduler.worker import Port, Worker
@@ -42,7 +42,7 @@ class Dispatcher:
         parts: Parts,
         ports: Sequence[Port],
         clock: Clock,
-        observer: RequestObserver | None = None,
+        observer: RequestObserver = RequestObservers(()),  # noqa: B008 - frozen
         kept_prefix: KeptPrefix = _keep_nothing,
     ) -> None:
         self._parts = parts

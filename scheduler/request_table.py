@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from engine.messages import Admit, Cancel, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport
 from scheduler.batching.batcher import Batcher
 from scheduler.clock import Clock
-from scheduler.observers import PlanObserver, RequestObserver
+from scheduler.observers import PlanObserver, PlanObservers, RequestObserver, RequestObservers
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.expected_wait import ExpectedWait
@@ -30,8 +30,8 @@ class RequestTable:
         ports: Sequence[Port],
         clock: Clock,
         *,
-        plan_observer: PlanObserver | None = None,
-        request_observer: RequestObserver | None = None,
+        plan_observer: PlanObserver = PlanObservers(()),  # noqa: B008 - frozen
+        request_observer: RequestObserver = RequestObservers(()),  # noqa: B008 - frozen
     ) -> None:
         self._batcher = batcher
         self._clock = clock
@@ -160,8 +160,7 @@ class RequestTable:
         request.times.end = now = self._clock.now()
         if state is State.FINISHED:
             self.expected_wait.ended(request)
-        if self._request_observer is not None:
-            self._request_observer.on_end(request, reason, now)
+        self._request_observer.on_end(request, reason, now)
 
     def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:
         request.move(State.ASSIGNED)
@@ -205,7 +204,7 @@ class RequestTable:
             self._send(request, update, now)
 
     def _send(self, request: Request, update: RowUpdate, now: float) -> None:
-        if request.send(update, now) and self._request_observer is not None:
+        if request.send(update, now):
             self._request_observer.on_first_token(request, now)
 
     def _hold(self, assignment: Assignment, request: Request, update: RowUpdate) -> None:
@@ -226,8 +225,7 @@ class RequestTable:
         """Tell the observer, once, that an assignment is over."""
         if assignment.ended is None:
             assignment.ended = self._clock.now()
-            if self._plan_observer is not None:
-                self._plan_observer.on_finish(assignment, assignment.ended)
+            self._plan_observer.on_finish(assignment, assignment.ended)
 
     def _deliver(self, worker: Worker, request: Request, update: RowUpdate) -> None:
         """Send a request's last update and end it."""

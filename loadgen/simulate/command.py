@@ -46,7 +46,9 @@ class SimulatedMachine:
         "a profile's file; or `profile`, the latest of this machine",
         metavar="NAME",
     )
-    profile: bool = option(True, "whether the scheduler knows how fast executors are, as after `lengthwise profile`")
+    profile: bool = option(
+        True, "whether the scheduler knows from the start how fast executors are; else it learns that from their steps"
+    )
     workers: Count | None = option(None, "executors (default: the preset's, else 1)")
     capacity_tokens: Count | None = option(None, "tokens of K and V that each holds (default: the preset's)")
     max_num_seqs: Count | None = option(None, "rows that each runs at once (default: the preset's, else 32)")

@@ -124,8 +124,7 @@ def _build_parts(
     """The strategy's parts, whose batches are recorded and counted besides being learned from."""
     infos = [executor.info for executor in loaded.executors]
     parts = parts_for(config, infos, learn_steps(loaded.conditions, submit), submit)
-    learning = () if parts.observer is None else (parts.observer,)
-    return replace(parts, observer=PlanObservers((*learning, lengths, metrics)))
+    return replace(parts, observer=PlanObservers((parts.observer, lengths, metrics)))
 
 
 def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:

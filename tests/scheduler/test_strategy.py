@@ -111,7 +111,7 @@ def test_a_strategy_that_estimates_serving_times_asks_for_a_profile() -> None:
 
 
 def test_only_what_estimates_by_the_nearest_batches_learns_from_them() -> None:
-    learners = [name for name in STRATEGIES if assemble(STRATEGIES[name], LIMITS, PROFILE).observer is not None]
+    learners = [name for name in STRATEGIES if assemble(STRATEGIES[name], LIMITS, PROFILE).learning]
     assert learners == ["magnus"]
 
 

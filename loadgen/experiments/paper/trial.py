@@ -144,7 +144,7 @@ def pooled(trials: Sequence[Trial]) -> Trial:
 class SliceCount:
     """An observer that counts slices which end before their time, and calls another one."""
 
-    other: PlanObserver | None = None
+    other: PlanObserver
     _slices: int = 0
     _early: int = 0
 
@@ -158,5 +158,4 @@ class SliceCount:
         if limit is not None:
             self._slices += 1
             self._early += assignment.iterations < limit
-        if self.other is not None:
-            self.other.on_finish(assignment, now)
+        self.other.on_finish(assignment, now)

@@ -102,7 +102,7 @@ def test_equal_seeds_give_equal_tables_that_say_what_was_simulated(
     assert "Longest JCT (s)" in shown[0]
 
 
-def test_without_a_profile_the_scheduler_guesses_and_what_needs_one_says_so(
+def test_without_a_profile_the_scheduler_learns_and_what_needs_one_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = parse(tmp_path, *SHORT, "--no-profile", "--strategies", "lengthwise")

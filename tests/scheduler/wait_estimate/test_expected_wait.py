@@ -187,3 +187,11 @@ def test_expected_waits_come_true_on_the_average(rows: int, predicts: bool) -> N
     actual = [(one.times.started or 0.0) - asked for one in waiting]
     assert len(waiting) > 250
     assert sum(expected) == pytest.approx(sum(actual), rel=0.05 if predicts else 0.25)
+
+
+def test_the_speed_follows_a_machine_that_becomes_three_times_slower_within_a_minute() -> None:
+    speed = DecodeSpeed()
+    speed.observe(4, 0, 0.0)
+    for second in range(1, 361):
+        speed.observe(4, 12 if second <= 300 else 4, float(second))
+    assert speed.seconds_per_token(4) == pytest.approx(1.0, rel=0.25), "it was a third"

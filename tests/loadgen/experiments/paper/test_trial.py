@@ -55,7 +55,7 @@ def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | 
     count.on_finish(assignment, 1.0)
     assert count.early_share == share
     assert told == [assignment]
-    assert SliceCount().early_share == 0.0
+    assert SliceCount(Told([])).early_share == 0.0
 
 
 class Told:
