@@ -43,6 +43,7 @@ class SimulatedMachine:
     cost: str = option(
         DEFAULT_COST,
         "how fast executors are: v100-chatglm-6b, a100-llama2-13b-hf, a100-llama2-13b-ds or ssjf, as the papers tell; "
+        "cpu-smollm2-135m, two cores of a CPU; "
         "a profile's file; or `profile`, the latest of this machine",
         metavar="NAME",
     )

@@ -55,11 +55,12 @@ def draw(results: Results) -> str:
         for load, cells in sorted(loads.items())
         for one in compare(results, tuple(CONTENDERS), cells)
     ]
+    rule = {"field": "rule", "type": "nominal", "scale": {"domain": list(CONTENDERS)}, "legend": {"title": None}}
     encoding = {
         "x": {"field": "x", "type": "quantitative", "title": "p99 JCT, %"},
         "y": {"field": "y", "type": "quantitative", "title": "mean JCT, %"},
-        "color": {"field": "rule", "type": "nominal", "sort": list(CONTENDERS), "title": None},
-        "shape": {"field": "rule", "type": "nominal", "sort": list(CONTENDERS)},
+        "color": rule,
+        "shape": rule,
     }
     spec = {
         "data": {"values": rows},

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.simulate.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF, PRESETS, SSJF, V100_CHATGLM_6B
+from loadgen.simulate.presets import (
+    A100_LLAMA2_13B_DS,
+    A100_LLAMA2_13B_HF,
+    CPU_SMOLLM2_135M,
+    PRESETS,
+    SSJF,
+    V100_CHATGLM_6B,
+)
 from loadgen.simulate.simulation import Machine
 
 
@@ -26,6 +33,11 @@ def test_deepspeed_is_twice_as_fast() -> None:
 def test_magnus_case_study() -> None:
     assert 3 * seconds(V100_CHATGLM_6B, (7, 1000, 1000)) == pytest.approx(242, rel=1e-3)
     assert seconds(V100_CHATGLM_6B, (3, 1000, 1000), (18, 10, 10)) == pytest.approx(60, rel=1e-3)
+
+
+@pytest.mark.parametrize(("rows", "step"), [(1, 0.0415), (8, 0.052), (32, 0.077), (64, 0.101)])
+def test_a_small_cpu_takes_the_time_that_was_measured(rows: int, step: float) -> None:
+    assert CPU_SMOLLM2_135M.cost.decode(rows, 127, 1) == pytest.approx(step, rel=0.09)
 
 
 @pytest.mark.parametrize("rows", [1, 64])
