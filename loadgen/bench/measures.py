@@ -9,10 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from types import MappingProxyType
 
 from loadgen.bench.distribution import Distribution, summarize
-from loadgen.bench.metrics import METRICS
+from loadgen.bench.metrics import METRICS, ttft
 from loadgen.client.outcome import Outcome
 
 NO_GOALS: Mapping[str, float] = MappingProxyType({})
@@ -30,6 +31,8 @@ class Figures:
     uncounted: int
     """Completed requests whose tokens were counted as chunks, since the server told no usage."""
     total_input_tokens: int
+    total_cached_tokens: int
+    """Input tokens that the server had kept from earlier prompts."""
     total_output_tokens: int
     request_throughput: float
     request_goodput: float | None
@@ -39,6 +42,8 @@ class Figures:
     max_output_tokens_per_s: float
     """The tokens of the best second, counted in whole seconds from the first request."""
     max_concurrent_requests: int
+    ttft_by_turn: Sequence[float]
+    """Median seconds to the first token, by the turn of a conversation; empty without conversations."""
     jain_fairness_index: float | None
     distributions: Mapping[str, Distribution | None]
     """The distribution of each metric; None where there was nothing to measure."""
@@ -64,6 +69,7 @@ def measure(
         cancelled=statuses["cancelled"],
         uncounted=sum(not outcome.counted for outcome in completed),
         total_input_tokens=read,
+        total_cached_tokens=sum(outcome.cached_tokens for outcome in completed),
         total_output_tokens=made,
         request_throughput=_divide(len(completed), duration),
         request_goodput=_divide(sum(meets(one, goals) for one in completed), duration) if goals else None,
@@ -71,9 +77,16 @@ def measure(
         total_token_throughput=_divide(read + made, duration),
         max_output_tokens_per_s=_find_peak_tokens(completed),
         max_concurrent_requests=_find_peak_requests(outcomes),
+        ttft_by_turn=_median_ttfts(completed),
         jain_fairness_index=compute_fairness(completed),
         distributions={name: _summarize_metric(name, completed, percentiles) for name in metrics},
     )
+
+
+def _median_ttfts(completed: Sequence[Outcome]) -> list[float]:
+    turns = range(1, 1 + max((outcome.turn for outcome in completed), default=0))
+    samples = [[sample for one in completed if one.turn == turn for sample in ttft(one)] for turn in turns]
+    return [median(found) for found in samples if found] if len(turns) > 1 else []
 
 
 def meets(outcome: Outcome, goals: Mapping[str, float]) -> bool:

@@ -32,7 +32,8 @@ def options(asked: BenchFlags, ignore_eos: bool = False, environ: Mapping[str, s
         percentiles=asked.metric_percentiles,
         goals=dict(asked.goodput),
         id_prefix=asked.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-",
-        keep_text=asked.save_detailed,
+        keep_text=asked.save_detailed or asked.turns > 1,
+        think_time=asked.think_time,
     )
 
 

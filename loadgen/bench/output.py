@@ -18,6 +18,7 @@ from loadgen.bench.run import Benchmark, BenchOptions, bench
 from loadgen.load.progress import show_run
 from loadgen.result_file import explain_unwritable, save_json
 from loadgen.workload import table as workload
+from loadgen.workload.conversations import join_turns
 from models.files import require_writable_folder
 from models.flags import read_options
 
@@ -32,7 +33,7 @@ def run_bench(args: argparse.Namespace) -> int:
     if _saves(asked):
         with explain_unwritable(_find_folder(asked), FOLDER_FLAG):
             require_writable_folder(_find_folder(asked))
-    prompts = workload.load(args)
+    prompts = join_turns(workload.load(args), asked.turns)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         done = runner.run(bench(what, prompts, show_run))
     _print(done, what)
@@ -93,6 +94,8 @@ def _list_setting(asked: BenchFlags, done: Benchmark, what: BenchOptions) -> dic
         "ramp_up_strategy": asked.ramp_up_strategy,
         "ramp_up_start_rps": asked.ramp_up_start_rps,
         "ramp_up_end_rps": asked.ramp_up_end_rps,
+        "turns": asked.turns,
+        "think_time": asked.think_time,
         "cancel_rate": asked.cancel_rate,
         "cancel_delay": asked.cancel_delay,
         "goodput": {name: bound * 1000 for name, bound in what.goals.items()},

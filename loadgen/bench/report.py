@@ -25,6 +25,8 @@ def make_table(
     result.columns[1].justify = "right"
     for line in _list_counts(figures, max_concurrency, rate, warmups):
         result.add_row(*line)
+    for turn, seconds in enumerate(figures.ttft_by_turn, start=1):
+        result.add_row(f"Median TTFT of turn {turn} (ms):", f"{1000 * seconds:.2f}")
     for name in figures.distributions:
         result.add_section()
         result.add_row(f"[bold]{METRICS[name].title}[/]", "")
@@ -52,6 +54,8 @@ def _list_counts(
         yield "Request rate configured (RPS):", f"{rate:.2f}"
     yield "Benchmark duration (s):", f"{figures.duration:.2f}"
     yield "Total input tokens:", str(figures.total_input_tokens)
+    if figures.total_cached_tokens:
+        yield "... of them kept from earlier prompts:", str(figures.total_cached_tokens)
     yield "Total generated tokens:", str(figures.total_output_tokens)
     yield "Request throughput (req/s):", f"{figures.request_throughput:.2f}"
     if figures.request_goodput is not None:

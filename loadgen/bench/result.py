@@ -16,7 +16,10 @@ from loadgen.result_file import Json
 
 def figures_json(figures: Figures) -> Json:
     """All figures under their flat names, such as `p99_ttft_ms`; null where there was nothing to measure."""
-    plain: Json = {name: value for name, value in asdict(figures).items() if name != "distributions"}
+    plain: Json = asdict(figures)
+    del plain["distributions"]
+    del plain["ttft_by_turn"]
+    plain["median_ttft_by_turn_ms"] = [1000 * seconds for seconds in figures.ttft_by_turn]
     for name, spread in figures.distributions.items():
         plain |= spread_json(name, spread, METRICS[name].unit, METRICS[name].scale)
     return plain
@@ -58,7 +61,9 @@ def details_json(outcomes: Sequence[Outcome]) -> Json:
     return {
         "statuses": [one.status for one in outcomes],
         "labels": [one.label for one in outcomes],
+        "turns": [one.turn for one in outcomes],
         "input_lens": [one.prompt_tokens or 0 for one in outcomes],
+        "cached_lens": [one.cached_tokens for one in outcomes],
         "output_lens": [one.output_tokens if one.completed else 0 for one in outcomes],
         "ttfts": [next(iter(ttft(one)), 0.0) for one in outcomes],
         "itls": [itl(one) for one in outcomes],

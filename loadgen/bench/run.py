@@ -6,7 +6,7 @@ import gc
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import TypeAlias
 
@@ -46,6 +46,8 @@ class BenchOptions:
     goals: Mapping[str, float] = field(default_factory=dict)
     id_prefix: str = "bench-"
     keep_text: bool = False
+    think_time: float = 0.0
+    """Seconds between an answer and the request that follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,10 @@ async def bench(options: BenchOptions, prompts: Sequence[Prompt], watch: Watch) 
         gc.collect()
         gc.freeze()
         try:
-            with watch("requests", len(plan.requests)) as observer:
-                run = await play(plan.requests, plan.times, client.send, observer, options.max_concurrency)
+            with watch("requests", plan.count) as observer:
+                run = await play(
+                    plan.requests, plan.times, client.send, observer, options.max_concurrency, options.think_time
+                )
         finally:
             gc.unfreeze()
     figures = measure(run.outcomes, run.duration, options.percentiles, options.metrics, options.goals)
@@ -85,7 +89,9 @@ async def _warm_up(
 ) -> None:
     """Send the first prompts, over and over if need be, and forget how long they took; one at least must succeed."""
     count = options.num_warmups
-    requests = [form.fill(prompt, index) for index, prompt in enumerate(islice(cycle(prompts), count))]
+    requests = [
+        form.fill(replace(prompt, follow_ups=()), index) for index, prompt in enumerate(islice(cycle(prompts), count))
+    ]
     if not requests:
         return
     with watch("warm-up", count) as observer:

@@ -97,11 +97,13 @@ class Client:
             end=transcript.end if status == "completed" else clock(),
             output_tokens=len(times) if transcript.output_tokens is None else transcript.output_tokens,
             prompt_tokens=transcript.prompt_tokens,
+            cached_tokens=transcript.cached_tokens,
             counted=transcript.output_tokens is not None,
             queue_time=transcript.queue_time,
             predicted_tokens=transcript.predicted_tokens,
             failure=failure,
             label=request.label,
+            turn=request.turn,
             text=transcript.text,
         )
 

@@ -45,6 +45,8 @@ class Outcome:
     output_tokens: int
     """Tokens that the server counted, else the number of chunks with output."""
     prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    """Tokens of the prompt that the server had kept from earlier ones, as it says."""
     counted: bool = True
     """Whether the server reported token counts."""
     queue_time: float | None = None
@@ -53,6 +55,8 @@ class Outcome:
     """The length that the server predicted for the answer, where it reports that."""
     failure: Failure | None = None
     label: str = ""
+    turn: int = 1
+    """Its place in its conversation, from 1."""
     text: str = ""
     """The text of the answer, where the run keeps it."""
 

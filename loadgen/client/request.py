@@ -25,6 +25,8 @@ class PreparedRequest:
     label: str = ""
     cancel_after: float | None = None
     """Seconds after sending when the client leaves; None lets it stay."""
+    turn: int = 1
+    """Its place in its conversation, from 1."""
     follow_up: Callable[[str], PreparedRequest] | None = None
     """Makes the conversation's next request of this one's answer; None when it is the last."""
 
@@ -39,7 +41,7 @@ class RequestForm:
     fields: Mapping[str, object] = field(default_factory=dict)
     """Further fields of the body; they win over a prompt's own."""
 
-    def fill(self, prompt: Prompt, index: int, cancel_after: float | None = None) -> PreparedRequest:
+    def fill(self, prompt: Prompt, index: int, cancel_after: float | None = None, turn: int = 1) -> PreparedRequest:
         """The request for a prompt; those that follow it have the next indices. Raises UserError."""
         path = self.endpoint or (CHAT if prompt.messages else COMPLETIONS)
         asked = _messages(prompt) if "chat" in path else {"prompt": _raw_prompt(prompt)}
@@ -52,17 +54,17 @@ class RequestForm:
             "stream_options": {"include_usage": True},
             **self.fields,
         }
-        follow_up = partial(self._follow_up, prompt, index) if prompt.follow_ups else None
-        return PreparedRequest(index, path, orjson.dumps(body), prompt.label, cancel_after, follow_up)
+        follow_up = partial(self._follow_up, prompt, index, turn) if prompt.follow_ups else None
+        return PreparedRequest(index, path, orjson.dumps(body), prompt.label, cancel_after, turn, follow_up)
 
-    def _follow_up(self, prompt: Prompt, index: int, answer: str) -> PreparedRequest:
+    def _follow_up(self, prompt: Prompt, index: int, turn: int, answer: str) -> PreparedRequest:
         said, *later = prompt.follow_ups
         messages = (
             *prompt.messages,
             {"role": "assistant", "content": answer},
             {"role": "user", "content": said},
         )
-        return self.fill(replace(prompt, messages=messages, follow_ups=tuple(later)), index + 1)
+        return self.fill(replace(prompt, messages=messages, follow_ups=tuple(later)), index + 1, turn=turn + 1)
 
 
 def _messages(prompt: Prompt) -> dict[str, object]:

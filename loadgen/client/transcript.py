@@ -36,11 +36,18 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class PromptDetails(msgspec.Struct):
+    """Tokens of the prompt that a server did not read again."""
+
+    cached_tokens: int | None = None
+
+
 class Usage(msgspec.Struct):
     """Token counts, which a server gives in its last event or in every one."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
 
 
 class Metrics(msgspec.Struct):
@@ -69,6 +76,7 @@ class Transcript:
     """Whether the end marker has come."""
     token_times: list[float] = field(default_factory=list)
     prompt_tokens: int | None = None
+    cached_tokens: int = 0
     output_tokens: int | None = None
     queue_time: float | None = None
     predicted_tokens: float | None = None
@@ -119,6 +127,8 @@ class Transcript:
         if event.usage is not None:
             self.prompt_tokens = event.usage.prompt_tokens
             self.output_tokens = event.usage.completion_tokens
+            details = event.usage.prompt_tokens_details
+            self.cached_tokens = 0 if details is None else details.cached_tokens or 0
         if event.metrics is not None and event.metrics.queue_time_ms is not None:
             self.queue_time = event.metrics.queue_time_ms / 1000
         if event.metrics is not None and event.metrics.predicted_tokens is not None:
