@@ -6,6 +6,7 @@ the group is folded into the query axis. It knows no rows, only a boolean mask o
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     """
     if mask is None and query.shape[2] > 1:
         return _causal(query, key, value, scale)
-    folds = query.is_cuda and mask is not None and query.shape[2] == 1
+    folds = query.shape[2] == 1 and (mask is not None if query.is_cuda else not _has_amx())
     return (_folded if folds else _grouped)(query, key, value, mask, scale)
 
 
@@ -88,10 +89,16 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sca
     return F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale, enable_gqa=groups)
 
 
+@cache
+def _has_amx() -> bool:
+    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
+
+
 def _folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """One query token a row: (rows, kv_heads * group, 1, dim) is read as (rows, kv_heads, group, dim).
 
-    CUDA's masked kernels do not share K heads, and would be given copies of K and V.
+    CUDA's masked kernels do not share K heads, and would be given copies of K and V. A CPU's read K and V once for the
+    group: five times as fast in bfloat16 without AMX (32 rows of 128 columns), with AMX a quarter slower.
     """
     rows, heads, _, dim = query.shape
     kv_heads = key.shape[1]
