@@ -80,6 +80,8 @@ class Executor:
             # Inference mode, the current device and the number of CPU threads are each thread's own.
             if self._torch_threads is not None:
                 torch.set_num_threads(self._torch_threads)
+            if self.info.device.startswith("cuda"):
+                torch.cuda.set_device(self.info.device)
             with torch.inference_mode():
                 while self._running:
                     self._loop_once()

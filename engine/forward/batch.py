@@ -177,7 +177,9 @@ class RunningBatch:
         return choose_view(arena.capacity_tokens, arena.max_rows, rows, needed, 2 * needed)
 
     def shrink(self, capacity_tokens: int) -> None:
-        """Go on with a smaller budget for K and V; no row may be left."""
+        """Go on with a smaller budget for K and V, and without graphs; no row may be left."""
+        if self._graphs is not None:
+            self._graphs.release()
         self.arena.give_back(capacity_tokens)
 
     def reads(self) -> Tally:

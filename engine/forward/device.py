@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -64,6 +65,7 @@ class TorchDevice:
 
     def insert(self, row: Row, *, lasting: bool) -> None:
         assert row.kv is not None, "a row joins with its K and V"
+        self._stream.await_fetched()
         with _refusing():
             self.batch.insert(row, row.kv, lasting=lasting)
         row.drop_kv()
@@ -76,6 +78,7 @@ class TorchDevice:
                 self.prefill = None
 
     def save(self, row: Row) -> bool:
+        self._stream.await_fetched()
         try:
             row.kv = self.batch.extract(row) if row.kv is None else row.kv.to_host()
         except RuntimeError as error:  # what torch raises for any lack of memory, the host's too
@@ -143,6 +146,8 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
+        # What failed holds tensors in its frames, views of K and V among them: memory that is to be given back.
+        traceback.clear_frames(error.__traceback__)
         raise OutOfMemoryError(str(error)) from error
 
 

@@ -13,6 +13,7 @@ On a CPU the same bodies run without capture, which is how the tests exercise th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -23,6 +24,8 @@ from engine.kv.arena import KvArena
 from models.network.loader import LoadedModel
 
 LEAST_COLUMNS = 256
+ROOM = 32
+"""Steps that a narrower bucket must hold before the window is moved into it, which costs a copy."""
 WARMUPS = 3
 TOLERANCE = 1e-3
 """Largest relative difference between what a replay computes and what its body computes."""
@@ -70,6 +73,7 @@ class DecodeStep:
         self._body()
         expected = self.logits.clone()
         self._replay = capture(self._body)
+        self.logits.zero_()  # else a replay that computes nothing would be found right
         self._replay()
         error = float((self.logits - expected).norm() / expected.norm())
         if not error < TOLERANCE:
@@ -86,6 +90,11 @@ class DecodeStep:
         self._fill(inputs, valid, live, column)
         self._replay()
         return self.logits[:live]
+
+    def release(self) -> None:
+        """Let the arena's memory go, and the graph's."""
+        self._keys = self._values = self.logits = torch.empty(0)
+        self._replay = self._body
 
     def _fill(self, inputs: Tensor, valid: Tensor, live: int, column: int) -> None:
         self._inputs.copy_(inputs, non_blocking=True)
@@ -125,19 +134,32 @@ class DecodeGraphs:
             step.prepare(how)
             advance()
 
+    def release(self) -> None:
+        """Forget all buckets, whose views of the arena would keep its memory from being given back."""
+        for step in self._steps:
+            step.release()
+        self._steps = []
+
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor | None:
         """Logits (live, vocab) of the arena's newest column; None when no bucket holds the step.
 
-        That is so once the arena looks at its memory in other proportions than when the buckets were made.
+        That is so once the arena looks at its memory in other proportions than when the buckets were made. The window
+        slides to the front where a narrower bucket then holds it for some steps: a bucket is read to its last column.
         """
         arena = self._arena
         if _view(arena) != self._view:
             return None
+        if self._width(arena.window + ROOM) < self._width(arena.end):
+            arena.slide()
         for bucket in self._steps:
             if bucket.rows >= arena.live and bucket.columns >= arena.end:
                 valid = arena.valid[: bucket.rows, : bucket.columns]
                 return bucket.run(tokens, positions, valid, arena.end - 1)
         return None
+
+    def _width(self, columns: int) -> float:
+        """Columns of the narrowest buckets that hold so many; infinity where none does."""
+        return min((step.columns for step in self._steps if step.columns >= columns), default=math.inf)
 
 
 def _view(arena: KvArena) -> tuple[int, int, int]:
@@ -157,17 +179,19 @@ def _capture_on(device: torch.device) -> Capture:
     if device.type != "cuda":
         return lambda body: body
     pool = torch.cuda.graph_pool_handle()
+    # Without a stream of this device, `torch.cuda.graph` would capture on one of the first device: nothing at all.
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(body: Callable[[], None]) -> Callable[[], None]:
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARMUPS):
+        with torch.cuda.device(device):
+            stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream):
+                for _ in range(WARMUPS):
+                    body()
+            torch.cuda.current_stream(device).wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
                 body()
-        torch.cuda.current_stream(device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            body()
         return graph.replay
 
     return capture

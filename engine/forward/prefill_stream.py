@@ -21,6 +21,7 @@ class PrefillStream:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._event: torch.cuda.Event | None = None
+        self._fetched: torch.cuda.Event | None = None
 
     @property
     def done(self) -> bool:
@@ -51,8 +52,20 @@ class PrefillStream:
                 tensor.record_stream(torch.cuda.current_stream(self._device))
 
     def fetched(self, kv: RowKv) -> RowKv:
-        """K and V on the device: copied from pinned host memory, if that is where they are, while decode goes on."""
+        """K and V on the device: copied from pinned host memory, if that is where they are, while decode goes on.
+
+        To be read once they are awaited.
+        """
         if self._stream is None or kv.keys.is_cuda:
             return kv
-        with self.working():
-            return RowKv(*(part.to(self._device, non_blocking=True) for part in (kv.keys, kv.values)))
+        with torch.cuda.stream(self._stream):
+            there = RowKv(*(part.to(self._device, non_blocking=True) for part in (kv.keys, kv.values)))
+        self._fetched = self._stream.record_event()
+        self.hand_over(there.keys, there.values)
+        return there
+
+    def await_fetched(self) -> None:
+        """Let the stream that decodes go on only when what was fetched is there; the host does not wait."""
+        if self._fetched is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._fetched)
+            self._fetched = None

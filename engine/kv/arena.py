@@ -238,6 +238,10 @@ class KvArena:
         self.valid[:live, target] = moved
         self._shift(to - cells.start)
 
+    def slide(self) -> None:
+        """Move the live window to the first column."""
+        self._slide(0)
+
     def _shift(self, columns: int) -> None:
         self.origins = [origin + columns for origin in self.origins]
         self.end += columns

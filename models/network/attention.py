@@ -55,8 +55,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     """
     if mask is None and query.shape[2] > 1:
         return _causal(query, key, value, scale)
-    folds = query.shape[2] == 1 and (mask is not None if query.is_cuda else not _has_amx())
-    return (_folded if folds else _grouped)(query, key, value, mask, scale)
+    return _attend(query, key, value, mask, scale)
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
@@ -73,7 +72,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> T
         last = min(first + size, new)
         end = begin + last
         mask = None if end == last - first else _triangle(last - first, end, query)
-        blocks.append(_grouped(query[:, :, first:last], key[:, :, :end], value[:, :, :end], mask, scale))
+        blocks.append(_attend(query[:, :, first:last], key[:, :, :end], value[:, :, :end], mask, scale))
     return torch.cat(blocks, dim=2)
 
 
@@ -81,6 +80,11 @@ def _triangle(new: int, columns: int, query: Tensor) -> Tensor:
     """(new, columns): 0 where the new tokens, those of the last columns, may read, else minus infinity."""
     blocked = torch.full((new, columns), -torch.inf, dtype=query.dtype, device=query.device)
     return blocked.triu_(columns - new + 1)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    folds = mask is not None if query.is_cuda else query.shape[2] == 1 and not _has_amx()
+    return (_folded if folds else _grouped)(query, key, value, mask, scale)
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
@@ -95,16 +99,19 @@ def _has_amx() -> bool:
 
 
 def _folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """One query token a row: (rows, kv_heads * group, 1, dim) is read as (rows, kv_heads, group, dim).
+    """Queries (rows, kv_heads * group, new, dim) are read as (rows, kv_heads, group * new, dim).
 
     CUDA's masked kernels do not share K heads, and would be given copies of K and V. A CPU's read K and V once for the
     group: five times as fast in bfloat16 without AMX (32 rows of 128 columns), with AMX a quarter slower.
     """
-    rows, heads, _, dim = query.shape
+    rows, heads, new, dim = query.shape
     kv_heads = key.shape[1]
-    folded = query.reshape(rows, kv_heads, heads // kv_heads, dim)
+    group = heads // kv_heads
+    folded = query.reshape(rows, kv_heads, group * new, dim)
+    if mask is not None and new > 1:
+        mask = torch.cat([mask] * group, dim=-2)
     out = F.scaled_dot_product_attention(folded, key, value, mask, scale=scale)
-    return out.reshape(rows, heads, 1, dim)
+    return out.reshape(rows, heads, new, dim)
 
 
 def register() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -262,3 +263,15 @@ def test_what_is_handed_back_is_told_though_nothing_else_is_left_to_do(bench: Be
     bench.step()
     bench.executor.post(Pause((0,)))
     assert bench.step().handed_back == (HandedBack((0,), Cause.PAUSE),)
+
+
+def test_the_thread_computes_on_its_own_device(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current device is each thread's own: what was captured on another was replayed from the first."""
+    chosen: queue.Queue[tuple[str, str]] = queue.Queue()
+    monkeypatch.setattr(torch.cuda, "set_device", lambda name: chosen.put((name, threading.current_thread().name)))
+    info = replace(bench.executor.info, index=5, device="cuda:1")
+    executor = Executor(info, cast(Pipeline, ScriptedPipeline()), bench.reports.put)
+    executor.start()
+    assert chosen.get(timeout=PATIENCE) == ("cuda:1", "executor-5")
+    executor.stop(PATIENCE)
+    assert chosen.empty(), "nobody else chose"

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
-from engine.messages import FinishReason, RowId
+from engine.messages import FinishReason, RowId, RowUpdate, Terms
 from engine.pipeline import Pipeline
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
@@ -133,3 +133,25 @@ def test_a_row_that_outgrows_what_is_left_fails_and_those_behind_it_go_on(
     (failed,) = [update for update in updates if update.finish_reason is FinishReason.ERROR]
     assert failed.row_id == 0
     assert len([update for update in updates if update.finish_reason is FinishReason.LENGTH]) == others
+
+
+def test_no_host_memory_at_the_end_of_a_slice_loses_no_row(
+    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K and V that cannot be copied out are computed again: a failed allocation there must not end the thread."""
+
+    def fail(tensor: Tensor) -> Tensor:
+        raise RuntimeError("CUDA error: out of memory (pinned host memory; injected)")
+
+    rows = [spec(0, 9, max_tokens=7), spec(1, 4, max_tokens=7)]
+    plain = pipeline_of(tiny_model, tiny_text)
+    plain.admit(rows)
+    monkeypatch.setattr("engine.kv.arena.to_host", fail)
+    sliced = pipeline_of(tiny_model, tiny_text)
+    found: list[RowUpdate] = []
+    for _ in range(3):
+        sliced.admit(rows, Terms(closed=True, iterations=2))
+        while sliced.row_count:
+            found += sliced.turn()
+        assert all(handed_back.dropped == (0, 1) for handed_back in sliced.take_handed_back())
+    assert tokens_of(found) == tokens_of(finish(plain))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import AttentionInterface
@@ -74,9 +74,10 @@ def test_attention_equals_a_plain_loop(case: Case, scale: float | None) -> None:
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
 
 
-@given(case=cases(longest=1))
+@given(case=cases())
 def test_folding_the_group_into_the_query_axis_changes_nothing(case: Case) -> None:
-    """The path of CUDA's decode steps, run here on the CPU."""
+    """The path of all that has a mask on CUDA, run here on the CPU."""
+    assume(case.mask is not None or case.query.shape[2] == 1)
     arguments = (case.query, case.key, case.value, case.mask, 0.3)
     torch.testing.assert_close(_folded(*arguments), _grouped(*arguments), atol=1e-6, rtol=1e-5)
 

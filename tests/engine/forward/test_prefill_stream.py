@@ -1,0 +1,73 @@
+"""The stream of prefill beside that of decode steps, with stand-ins for what only a CUDA device has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+import torch
+
+from engine.forward.prefill_stream import PrefillStream
+from engine.kv.row_kv import RowKv
+
+
+@dataclass
+class Part:
+    """A tensor's stand-in: where it is, and the streams that it is recorded on."""
+
+    log: list[str]
+    is_cuda: bool = False
+    streams: list[object] = field(default_factory=list)
+
+    def to(self, device: torch.device, *, non_blocking: bool) -> Part:
+        assert non_blocking
+        self.log.append("copy")
+        return Part(self.log, is_cuda=True)
+
+    def record_stream(self, stream: object) -> None:
+        self.streams.append(stream)
+
+
+@dataclass
+class Stream:
+    log: list[str]
+    name: str
+
+    def record_event(self) -> str:
+        self.log.append(f"{self.name} records")
+        return f"event of {self.name}"
+
+    def wait_event(self, event: str) -> None:
+        self.log.append(f"{self.name} waits for {event}")
+
+
+def test_what_is_fetched_is_awaited_by_the_decode_stream_and_recorded_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows joined while their K and V were still on their way."""
+    log: list[str] = []
+    decode = Stream(log, "decode")
+
+    @contextmanager
+    def within(stream: Stream) -> Iterator[None]:
+        log.append(f"in {stream.name}")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(log, "prefill"))
+    monkeypatch.setattr(torch.cuda, "stream", within)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: decode)
+    stream = PrefillStream(torch.device("cuda:1"))
+    kv = stream.fetched(RowKv(*cast("list[torch.Tensor]", [Part(log), Part(log)])))
+    assert log == ["in prefill", "copy", "copy", "prefill records"]
+    assert [cast(Part, part).streams for part in (kv.keys, kv.values)] == [[decode], [decode]]
+    assert stream.done, "a chunk is not said to be under way because of a copy"
+    stream.await_fetched()
+    stream.await_fetched()
+    assert log[4:] == ["decode waits for event of prefill"]
+
+
+def test_a_cpu_has_nothing_to_await() -> None:
+    stream, kv = PrefillStream(torch.device("cpu")), RowKv(*torch.zeros(2, 1, 1, 3, 4))
+    assert stream.fetched(kv) is kv and stream.done
+    stream.await_fetched()
