@@ -71,6 +71,8 @@ class Forest:
     def __init__(self, regressor: Regressor, examples: Examples) -> None:
         self.regressor = regressor
         self.examples = examples
+        self.features = int(regressor.n_features_in_)
+        """Number of features of a request."""
         trees: list[Tree] = [grown.tree_ for grown in regressor.estimators_]
         ends = np.cumsum([tree.node_count for tree in trees])
         self._roots = np.concatenate(([0], ends[:-1]))
@@ -81,10 +83,9 @@ class Forest:
         self._children = np.concatenate([_children(tree, root) for tree, root in zip(trees, self._roots, strict=True)])
         self._answers, self._starts = self._sort_answers()
 
-    @property
-    def features(self) -> int:
-        """Number of features of a request."""
-        return int(self.regressor.n_features_in_)
+    def __getstate__(self) -> dict[str, object]:
+        """The parts that predict, which another process gets without what they were grown from."""
+        return {name: value for name, value in vars(self).items() if name not in ("regressor", "examples")}
 
     def predict(self, features: FloatMatrix) -> NDArray[np.float32]:
         """Features (n, f) -> expected lengths in tokens (n,)."""

@@ -1,7 +1,7 @@
 """A forest that learns how long answers become from those that end, in the server's own process (design 4.5).
 
-It stands on features that cost microseconds. Growing takes place in a thread that is handed in; everything else belongs
-to the event loop.
+It stands on features that cost microseconds. Growing takes place where it is handed in; everything else belongs to the
+event loop.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,7 +30,7 @@ GROWTH = Growth(trees=50, min_leaf=3, random_cuts=True)
 FEWEST = 64
 """Answers from which the first forest is grown."""
 
-MORE = 0.25
+MORE = 0.5
 """Part of the answers that must be new before another forest is grown: so all of them together take a few times as
 long as the last, and where the oldest answers are forgotten, forests follow the workload."""
 
@@ -88,6 +89,10 @@ def _miss(predicted: LengthDistribution, length: float, cut: bool) -> float:
     return 0.0 if cut else (mean - length) / max(mean - low, NARROWEST)
 
 
+Fit: TypeAlias = Callable[[Examples, Sequence[bool]], CalibratedForest]
+"""Grows a forest as `fit` does; may raise anything."""
+
+
 class OnlineForest:
     """Predicts from the newest answers. Event loop only, but for the work that it submits."""
 
@@ -97,11 +102,13 @@ class OnlineForest:
         submit: Callable[[Callable[[], None]], object],
         clock: Clock,
         known: Iterable[ServedRow] = (),
+        fit: Fit = fit,
     ) -> None:
-        """`submit` runs work off the event loop; `known` are answers of before, oldest first, of which those count
-        that have features of this kind."""
+        """`submit` runs work off the event loop, where `fit` is called; `known` are answers of before, oldest first,
+        of which those count that have features of this kind."""
         self._features = features
         self._submit = submit
+        self._fit = fit
         self._clock = clock
         self._rows = deque((row for row in known if row.features[-1:] == (features.digest,)), maxlen=MOST)
         self._served: list[ServedRow] = []  # since a forest was grown last
@@ -141,9 +148,9 @@ class OnlineForest:
         try:
             answers = examples(rows)
             seen = Examples(np.ascontiguousarray(answers.features[:, :-1]), answers.lengths)  # without the digest
-            self._present = fit(seen, [row.cut for row in rows])
-        except Exception:
+            self._present = self._fit(seen, [row.cut for row in rows])
+        except Exception as error:
             self.failures += 1
-            log.exception("no forest could be grown, lengths are predicted as before")
+            log.warning("no forest could be grown, lengths are predicted as before: %s", error)
         finally:
             self._growing = False

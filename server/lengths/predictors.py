@@ -30,7 +30,7 @@ from scheduler.length.history import LengthHistory
 from scheduler.length.late import LateEstimates
 from scheduler.length.learning import Learning, ServedRow, served_rows
 from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
-from scheduler.length.online import MOST, OnlineForest
+from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.prediction import Prediction
 from scheduler.length.token_features import TokenFeatures
 from scheduler.serving_time.machine import Submit, inline
@@ -108,6 +108,8 @@ class PredictorContext:
     """Features by the served model's own embeddings, where lengths are predicted from these."""
     submit: Submit = inline
     """Runs work off the event loop."""
+    fit: Fit = fit
+    """Grows the forests of the default."""
 
 
 def cache_size(config: ServeConfig, kind: PredictorKind) -> int:
@@ -186,7 +188,7 @@ async def _predict_in_process(
 ) -> Lengths:
     """Put the parts together that predict from the model's own embeddings, with what the journal knows."""
     known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, origin.model)
-    forest, history = OnlineForest(features, context.submit, clock, known), LengthHistory()
+    forest, history = OnlineForest(features, context.submit, clock, known, context.fit), LengthHistory()
     front = InProcess(forest.estimate, history, context.held)
     learning = forest if config.learning_interval else None
 

@@ -12,12 +12,12 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.forest import Examples, Forest, grow
@@ -25,6 +25,7 @@ from scheduler.length.forest_file import ForestError, manifest, save
 from scheduler.length.learning import ServedRow, is_worse
 from scheduler.length.prediction import Estimate
 from server.lengths.worker import (
+    NICENESS,
     EmbedTexts,
     GetExamples,
     LengthWorker,
@@ -49,6 +50,9 @@ END_TIMEOUT = 5.0
 """Seconds that a process has to end once it is no longer wanted."""
 
 
+T = TypeVar("T")
+
+
 class ProcessFailed(RuntimeError):
     """The predictor's process broke off; the next call starts another."""
 
@@ -70,9 +74,8 @@ class PredictorProcess:
         self._setup = setup
         self._work = work or _predict
         self._thread = ThreadPoolExecutor(1, "length predictor")
-        self._training = ThreadPoolExecutor(1, "length training")
+        self._trainer = NicedProcess(setup.niceness)
         self._process: BaseProcess | None = None
-        self._trainer: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
         self._up = False  # whether the process has answered, and is not busy with loading any more
 
@@ -101,8 +104,7 @@ class PredictorProcess:
     async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
         """Grow a forest in a further process, keep it in the file, and put it in place, unless it is worse than the
         present one. Raises ProcessFailed."""
-        loop = asyncio.get_running_loop()
-        if await loop.run_in_executor(self._training, self._grow, training, judges):
+        if await asyncio.wrap_future(self._trainer.submit(self._grow, training, judges)):
             await self._call(ReloadForest())
         else:
             log.info(
@@ -115,11 +117,9 @@ class PredictorProcess:
 
     def close(self) -> None:
         """End the processes: a forest that is growing is given up, a batch that is under way is waited for a moment."""
-        if self._trainer is not None:
-            self._trainer.terminate()
+        self._trainer.close()
         if self._process is not None and not self._up:  # it is still loading
             self._process.terminate()
-        self._training.shutdown(cancel_futures=True)
         hung_up = self._thread.submit(self._disconnect)
         try:
             hung_up.result(END_TIMEOUT)
@@ -158,17 +158,43 @@ class PredictorProcess:
 
     def _grow(self, training: Examples, judges: Sequence[ServedRow]) -> bool:
         """Whether there is a new forest in the file."""
-        self._trainer, connection = _spawn(_train, self._setup, training, judges)
+        return bool(self._trainer.run(_train, self._setup, training, judges))
+
+
+class NicedProcess:
+    """Runs work in processes of low priority, one after another, and a thread that waits for them. It grows forests:
+    in the server's own process that would hold the interpreter's lock, and the event loop lags by it."""
+
+    def __init__(self, niceness: int = NICENESS) -> None:
+        self._niceness = niceness
+        self._thread = ThreadPoolExecutor(1, "length training")
+        self._process: BaseProcess | None = None
+
+    def submit(self, work: Callable[..., T], *arguments: object) -> Future[T]:
+        """Run work in the thread, which may call `run`."""
+        return self._thread.submit(work, *arguments)
+
+    def run(self, work: Callable[..., T], *arguments: object) -> T:
+        """Run work in a process of its own and wait for its result. Raises ProcessFailed."""
+        self._process, connection = _spawn(_work_niced, self._niceness, work, arguments)
         try:
             with connection:
-                kept, error = connection.recv()
+                result, error = connection.recv()
         except (EOFError, OSError) as gone:
             raise ProcessFailed("the process that grew a forest is gone") from gone
         finally:
-            self._trainer.join(END_TIMEOUT)
+            self._process.join(END_TIMEOUT)
         if error is not None:
             raise ProcessFailed(f"no forest could be grown: {error}")
-        return bool(kept)
+        return cast(T, result)
+
+    def close(self) -> None:
+        """End the process: what is under way is given up."""
+        if self._process is not None:
+            self._process.terminate()
+        self._thread.shutdown(cancel_futures=True)
+        if self._process is not None:
+            self._process.join(END_TIMEOUT)
 
 
 def _spawn(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection[Any, Any]]:
@@ -227,22 +253,28 @@ def _real_worker(setup: Setup) -> LengthWorker:
     return LengthWorker(load_embedder(setup.folder, setup.max_tokens), setup)
 
 
-def _train(
-    connection: Connection[Any, Any], setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()
+def _work_niced(
+    connection: Connection[Any, Any], niceness: int, work: Callable[..., object], arguments: tuple[object, ...]
 ) -> None:
-    """The trainer's process: grows one forest, and says whether it is kept, and what went wrong, or None."""
+    """A process of low priority: sends the result of the work, and what went wrong, or None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(setup.niceness)
-    kept, error = False, None
+    os.nice(niceness)
+    result, error = None, None
     try:
-        forest = grow(training, setup.growth)
-        if not is_worse(forest, _present(setup), judges):
-            save(setup.forest, forest, manifest(setup.embedder, setup.max_tokens, len(training)))
-            kept = True
+        result = work(*arguments)
     except Exception as trouble:
         error = f"{type(trouble).__name__}: {trouble}"
     with suppress(OSError):
-        connection.send((kept, error))
+        connection.send((result, error))
+
+
+def _train(setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()) -> bool:
+    """Grow a forest, and keep it in the file unless it is worse than the present one; whether it was kept."""
+    forest = grow(training, setup.growth)
+    if is_worse(forest, _present(setup), judges):
+        return False
+    save(setup.forest, forest, manifest(setup.embedder, setup.max_tokens, len(training)))
+    return True
 
 
 def _present(setup: Setup) -> Forest | None:

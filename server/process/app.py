@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from engine.executor import Executor
@@ -25,6 +26,7 @@ from models.text import Text
 from scheduler.assembly import Parts
 from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
+from scheduler.length.online import fit
 from scheduler.length.token_features import TokenFeatures
 from scheduler.observers import PlanObserver, PlanObservers, RequestObservers
 from scheduler.serving_time.machine import Submit
@@ -37,6 +39,7 @@ from server.dashboard.scene import Scene
 from server.http.service import Service
 from server.lengths.instruction import InstructionSplit
 from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor, token_features
+from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, Sources
 from server.observe.lag import measure_lag
 from server.observe.metrics import Metrics
@@ -60,7 +63,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     metrics, feed = Metrics(_model_names(config)[0]), Feed()
     async with AsyncExitStack() as stack:
         predictor = await stack.enter_async_context(open_predictor(config))
-        learner = stack.enter_context(ThreadPoolExecutor(1, "learner"))
+        niced = stack.enter_context(closing(NicedProcess()))
 
         with ThreadPoolExecutor(1, "loader") as loader:  # gone before executors start: models/own_thread.py tells why
             loaded = await asyncio.get_running_loop().run_in_executor(loader, _load, config, relay.deliver)
@@ -70,10 +73,12 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             metrics.late.observe,
             on_cpu,
             loaded.token_features,
-            learner.submit,
+            niced.submit,
+            partial(niced.run, fit),
         )
         lengths = await stack.enter_async_context(open_lengths(config, predictor, clock, context))
 
+        learner = stack.enter_context(ThreadPoolExecutor(1, "learner"))
         parts = _build_parts(config, loaded, learner.submit, lengths, metrics)
         observers = RequestObservers((metrics, lengths, feed))
         dispatcher = Dispatcher(parts, loaded.executors, clock, observers, loaded.prefixes.length)

@@ -4,17 +4,16 @@ fails."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from scheduler.length import online
 from scheduler.length.features import LengthQuery
-from scheduler.length.forest import Growth
+from scheduler.length.forest import Examples, Growth
 from scheduler.length.learning import ServedRow
-from scheduler.length.online import COVERAGE, FEWEST, MORE, TAILS, OnlineForest, fit
+from scheduler.length.online import COVERAGE, FEWEST, MORE, TAILS, CalibratedForest, OnlineForest, fit
 from scheduler.length.token_features import TokenFeatures
 from scheduler.serving_time.machine import inline
 from tests.scheduler.fakes import VirtualClock
@@ -89,12 +88,17 @@ def test_answers_that_were_cut_do_not_narrow_the_intervals_from_below() -> None:
 
 
 def test_where_no_forest_can_be_grown_the_last_one_stays_and_the_next_lesson_tries_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    learner = forest()
-    with monkeypatch.context() as broken:
-        broken.setattr(online, "fit", lambda answers, cut: 1 / 0)
-        serve(learner, FEWEST)
+    broken = [True]
+
+    def fit_later(answers: Examples, cut: Sequence[bool]) -> CalibratedForest:
+        if broken:
+            raise ValueError(broken.pop())
+        return fit(answers, cut)
+
+    learner = OnlineForest(FEATURES, inline, VirtualClock(), fit=fit_later)
+    serve(learner, FEWEST)
     assert learner.failures == 1 and learner.estimate(query(10)).distribution is None
     assert "no forest could be grown" in caplog.text
     serve(learner, FEWEST)

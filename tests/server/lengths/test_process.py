@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from scheduler.length.features import FEATURES, LengthQuery
 from scheduler.length.forest import Examples, Growth, grow
 from scheduler.length.forest_file import load, manifest, save
 from scheduler.length.learning import ServedRow
-from server.lengths import process as length_process
-from server.lengths.process import PredictorProcess, ProcessFailed
+from scheduler.length.online import fit
+from server.lengths.process import NicedProcess, PredictorProcess, ProcessFailed
 from server.lengths.worker import LengthWorker, ReloadForest, Setup, embed
 from server.process.devices import PREDICTOR_NICENESS
 from tests.models import tiny_embedder
@@ -119,13 +120,26 @@ async def test_a_real_embedder_works_in_the_process_and_gives_way(
     assert np.array(features) == pytest.approx(embed(Embedder.load(folder, max_tokens=32), QUERIES), abs=1e-5)
 
 
-def test_a_forest_grows_as_nicely_as_it_is_told(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[int] = []
-    monkeypatch.setattr("os.nice", given.append)
-    monkeypatch.setattr("signal.signal", lambda *ignored: None)
-    ours, theirs = multiprocessing.Pipe()
-    length_process._train(theirs, replace(setup, niceness=7), linear())
-    assert (given, ours.recv(), setup.forest.exists()) == ([7], (True, None), True)
+def divide(examples: Examples, by: int) -> tuple[int, float]:
+    """Work of a process: its niceness, and what it makes of its arguments."""
+    return os.nice(0), float(examples.lengths.sum()) / by
+
+
+def test_work_that_is_nice_brings_its_result_or_the_reason_why_there_is_none() -> None:
+    with closing(NicedProcess(niceness=7)) as niced:
+        examples = Examples(np.zeros((2, 1), dtype=np.float32), np.array([3, 5], dtype=np.float32))
+        assert niced.submit(niced.run, divide, examples, 2).result(60) == (min(19, os.nice(0) + 7), 4.0)
+        with pytest.raises(ProcessFailed, match="no forest could be grown: ZeroDivisionError"):
+            niced.run(divide, examples, 0)
+    assert multiprocessing.active_children() == []
+
+
+def test_the_default_forest_comes_back_from_its_process_as_it_is_grown_here() -> None:
+    with closing(NicedProcess(niceness=0)) as niced:
+        apart = niced.run(fit, linear(80), [False] * 80)
+    unseen = linear(3, seed=1).features
+    here = [one.mean for one in fit(linear(80), [False] * 80).distributions(unseen)]
+    assert [one.mean for one in apart.distributions(unseen)] == pytest.approx(here)
 
 
 async def test_a_forest_that_is_worse_than_the_present_one_is_not_put_in_place(
