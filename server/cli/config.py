@@ -136,7 +136,7 @@ class LengthPrediction:
     )
     learning_interval: NonNegative = option(180.0, "how often the forest learns from what was served; 0: never")
     journal: Path | None = option(None, "where to record what has ended; default: in the cache folder")
-    no_journal: bool = option(False, "record nothing, and learn nothing")
+    no_journal: bool = option(False, "record nothing, so that nothing learned outlives the server")
     journal_prompts: bool = option(False, "record prompts as well, not only the numbers that were made of them")
 
 
