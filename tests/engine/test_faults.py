@@ -10,6 +10,8 @@ from torch import Tensor
 from engine.forward import device as device_module
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
+from engine.kv.prefix_cache import PrefixCache
+from engine.kv.row_kv import RowKv
 from engine.messages import FinishReason, RowId, RowUpdate
 from engine.pipeline import Pipeline
 from engine.row import Choice, Row
@@ -119,10 +121,10 @@ def test_a_group_for_which_there_is_no_memory_fails_alone(
     """Taking the memory used to lie outside of what was guarded, and ended the whole executor."""
 
     class Hungry(Prefill):
-        def __init__(self, model: LoadedModel, rows: list[Row]) -> None:
+        def __init__(self, model: LoadedModel, rows: list[Row], prefixes: PrefixCache[RowKv] | None) -> None:
             if any(row.row_id == 1 for row in rows):
                 raise MemoryError
-            super().__init__(model, rows)
+            super().__init__(model, rows, prefixes)
 
     monkeypatch.setattr(device_module, "Prefill", Hungry)
     pipeline = pipeline_of(tiny_model, tiny_text)
