@@ -94,7 +94,8 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization
     context = _context_length(config)
     loaded = _read_network(folder, chosen, where)
     vocab_size, ends = _head(loaded).out_features, _end_token_ids(loaded)
-    network = _choose_pass(loaded, context, lambda: _read_network(folder, chosen, where))
+    fold_norms = kept not in (Quantization.INT8, Quantization.INT4)
+    network = _choose_pass(loaded, context, lambda: _read_network(folder, chosen, where), fold_norms=fold_norms)
     del loaded
     if kept is not Quantization.NONE or packs(chosen, where):
         pack(network, kept, _head(network), free=psutil.virtual_memory().available)
@@ -111,12 +112,12 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization
 
 
 def _choose_pass(
-    loaded: PreTrainedModel, context_length: int, read_again: Callable[[], PreTrainedModel]
+    loaded: PreTrainedModel, context_length: int, read_again: Callable[[], PreTrainedModel], *, fold_norms: bool
 ) -> Decoder | PreTrainedModel:
     """This server's own forward pass where it computes what transformers does, else the network as it was."""
     name = type(loaded).__name__
     try:
-        return take_over(loaded, context_length)
+        return take_over(loaded, context_length, fold_norms=fold_norms)
     except NotOfFamily as departure:
         log.info("%s runs through transformers: %s", name, departure)
         return loaded

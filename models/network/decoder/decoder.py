@@ -70,7 +70,7 @@ class Decoder(nn.Module):
         for index, layer in enumerate(self.layers):
             hidden = layer.forward(hidden, rotation, added, kv, index)
         chosen = hidden if select is None else hidden[select]
-        logits: Tensor = self.head.forward(normalize(chosen, self.offset) * self.norm_weight).float()
+        logits: Tensor = self.head.forward(normalize(chosen, self.offset, self.norm_weight)).float()
         return logits if self._spec.logits_divisor == 1 else logits / self._spec.logits_divisor
 
     def read(self, tokens: Tensor) -> Tensor:

@@ -37,6 +37,9 @@ class DecoderSpec:
     """What embeddings are multiplied by (Granite), 1 elsewhere."""
     logits_divisor: float
     """What logits are divided by (Granite), 1 elsewhere."""
+    folds_norms: bool = True
+    """Whether the weights of norms become part of the products that follow: not where these are kept in few bits, on a
+    grid that their own numbers lie on."""
 
 
 def read_spec(network: PreTrainedModel) -> DecoderSpec:

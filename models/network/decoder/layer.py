@@ -37,6 +37,8 @@ class DecoderLayer(nn.Module):
     offset: Tensor
     head_offset: Tensor
     head_weight: Tensor | None
+    before: Tensor | None
+    between: Tensor | None
 
     def __init__(self, layer: nn.Module, spec: DecoderSpec, rotary: Rotary) -> None:
         """Takes over the weights of one of transformers' layers, which keeps none that were fused."""
@@ -46,9 +48,13 @@ class DecoderLayer(nn.Module):
         self._turns = bool(getattr(attention, "use_rope", True))  # SmolLM3 has layers without positions
         order = rotary.pair_order(spec.head_dim) if self._turns else None
         before, between = (norm_weight(layer.get_submodule(name)) for name in NORMS)
-        self.qkv = _fuse(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", before)
+        folded = (before, between) if spec.folds_norms else (None, None)
+        self.qkv = _fuse(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", folded[0])
         _reorder_heads(self.qkv, spec, order)
-        self.gate_up = _fuse(mlp, ("gate_proj", "up_proj"), "gate_up_proj", between)
+        self.gate_up = _fuse(mlp, ("gate_proj", "up_proj"), "gate_up_proj", folded[1])
+        root = math.sqrt(before.numel())
+        self.register_buffer("before", None if spec.folds_norms else before * root)
+        self.register_buffer("between", None if spec.folds_norms else between * root)
         scale = float(getattr(layer, "residual_multiplier", 1.0))
         self.out, self.down = _scale(attention, "o_proj", scale), _scale(mlp, "down_proj", scale)
         self._activate = next(child for name, child in mlp.named_children() if name in ("act_fn", "activation_fn"))
@@ -71,24 +77,31 @@ class DecoderLayer(nn.Module):
         """(rows, new, width) -> (rows, new, width); `mask` as in `attend`."""
         rows, new, _ = hidden.shape
         spec = self._spec
-        heads = self.qkv.forward(normalize(hidden, self.offset)).view(rows, new, -1, spec.head_dim).transpose(1, 2)
+        heads = (
+            self.qkv.forward(normalize(hidden, self.offset, self.before))
+            .view(rows, new, -1, spec.head_dim)
+            .transpose(1, 2)
+        )
         turning, values = torch.split(heads, [spec.heads + spec.kv_heads, spec.kv_heads], dim=1)
         if self.head_weight is not None:
-            turning = normalize(turning, self.head_offset) * self.head_weight
+            turning = normalize(turning, self.head_offset, self.head_weight)
         if self._turns:
             turning = rotation.turn(turning)
         queries, keys = torch.split(turning, [spec.heads, spec.kv_heads], dim=1)
         keys, values = kv.write(layer, keys, values)
         read = attend(queries, keys, values, mask, spec.attention_scale).transpose(1, 2)
         hidden = add_product(self.out, read.reshape(rows, new, -1), hidden)
-        gate, up = self.gate_up.forward(normalize(hidden, self.offset)).chunk(2, dim=-1)
+        gate, up = self.gate_up.forward(normalize(hidden, self.offset, self.between)).chunk(2, dim=-1)
         return add_product(self.down, self._activate(gate).mul_(up), hidden)
 
 
-def normalize(hidden: Tensor, offset: Tensor) -> Tensor:
-    """RMSNorm over the last dimension but for the factor sqrt(n) and the weight; `offset` is sqrt(eps n)."""
+def normalize(hidden: Tensor, offset: Tensor, weight: Tensor | None = None) -> Tensor:
+    """RMSNorm over the last dimension. `offset` is sqrt(eps n); `weight` has the factor sqrt(n), None where both are
+    part of the product that follows.
+    """
     length: Tensor = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
-    return hidden / length.hypot_(offset)
+    normed = hidden / length.hypot_(offset)
+    return normed if weight is None else normed.mul_(weight)
 
 
 def add_product(linear: nn.Linear | InferenceLinear, inputs: Tensor, residual: Tensor) -> Tensor:
@@ -105,16 +118,17 @@ def norm_weight(norm: nn.Module) -> Tensor:
     return weight.detach()
 
 
-def _fuse(parent: nn.Module, names: Sequence[str], fused: str, weight: Tensor) -> nn.Linear:
+def _fuse(parent: nn.Module, names: Sequence[str], fused: str, weight: Tensor | None) -> nn.Linear:
     """One layer for the product of a normed input with several layers, or with one that is fused already.
 
-    weight   (width,) of the norm; it and the factor sqrt(width) that `normalize` leaves out become part of the product
+    weight   (width,) of the norm; it and the factor sqrt(width) become part of the product, unless it is None
     """
     parts = [_take(parent, name) for name in ((fused,) if hasattr(parent, fused) else names)]
     whole = torch.cat([part.weight.detach() for part in parts])
-    factor = weight.float() * math.sqrt(weight.numel())
-    for outputs in torch.split(whole, OUTPUTS):
-        outputs.copy_(outputs.float() * factor)
+    if weight is not None:
+        factor = weight.float() * math.sqrt(weight.numel())
+        for outputs in torch.split(whole, OUTPUTS):
+            outputs.copy_(outputs.float() * factor)
     biases: list[Tensor | None] = [part.bias for part in parts]
     if not any(bias is not None for bias in biases):
         return _linear_of(whole, None)

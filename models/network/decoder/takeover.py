@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -22,12 +24,12 @@ class OtherLogits(ValueError):
 
 
 @torch.no_grad()
-def take_over(network: PreTrainedModel, context_length: int) -> Decoder:
-    """A decoder with a network's weights, which keeps none that were fused.
+def take_over(network: PreTrainedModel, context_length: int, *, fold_norms: bool = True) -> Decoder:
+    """A decoder with a network's weights, which keeps none that were fused; `fold_norms` as DecoderSpec has it.
 
     Raises NotOfFamily, the network being as it was, and OtherLogits, the network being of no more use.
     """
-    spec = read_spec(network)
+    spec = replace(read_spec(network), folds_norms=fold_norms)
     tokens = torch.arange(10, 10 + min(TOKENS, context_length), device=network.device)[None] % network.config.vocab_size
     expected: Tensor = network(input_ids=tokens, use_cache=False).logits.float()
     decoder = Decoder(network, spec, context_length)

@@ -50,6 +50,24 @@ def test_each_architecture_runs_on_its_pass_and_computes_what_transformers_does(
     torch.testing.assert_close(network.read(TEXT), plain(folder)(TEXT).logits, atol=5e-5, rtol=5e-5)
 
 
+@pytest.mark.parametrize("served", [one for one in SERVED if one.own], ids=str)
+def test_weights_that_are_kept_in_few_bits_stay_on_their_grid(tmp_path: Path, served: Served) -> None:
+    """Norms that became part of them would move each number off the few levels that its group has."""
+    folder = build(tmp_path, served.kind, served.sizes)
+    network = plain(folder)
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.5, 2.0)
+    gates = [one.clone() for name, one in network.named_parameters() if "gate" in name and one.dim() == 2]
+    expected = network(TEXT).logits
+    decoder = take_over(network, 128, fold_norms=False)
+    torch.testing.assert_close(decoder.read(TEXT), expected, atol=2e-4, rtol=5e-5)
+    for layer, gate in zip(decoder.layers, gates, strict=True):
+        fused = layer.get_submodule("gate_up").get_parameter("weight")
+        assert torch.equal(fused[: len(gate)], gate)
+
+
 def test_the_table_of_passes_is_that_of_the_architectures_tested() -> None:
     page = Path(__file__).parents[3] / "docs" / "research" / "architectures.md"
     assert passes_table() in page.read_text(encoding="utf-8")
