@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from engine.device import Action, Device, Outcome, OutOfMemoryError, RowT
 from engine.group import Rank
 from engine.kv.host_store import HostStore
-from engine.messages import Cause, RowId, RowUpdate, Tally
+from engine.messages import Cause, Entry, RowId, RowUpdate, Tally
 from engine.row_table import RowTable
 
 MOST_SETBACKS = 8
@@ -41,7 +41,7 @@ class Lifecycle(RowTable[RowT]):
         """Move rows, and say what the device does next; None when that must be asked again."""
         if not self._reading and self._prefill_is_next() and not self._launch_chunk():
             return None
-        if self._reading and (self._device.chunk_done() or not self._can_decode()):
+        if self._reading and (self._device.chunk_done() or not self._may_decode()):
             return Action.PREFILL
         self._refill()
         if self._give_up_stranded():
@@ -85,14 +85,18 @@ class Lifecycle(RowTable[RowT]):
     # Prefill
 
     def _prefill_is_next(self) -> bool:
-        """Prefill and decode alternate while both are wanted, so that neither waits for more than one step."""
-        self._prefilled = self._prefill_is_wanted() and not (self._prefilled and self._can_decode())
+        """Prefill and decode alternate where both may go on, so that neither waits for more than one step."""
+        self._prefilled = self._prefill_is_wanted() and not (self._prefilled and self._may_decode())
         return self._prefilled
 
     def _prefill_is_wanted(self) -> bool:
         return bool(self._device.prefilling) or self._next_to_read() is not None
 
-    def _can_decode(self) -> bool:
+    def _may_decode(self) -> bool:
+        """Whether a decode step can come between two chunks of prefill, and the row to read lets others go on."""
+        reading = self._device.prefilling or self._next_to_read() or ()
+        if any(row.group.terms.entry is Entry.EMBED_BLOCKING for row in reading):
+            return False
         return bool(self._device.batch.rows) or self._next_to_join() is not None
 
     def _next_to_read(self) -> list[RowT] | None:

@@ -107,6 +107,9 @@ class Entry(StrEnum):
     """Prefilled apart; their K and V are copied in when a slot frees."""
     SHAPE = "shape"
     """Their prompts enter as one step of many tokens, in which every other row carries padding."""
+    EMBED_BLOCKING = "embed-blocking"
+    """Each prompt is read alone while running rows wait, and the row joins them then: continuous batching as papers
+    take it for a baseline (Magnus, section IV-A)."""
 
 
 class Overflow(StrEnum):

@@ -103,6 +103,8 @@ class RowTable(Generic[RowT]):
 
     def _read_together(self, unread: list[RowT], terms: Terms) -> Iterable[list[RowT]]:
         """Groups of prompts to read: those of a batch that others join start where what is kept of them ends."""
+        if terms.entry is Entry.EMBED_BLOCKING:
+            return [[row] for row in unread]
         if not terms.closed:
             unread.sort(key=self._device.kept_prefix)  # stable, so that each group is in order of rank
             return [list(rows) for _, rows in groupby(unread, self._device.kept_prefix)]

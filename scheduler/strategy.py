@@ -15,6 +15,7 @@ from engine.messages import Entry, Overflow, Terms
 from scheduler.plan import Returns
 
 EMBED = Terms()
+EMBED_BLOCKING = Terms(entry=Entry.EMBED_BLOCKING)
 SHAPE = Terms(entry=Entry.SHAPE)
 CLOSED = Terms(closed=True)
 CLOSED_SPLIT = Terms(closed=True, overflow=Overflow.SPLIT)
@@ -88,8 +89,8 @@ _RULES: tuple[_Rule, ...] = (
     ),
     (
         "refill",
-        lambda one: not (one.refill.closed and one.refill.entry is Entry.SHAPE),
-        "the prompts of a closed batch are prefilled before it runs, so none enters by shape",
+        lambda one: one.refill.entry is Entry.EMBED or not one.refill.closed,
+        "the prompts of a closed batch are prefilled before it runs, so none enters by shape or makes rows wait",
     ),
     ("slices", lambda one: one.refill.closed or not one.slices, "only closed batches end after a slice"),
     (
@@ -181,13 +182,17 @@ def _modes(base: Strategy) -> tuple[Strategy, ...]:
     )
 
 
+_CCB = Strategy("ccb", refill=EMBED_BLOCKING, memory="fixed")
+_ILS = Strategy("ils", batching="round-robin-join", refill=EMBED_BLOCKING, placement="round-robin", memory="whole")
+
 _FCFS = _modes(Strategy("fcfs", memory="fixed"))
 
 _TABLE = (
     # Magnus's baselines
     Strategy("vs", batching="fixed", refill=CLOSED, returns=Returns.BATCH_END, memory="fixed"),
     Strategy("vsq", batching="fixed", refill=CLOSED, returns=Returns.BATCH_END, memory="fixed", quantization="int4"),
-    Strategy("ccb", refill=SHAPE, memory="fixed"),
+    _CCB,
+    replace(_CCB, name="ccb-padded", refill=SHAPE),
     # Magnus, and what is left of it without its serving times, and without its batch sizes
     replace(_MAGNUS, name="glp", batching="wma-fixed", refill=CLOSED, memory="fixed"),
     replace(_MAGNUS, name="abp"),
@@ -199,7 +204,8 @@ _TABLE = (
     replace(_SLICED, name="ab"),
     replace(_SLICED, name="lb", placement="max-min"),
     replace(_SLICED, name="scls", batching="dp-adaptive", placement="max-min"),
-    Strategy("ils", batching="round-robin-join", refill=SHAPE, placement="round-robin", memory="whole"),
+    _ILS,
+    replace(_ILS, name="ils-padded", refill=SHAPE),
     # SSJF in its three modes, and what it compares itself with: no prediction, and the true lengths
     *_FCFS,
     *_modes(Strategy("ssjf", length="proxy", order="sjf-aged", memory="fixed")),

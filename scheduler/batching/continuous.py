@@ -18,7 +18,7 @@ class ContinuousBatcher:
 
     def __init__(self, kit: Kit) -> None:
         self.waiting = kit.new_queue()
-        self._kit = _without_waiting_rows(kit) if kit.terms.entry is Entry.SHAPE else kit
+        self._kit = _without_waiting_rows(kit) if kit.terms.entry is not Entry.EMBED else kit
 
     def add(self, request: Request, now: float) -> None:
         self.waiting.add(request)
@@ -72,5 +72,5 @@ def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit) -> tuple[
 
 
 def _without_waiting_rows(kit: Kit) -> Kit:
-    """The kit for rows that enter with their prompts: none waits in the executor or is read as a padded group."""
+    """The kit for rows that make running ones wait: none waits in the executor or is read as a padded group."""
     return replace(kit, limits=replace(kit.limits, prefill_ahead=0, max_padding=1.0))

@@ -18,6 +18,7 @@ from tests.engine.twins import AnyTwin, MakeTwin, engine_twin, simulated_twin
 
 CLOSED = Terms(closed=True)
 SHAPE = Terms(entry=Entry.SHAPE)
+BLOCKING = Terms(entry=Entry.EMBED_BLOCKING)
 
 
 @pytest.fixture(params=["engine", "simulated"])
@@ -215,3 +216,25 @@ def test_rows_decode_while_a_chunk_of_prefill_is_under_way(make: MakeTwin, monke
     updates += twin.step()
     assert updates[-1].row_id == 1
     assert lengths(updates + finish(twin)) == {0: 20, 1: 3}
+
+
+@pytest.mark.parametrize("chunk_done", [True, False], ids=["in turn", "on a stream of its own"])
+def test_running_rows_wait_while_prompts_are_read_one_by_one(
+    make: MakeTwin, monkeypatch: pytest.MonkeyPatch, chunk_done: bool
+) -> None:
+    """Rows 1 and 2 came together; each is read alone, so that nothing is padded, and row 0 gets no token meanwhile."""
+    twin = make(400, 4, 0)
+    monkeypatch.setattr(twin.device, "chunk_done", lambda: chunk_done)
+    twin.admit([spec(0, 5, 6)], BLOCKING)
+    assert lengths(twin.step()) == {0: 1}
+    assert lengths(twin.step()) in ({}, {0: 1}) and twin.running == [0]
+    twin.admit([spec(1, 9, 3), spec(2, 5, 3)], BLOCKING)
+    pad, steps = 0, []
+    for _ in range(3):
+        updates = twin.step()
+        pad += twin.lifecycle.tally.pad
+        steps.append((sorted(lengths(updates)), twin.lifecycle.tally.generated, twin.running))
+    assert steps[:2] == [([1], 1, [0]), ([2], 1, [0])]
+    assert steps[2][1:] == (3, [0, 1, 2]) and pad == 0
+    ends = [update.row_id for update in finish(twin) if update.finish_reason is not None]
+    assert sorted(ends) == [0, 1, 2]

@@ -80,6 +80,7 @@ def test_the_rules_know_every_batching() -> None:
         ("baton-pd", "refill", Terms(closed=True), "rows join running batches with batching join, round-robin-join"),
         ("vs", "refill", Terms(), "and only with these"),
         ("vs", "refill", Terms(closed=True, entry=Entry.SHAPE), "none enters by shape"),
+        ("vs", "refill", Terms(closed=True, entry=Entry.EMBED_BLOCKING), "none enters by shape or makes rows wait"),
         ("scls", "slices", False, "plans batches that end after a slice"),
         ("scls", "order", "head-start", "compares keys, which this order has not"),
         ("srpt", "order", "hrrn", "compares keys, which this order has not"),

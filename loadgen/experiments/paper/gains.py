@@ -32,14 +32,15 @@ def read_published(kind: str, table: str) -> list[Any]:
 
 
 def gain_rows(lines: Sequence[Line], table: str) -> list[Row]:
-    """The rows of a table of published gains whose two strategies have run."""
+    """The rows of a table of published gains whose two strategies have run, also over a baseline's form that pads."""
     ran = {line.strategy for line in lines}
     return [
         Published(low, high, PERCENT, where).beside(
-            f"{new} over {old}: {TITLES[figure]}", gain(lines, new, old, figure)
+            f"{new} over {baseline}: {TITLES[figure]}", gain(lines, new, baseline, figure)
         )
         for new, old, figure, low, high, where in read_published("gains", table)
-        if {new, old} <= ran
+        for baseline in (old, f"{old}-padded")
+        if {new, baseline} <= ran
     ]
 
 

@@ -17,7 +17,7 @@ from loadgen.simulate.presets import V100_CHATGLM_6B
 from loadgen.simulate.simulation import Machine
 from scheduler.batching.batcher import Limits
 
-BASELINES = ("vs", "ccb")
+BASELINES = ("vs", "ccb", "ccb-padded")
 QUANTIZED = "vsq"
 """The baseline with weights of 4 bits, which no simulation can tell anything of."""
 RMSE = 15.649

@@ -62,7 +62,7 @@ class Backend:
 
 
 HF = Backend("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
-DS = Backend("ds", "DeepSpeed", replace(A100_LLAMA2_13B_DS, max_num_seqs=28), 12, 3.0, ("sls", "ils"))
+DS = Backend("ds", "DeepSpeed", replace(A100_LLAMA2_13B_DS, max_num_seqs=28), 12, 3.0, ("sls", "ils", "ils-padded"))
 """Its batches have 28 rows at most (Algorithm 2); that algorithm's lower bounds for long rows are the memory's here."""
 
 

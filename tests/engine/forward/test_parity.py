@@ -106,6 +106,7 @@ MIXED = [
     [Terms(), Terms(keep_kv=NO_LENGTH)],
     [Terms(entry=Entry.SHAPE), Terms(entry=Entry.SHAPE, keep_kv=NO_LENGTH)],
     [Terms(), Terms(entry=Entry.SHAPE)],
+    [Terms(), Terms(entry=Entry.EMBED_BLOCKING)],
     [Terms(closed=True), Terms(closed=True, iterations=7, prefill_together=False)],
     [Terms(closed=True, iterations=5, keep_kv=range(12)), Terms(closed=True, overflow=Overflow.SPLIT)],
     [Terms(), Terms(entry=Entry.SHAPE, keep_kv=NO_LENGTH), Terms(closed=True, iterations=3)],

@@ -13,6 +13,7 @@ from tests.engine.simulated.device import PER_COLUMN, STEADY, Device, row
 
 CLOSED = Terms(closed=True)
 SHAPE = Terms(entry=Entry.SHAPE)
+BLOCKING = Terms(entry=Entry.EMBED_BLOCKING)
 
 
 def test_a_row_is_prefilled_and_then_decoded() -> None:
@@ -76,6 +77,18 @@ def test_rows_enter_by_shape_in_one_step_for_all() -> None:
     # in the step of the entry row 1 gets four holes, which its last seven iterations read
     reads = 4 + sum(range(10, 17))
     assert device.tally == Tally(prompt=8, pad=4, generated=11, reads=reads, pad_reads=7 * 4)
+
+
+def test_running_rows_wait_for_every_chunk_of_a_prompt_that_is_read_alone() -> None:
+    device = Device(cost=PER_COLUMN, max_prefill_tokens=4)
+    device.executor.post(Admit((row(1, 3, 10),), BLOCKING))
+    device.run(3.05)
+    device.executor.post(Admit((row(2, 6, 3), row(3, 4, 2)), BLOCKING))
+    device.run()
+    # 0-3 reads row 1, 3-3.1 decodes it, 3.1-7.1 and 7.1-9.1 read row 2, 9.1-13.1 row 3, then all decode
+    assert device.first_tokens == {1: 3.0, 2: 9.1, 3: 13.1}
+    assert device.ends == {1: 13.9, 2: 13.3, 3: 13.2}
+    assert (device.tally.prompt, device.tally.pad, device.tally.generated) == (13, 0, 15)
 
 
 def test_holes_of_an_entry_take_room() -> None:

@@ -163,7 +163,7 @@ def test_vsq_is_measured_beside_the_others(
     assert code == 0, shown.err
     document = json.loads(file.read_text())
     made = document["experiments"]["main"]
-    assert [run["strategy"] for run in made["runs"]] == ["vs", "ccb", "vsq", "magnus"]
+    assert [run["strategy"] for run in made["runs"]] == ["vs", "ccb", "ccb-padded", "vsq", "magnus"]
     assert all(run["point"] == "2 ×" and run["mean"] > 0 for run in made["runs"])
     rows = {row["what"]: row for row in made["rows"]}
     assert rows["magnus over vsq: throughput"]["measured"].keys() == {"2 ×"}

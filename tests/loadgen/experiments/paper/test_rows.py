@@ -71,6 +71,7 @@ def test_scls_main_rows() -> None:
     lines = [
         line("sls", batch_size=16, invalid=200, imbalance=30),
         line("ils", imbalance=9),
+        line("ils-padded", imbalance=40),
         line("scls", batch_size=40, invalid=50, few_slices=85, early_returns=0.4, imbalance=10),
     ]
     rows = main_rows(lines, "ds")
@@ -81,7 +82,8 @@ def test_scls_main_rows() -> None:
     assert found(rows, "three slices").document["holds"]
     assert found(rows, "early").document["measured"] == {"20/s": 0.4}
     assert not found(rows, "completion times").document["holds"], "ils differs less"
-    assert len([row for row in rows if "over ils" in row.what]) == 3
+    assert len([row for row in rows if "over ils:" in row.what]) == 3
+    assert len([row for row in rows if "over ils-padded:" in row.what]) == 3, "beside the same published figures"
 
 
 def test_scls_ablation_rows() -> None:
