@@ -32,6 +32,9 @@ class Scheduling:
     boost_gamma: Positive = option(
         0.1, "how little cheap requests are put forward, in 1/s: the rate at which long waits get rarer (boost)"
     )
+    wma_threshold: Count = option(
+        50_000, "wasted memory accesses, in tokens, below which a request joins a waiting batch (Φ of Magnus)"
+    )
     slice_length: Count = option(128, "decode steps of a slice, for strategies that slice")
     min_interval: NonNegative | None = option(
         None, "least seconds between two arrangements of sliced batches (Γ of SCLS); default: a median slice"

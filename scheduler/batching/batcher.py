@@ -55,7 +55,7 @@ class Limits:
     """D: work, in mean requests, by which half the work puts a request forward, for the default's queue."""
     boost_gamma: float = Scheduling.boost_gamma
     """γ of boost, in 1/s."""
-    wma_threshold: int = 50_000
+    wma_threshold: int = Scheduling.wma_threshold
     """Φ: a request joins a waiting batch only when that one's wasted memory accesses stay below it."""
     capacity_tokens: int | None = None
     """Tokens of K and V that the smallest executor holds; None: unknown until an executor asks for work."""
@@ -75,6 +75,7 @@ class Limits:
             aging=Aging(options.aging_factor),
             head_start=options.head_start,
             boost_gamma=options.boost_gamma,
+            wma_threshold=options.wma_threshold,
             slice_length=options.slice_length,
             min_interval=options.min_interval,
             interval_factor=options.interval_factor,

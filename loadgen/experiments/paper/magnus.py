@@ -79,20 +79,21 @@ def _place(stage: Stage) -> Place:
 def _simulated(stage: Stage) -> Place:
     """The paper's executors, or a share of them under the same share of the load."""
     machine, seconds = scaled(V100_CHATGLM_6B, stage.setting.scale), stage.seconds
+    bounds = limits(wma_threshold=stage.setting.wma_threshold or limits().wma_threshold)
     whole = V100_CHATGLM_6B.workers
     rates: Sequence[float] | None = stage.setting.rates
     described = "as given" if rates else f"{', '.join(f'{share:g}' for share in SHARES)} × what vs serves"
     if rates is None:
-        served = stage.capacity("vs", machine, limits(), SATURATING * FIXED * machine.workers)
+        served = stage.capacity("vs", machine, bounds, SATURATING * FIXED * machine.workers)
         rates = [share * served * whole / machine.workers for share in SHARES]
     return Place(
         "Magnus",
         machine,
-        limits(),
+        bounds,
         {f"{rate:.3g}/s": stage.load(rate * machine.workers / whole, seconds) for rate in rates},
         f"{machine.workers} × ChatGLM-6B on a V100 32 GB, {seconds:g} s of Poisson arrivals; rates, which the text "
-        f"does not name, are {described}, for {whole} workers; predictions are off by {RMSE} tokens "
-        "(RMSE), as those for ChatGLM-6B in Table II",
+        f"does not name, are {described}, for {whole} workers; Φ {bounds.wma_threshold}; predictions are off by {RMSE} "
+        "tokens (RMSE), as those for ChatGLM-6B in Table II",
     )
 
 
@@ -101,7 +102,7 @@ def _real(stage: Stage, hardware: Hardware) -> Place:
     context, loads = hardware.context(), hardware.loads or LOADS
     machine = hardware.machine(context, FIXED)
     # Wasted memory accesses are tokens times tokens, so their bound shrinks as the square of lengths.
-    threshold = max(1, round(limits().wma_threshold * hardware.length_scale**2))
+    threshold = stage.setting.wma_threshold or max(1, round(limits().wma_threshold * hardware.length_scale**2))
     bounds = limits(group_tokens=hardware.chunk_tokens, wma_threshold=threshold)
     served = stage.capacity("vs", machine, bounds, PROBE * FIXED * machine.workers)
     return Place(

@@ -63,6 +63,9 @@ class Experiments:
     input_scale: Positive = option(
         1.0, "factor of the prompts' lengths, for loads whose prompts are shorter than the trace's", metavar="X"
     )
+    wma_threshold: Count | None = option(
+        None, "Φ of magnus, as for serve (default: the paper's 50000; with --real times the square of the length scale)"
+    )
     save_result: Path | None = option(None, "write all runs and rows as JSON")
 
 
@@ -102,6 +105,8 @@ class PaperOptions(Experiments, RealEngine):
     def refuse(self) -> None:
         """Raise UserError for the first flag that cannot be followed."""
         given = {one.name for one in fields(self) if getattr(self, one.name) != one.default}
+        if "wma_threshold" in given and self.paper != "magnus":
+            raise UserError("--wma-threshold is for magnus: leave it out")
         if not self.real:
             for name in REAL_ONLY:
                 if name in given:

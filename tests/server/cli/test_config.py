@@ -72,6 +72,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "aging_factor": 11.5,
         "head_start": 7.5,
         "boost_gamma": 0.375,
+        "wma_threshold": 25_000,
         "slice_length": 8,
         "min_interval": 0.75,
         "interval_factor": 0.125,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import Any
 
 from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import Pool
@@ -43,5 +44,6 @@ class Scripted:
         return [course.strategy.name for course, _, _ in self.asked]
 
 
-def stage_of(player: Player, hardware: Hardware = HARDWARE) -> Stage:
-    return Stage(POOL, Experiments(duration=hardware.duration), 128, Prediction(0.1), player, hardware)
+def stage_of(player: Player, hardware: Hardware | None = HARDWARE, **setting: Any) -> Stage:
+    duration = HARDWARE.duration if hardware is None else hardware.duration
+    return Stage(POOL, Experiments(duration=duration, **setting), 128, Prediction(0.1), player, hardware)

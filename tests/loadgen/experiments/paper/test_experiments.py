@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import shortened
 from loadgen.experiments.paper.plan import Plan, carry_out
 from loadgen.experiments.paper.run import PAPERS
@@ -42,6 +43,13 @@ def test_magnus_has_the_papers_batches_and_vsq_room_for_its_own() -> None:
     assert {run.load.count for run in runs} == {80, 240}, "four seconds of arrivals"
     assert {run.limits.wma_threshold for run in runs} == {781}, "50,000 over the square of 8"
     assert {run.machine.context_length for run in runs} == {256}
+
+
+@pytest.mark.parametrize("hardware", [None, HARDWARE], ids=["simulated", "real"])
+def test_magnus_takes_the_users_bound_of_wasted_accesses(hardware: Hardware | None) -> None:
+    stage = stage_of(Scripted(), hardware, wma_threshold=321)
+    made = PAPERS["magnus"].experiments["main"](stage)
+    assert {run.limits.wma_threshold for run in made.runs} == {321} and "Φ 321;" in made.setting
 
 
 def test_scls_slices_and_intervals_are_scaled() -> None:

@@ -119,6 +119,7 @@ def test_a_run_is_done_once() -> None:
     [
         (("scls", "--experiments", "main,nonsense"), "nonsense is none of main, ablation"),
         (("baton", "--trace", "some.csv"), "leave --trace and"),
+        (("scls", "--wma-threshold", "9"), "--wma-threshold is for magnus: leave it out"),
         (("scls", "--trace", "missing.csv"), "missing.csv"),
     ],
 )
