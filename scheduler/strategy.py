@@ -129,7 +129,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     (
         "memory",
-        lambda one: (one.memory == "slice") == (one.batching in _SLICING),
+        lambda one: (one.memory in {"slice", "deepspeed"}) == (one.batching in _SLICING),
         f"batching {', '.join(sorted(_SLICING))} asks whether a slice fits, and no other does",
     ),
     (

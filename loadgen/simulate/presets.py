@@ -39,7 +39,9 @@ From the case study of section II-E: three batches of 7 rows with about 1,000 to
 
 A100_LLAMA2_13B_HF = Machine(
     cost=_simple(token=1.667e-4, cell=3.385e-6, pass_=0.02499),
-    capacity_tokens=16 * LENGTH,
+    # 0.9 of 80 GB less 26 GB (13e9 parameters of 2 bytes) is 48.6 GB; a token's K and V take 2 x 40 layers x 5,120
+    # numbers x 2 bytes = 819,200 bytes: 59,326 tokens, which is 28 rows of the greatest length.
+    capacity_tokens=int(0.9 * (80e9 - 26e9) / 819_200),
     max_num_seqs=ROWS,
     context_length=LENGTH,
     workers=8,
@@ -47,7 +49,8 @@ A100_LLAMA2_13B_HF = Machine(
 """SCLS: LLaMA2-13B on an A100 80 GB (312e12 operations/s) with transformers; 8 of them served.
 
 From the example of section 4.4, all with 128 iterations: 16 rows padded to 1,024 tokens take 13.5 s; 15 rows of 10
-tokens and one of 1,024, as two batches, 7.6 s. Memory: the fixed batch size of 16 (section 5.1).
+tokens and one of 1,024, as two batches, 7.6 s. Memory: equations 6 and 9 with ζ = 0.9 (section 5.1), nothing for the
+engine; batches of a fixed size have 16 rows all the same.
 """
 
 A100_LLAMA2_13B_DS = Machine(
@@ -61,7 +64,8 @@ A100_LLAMA2_13B_DS = Machine(
 
 A pass reads 26 GB of weights at 80 % of 2.039 TB/s, and the cell's cost makes the 16 rows of the example twice as fast
 as with transformers, since Γ, chosen "according to their inference speed", is 3 s for it and 6 s for transformers
-(section 5.1). Memory: the fixed batch size of 12; Algorithm 2's finer steps (12, 22 or 28 rows) are left out.
+(section 5.1). Memory: the fixed batch size of 12, which is Algorithm 2's for the longest rows; its other
+steps, 22 and 28 rows, are the memory rule `deepspeed`.
 """
 
 SSJF = Machine(

@@ -27,14 +27,13 @@ class Part:
 
 
 def partition(
-    lengths: IntArray, fresh: BoolArray, model: Bilinear, *, iterations: int, capacity_tokens: int, most_rows: int
+    lengths: IntArray, fresh: BoolArray, model: Bilinear, *, iterations: int, most_rows: IntArray
 ) -> tuple[Part, ...]:
     """The contiguous parts of least total serving time, in order.
 
     `lengths` (rows,) are tokens so far, ascending; `fresh` (rows,) says which rows are to be prefilled, the others
-    bring their K and V with them. A part has `most_rows` at most, and (L + iterations)·N tokens at most
-    `capacity_tokens`, where L is its last row's length; a single row may have more. What is copied costs the same in
-    whatever parts, so it is in their seconds but not weighed.
+    bring their K and V with them. A part that ends with a row has at most as many rows as `most_rows` (rows,) says
+    there, one at least. What is copied costs the same in whatever parts, so it is in their seconds but not weighed.
 
         T[i] = min over j of T[j-1] + T_serve(i-j+1, L_i, S)                         (equation 10)
 
@@ -43,8 +42,7 @@ def partition(
     rows are fresh; so the k to choose is that of the least T[k] - a·k - p·F_k, with q added where a fresh row follows.
     """
     stops = np.arange(1, len(lengths) + 1)
-    widths = np.clip(capacity_tokens // (lengths + iterations), 1, max(1, most_rows))
-    lows = np.maximum(stops - widths, 0)
+    lows = np.maximum(stops - np.maximum(most_rows, 1), 0)
     last_fresh = np.maximum.accumulate(np.where(fresh, stops, 0))
     weights, constant, prefill = _costs(lengths, fresh, model, iterations)
     first = np.zeros((3, len(lengths) + 1))  # of the first k rows: their least time, how many they are, how many fresh

@@ -106,13 +106,14 @@ class DpBatcher:
         most_rows = min(worker.info.max_rows for worker in workers)
         if self._capped:
             most_rows = min(most_rows, self._kit.limits.max_batch_size or most_rows)
+        capacity, iterations = min(worker.capacity_tokens for worker in workers), self._kit.limits.slice_length
+        fitting = (self._kit.memory.most(capacity, request.tokens + iterations) for request in ranked)
         return partition(
             np.array([request.tokens for request in ranked], dtype=np.int64),
             np.array([request.needs_prefill for request in ranked]),
             self._kit.machine.known,
-            iterations=self._kit.limits.slice_length,
-            capacity_tokens=min(worker.capacity_tokens for worker in workers),
-            most_rows=most_rows,
+            iterations=iterations,
+            most_rows=np.array([min(rows, most_rows) for rows in fitting], dtype=np.int64),
         )
 
     def _fits(self, plan: Plan, worker: Worker) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -30,6 +31,8 @@ class Memory:
     fits: Callable[[Worker, int, int], bool]
     length: Callable[[Request], int] = length_now
     """The length that a request counts for."""
+    most: Callable[[int, int], int] = operator.floordiv
+    """Rows of a batch of its own, by the executor's capacity and the batch's length, both in tokens."""
 
     def __call__(self, worker: Worker, rows: int, length: int) -> bool:
         return self.fits(worker, rows, length)
@@ -53,7 +56,16 @@ def _whole(worker: Worker, rows: int, length: int) -> bool:
 
 
 def _alone(worker: Worker, rows: int, length: int) -> bool:
-    return rows == 1 or rows * length <= worker.capacity_tokens
+    return rows <= max(1, worker.capacity_tokens // length)
+
+
+def _deepspeed_rows(capacity_tokens: int, length: int) -> int:
+    allowed = 12 if length > 1024 else 22 if length > 512 else 28
+    return min(allowed, capacity_tokens // length)
+
+
+def _deepspeed(worker: Worker, rows: int, length: int) -> bool:
+    return rows <= max(1, _deepspeed_rows(worker.capacity_tokens, length))
 
 
 scale = Memory(_scale)
@@ -72,10 +84,21 @@ slice_bound = Memory(_alone)
 """(L + S)·N tokens at most for a batch of its own, asked with L + S: when it ends after S iterations it cannot have
 more (SCLS, equation 7). What else the executor holds does not count, since such batches run one after another."""
 
+deepspeed = Memory(_deepspeed, most=_deepspeed_rows)
+"""The bound of slices on DeepSpeed, whose memory follows no formula: 12 rows at most where L + S > 1024, 22 where it is
+more than 512, else 28, for LLaMA2-13B on an A100 80 GB and slices of 128 (SCLS, Algorithm 2); and what fits."""
+
 predicted = Memory(_alone)
 """N·(L(B) + G'(B)) tokens at most for a batch of its own, asked with L(B) + G'(B): it has no more at its end unless a
 row outlives its prediction (Magnus, section III-C, equation 5)."""
 
 MEMORIES: Mapping[str, Memory] = MappingProxyType(
-    {"scale": scale, "fixed": fixed, "whole": whole, "slice": slice_bound, "predicted": predicted}
+    {
+        "scale": scale,
+        "fixed": fixed,
+        "whole": whole,
+        "slice": slice_bound,
+        "deepspeed": deepspeed,
+        "predicted": predicted,
+    }
 )

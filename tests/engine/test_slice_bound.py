@@ -29,8 +29,7 @@ def batches(rng: np.random.Generator, waiting: int, iterations: int) -> list[lis
         rng.random(len(lengths)) < 0.7,
         MODEL,
         iterations=iterations,
-        capacity_tokens=CAPACITY,
-        most_rows=MOST_ROWS,
+        most_rows=np.minimum(CAPACITY // (lengths + iterations), MOST_ROWS),
     )
     return [lengths[part.start : part.stop].tolist() for part in parts]
 

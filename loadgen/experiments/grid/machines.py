@@ -31,7 +31,7 @@ bytes a second, 1.6e10 operations a token at 5e14 a second."""
 
 MACHINES: Mapping[str, GridMachine] = MappingProxyType(
     {
-        "A100, scarce memory": GridMachine(replace(PRESETS["a100-llama2-13b-hf"], workers=1)),
+        "A100, scarce memory": GridMachine(replace(PRESETS["a100-llama2-13b-hf"], workers=1, capacity_tokens=32_768)),
         "A100, scarce slots": GridMachine(replace(PRESETS["a100-llama2-13b-ds"], workers=1, max_num_seqs=12)),
         "small CPU": GridMachine(PRESETS["cpu-smollm2-135m"]),
         "H100 without a profile": GridMachine(Machine(FAST_GPU, 400_000, 64, 2048), profiled=False),

@@ -60,8 +60,11 @@ class Experiments:
         "lengths from an Azure LLM inference CSV (default: the built-in tasks for magnus, drawn lengths for scls and "
         "ssjf; baton's are always drawn)",
     )
-    input_scale: Positive = option(
-        1.0, "factor of the prompts' lengths, for loads whose prompts are shorter than the trace's", metavar="X"
+    input_scale: Positive | None = option(
+        None,
+        "factor of the prompts' lengths (default: 1; for scls 0.25, since CodeFuse's lengths, which are not published, "
+        "are taken to be so much shorter than the trace's)",
+        metavar="X",
     )
     wma_threshold: Count | None = option(
         None, "Φ of magnus, as for serve (default: the paper's 50000; with --real times the square of the length scale)"

@@ -39,6 +39,8 @@ class Run:
     """The predictor; None: one as good as the paper's."""
     pool: Pool | None = None
     """Requests of its own; None: those of all runs."""
+    memory: str | None = None
+    """The rule of memory in place of the strategy's own, by name."""
     repeats: int = 1
     """Number of runs with requests and arrivals of their own; only the mean is shown."""
 

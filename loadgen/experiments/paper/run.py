@@ -40,6 +40,8 @@ class Paper:
     """Tokens of the longest answer."""
     prediction: Callable[[Sequence[int]], Prediction] = lambda _: Prediction()
     """For these lengths, a predictor as good as the paper's."""
+    input_scale: float = 1.0
+    """Factor of the prompts' lengths, unless the user says otherwise."""
 
     def names(self, real: bool) -> list[str]:
         """The experiments that there are in the simulator, or on the real engine."""
@@ -53,7 +55,9 @@ PAPERS: Mapping[str, Paper] = MappingProxyType(
             task_pool,
             prediction=lambda lengths: Prediction(sigma_for_rmse(lengths, magnus.RMSE)),
         ),
-        "scls": Paper(scls.EXPERIMENTS, lambda seed, scale: chat_pool(seed, input_scale=scale)),
+        "scls": Paper(
+            scls.EXPERIMENTS, lambda seed, scale: chat_pool(seed, input_scale=scale), input_scale=scls.INPUT_SCALE
+        ),
         "ssjf": Paper(
             ssjf.EXPERIMENTS,
             lambda seed, scale: chat_pool(seed, ssjf.LONGEST, scale),
@@ -78,10 +82,8 @@ def run_paper(asked: PaperOptions, open_engine: OpenEngine | None = None) -> int
 
 def _stage(asked: PaperOptions, open_engine: OpenEngine | None) -> Stage:
     paper = PAPERS[asked.paper]
-    if asked.trace is None:
-        pool = paper.pool(asked.seed, asked.input_scale)
-    else:
-        pool = trace_pool(asked.trace, paper.longest, asked.input_scale)
+    scale = paper.input_scale if asked.input_scale is None else asked.input_scale
+    pool = paper.pool(asked.seed, scale) if asked.trace is None else trace_pool(asked.trace, paper.longest, scale)
     prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else Prediction()
     if open_engine is None:
         return Stage(pool, asked, paper.longest, prediction)

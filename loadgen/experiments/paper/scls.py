@@ -27,6 +27,7 @@ from loadgen.experiments.paper.trial import bilinear
 from loadgen.simulate.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
 from loadgen.simulate.simulation import Machine
 from scheduler.batching.batcher import Limits
+from scheduler.strategy import STRATEGIES
 
 ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
 RATES, RATE = (10.0, 15.0, 20.0, 25.0), 20.0
@@ -35,10 +36,15 @@ LOADS = (2.0, 4.0)
 """Rates on the engine, as multiples of what `sls` serves; the greatest one is that of all but the main experiment."""
 PROBE = 5
 """Batches of `sls` an executor, all there from the start, that show what it serves."""
+INPUT_SCALE = 0.25
+"""Prompts of CodeFuse to those of Azure's trace: an assumption, since the paper does not tell its lengths. With it most
+of its figures come out; with Azure's own prompts they do not."""
 SLICE = 128
 SLICES, REAL_SLICES = (16, 32, 64, 128, 256, 512, 1024), (32, 128, 512)
 """Decode iterations in the simulator, and those of them that are tried on the engine, before they are scaled."""
 WORKERS = (1, 2, 4, 8)
+SLICE_MEMORY = "slice"
+"""The rule of memory of strategies that slice."""
 COPY = 2 * 0.819e6 / 25e9
 """Seconds in which a token's K and V go to host memory and come back: 0.8 MB for LLaMA2-13B (40 layers of 5,120 numbers
 of 2 bytes, twice), at what of the 32 GB/s of PCIe 4.0 x16 is left each way. The paper has no such figure."""
@@ -59,11 +65,12 @@ class Backend:
     interval: float
     """Γ in seconds (5.1)."""
     baselines: tuple[str, ...]
+    memory: str = SLICE_MEMORY
+    """The rule that says how many rows of a slice fit (4.3)."""
 
 
 HF = Backend("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
-DS = Backend("ds", "DeepSpeed", replace(A100_LLAMA2_13B_DS, max_num_seqs=28), 12, 3.0, ("sls", "ils", "ils-padded"))
-"""Its batches have 28 rows at most (Algorithm 2); that algorithm's lower bounds for long rows are the memory's here."""
+DS = Backend("ds", "DeepSpeed", A100_LLAMA2_13B_DS, 12, 3.0, ("sls", "ils", "ils-padded"), memory="deepspeed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +97,16 @@ class Place:
     prices: str
     """A phrase that tells how much time that is."""
     setting: str
+    memory: str = SLICE_MEMORY
+    """The rule that says how many rows of a slice fit."""
 
     def run(
         self, name: str = "scls", point: str | None = None, machine: Machine | None = None, **bounds: object
     ) -> Run:
         """A strategy under the load of all but the main experiment, with what differs from the others."""
         changed = replace(self.limits, **bounds)  # type: ignore[arg-type]
-        return Run(name, point or self.point, machine or self.machine, self.load, changed)
+        memory = self.memory if STRATEGIES[name].memory == SLICE_MEMORY else None
+        return Run(name, point or self.point, machine or self.machine, self.load, changed, memory=memory)
 
     def plan(
         self,
@@ -112,7 +122,7 @@ class Place:
 def main(place: Place) -> Plan:
     """Figures 12 to 14 and 17."""
     runs = [
-        Run(name, point, place.machine, load, place.limits)
+        replace(place.run(name, point), load=load)
         for point, load in place.loads.items()
         for name in (*place.baselines, "scls")
     ]
@@ -169,16 +179,15 @@ def _simulated(stage: Stage, backend: Backend) -> Place:
         f"{machine.workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, {seconds:g} s of Poisson arrivals; "
         f"rates are for {backend.machine.workers} workers; Γ {backend.interval:g} s, λ 0.5, slices of {SLICE} unless "
         "said",
+        backend.memory,
     )
 
 
 def _real(stage: Stage, hardware: Hardware) -> Place:
     """Batches and memory as in the paper in rows, lengths and slices scaled; all baselines on one engine."""
-    machine, loads, slice_length = (
-        hardware.machine(hardware.context(), HF.fixed),
-        hardware.loads or LOADS,
-        hardware.tokens(SLICE),
-    )
+    rows = HF.machine.capacity_tokens // HF.machine.context_length
+    machine, slice_length = hardware.machine(hardware.context(), rows), hardware.tokens(SLICE)
+    loads = hardware.loads or LOADS
     # Γ is as large a part of the longest slice of a fixed batch as in the paper.
     theirs = bilinear(HF.machine).serve(HF.fixed, LONGEST, SLICE)
     interval = HF.interval * hardware.cost.serve(HF.fixed, hardware.tokens(LONGEST), slice_length) / theirs
@@ -209,7 +218,7 @@ def _real(stage: Stage, hardware: Hardware) -> Place:
         f"; K and V cost {1e3 * cost.c1:.3g} ms a token and {1e3 * cost.c0:.3g} ms a row to copy, and "
         f"{1e3 * cost.p1:.3g} ms a token and {1e3 * cost.p2:.3g} ms a row to read anew",
         f"{hardware.describe(hardware.context())}; {hardware.seconds:g} s of Poisson arrivals at "
-        f"{times(loads, served, 'sls')}, the greatest where there is one rate only; K and V for {HF.fixed} rows of the "
+        f"{times(loads, served, 'sls')}, the greatest where there is one rate only; K and V for {rows} rows of the "
         f"greatest length on each; Γ {interval:.2g} s, λ 0.5, slices of {slice_length} unless said; ils is published "
         "on DeepSpeed, all else on transformers",
     )

@@ -57,7 +57,10 @@ class Stage:
         """The trial of a run in a round; the mean of several trials where it is repeated."""
         max_tokens = self.max_tokens if run.pool is None else max(outputs(run.pool.lengths))
         prediction = self.prediction if run.prediction is None else run.prediction
-        course = Course(STRATEGIES[run.strategy], run.machine, run.limits, max_tokens, prediction)
+        strategy = STRATEGIES[run.strategy]
+        if run.memory is not None:
+            strategy = replace(strategy, memory=run.memory)
+        course = Course(strategy, run.machine, run.limits, max_tokens, prediction)
         loads = [replace(run.load, seed=run.load.seed + number + repeat) for repeat in range(run.repeats)]
         missing = [load for load in loads if (course, load, run.pool) not in self._trials]
         if missing:

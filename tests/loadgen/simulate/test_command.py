@@ -98,7 +98,7 @@ def test_equal_seeds_give_equal_tables_that_say_what_was_simulated(
         assert args.run(args) == 0
         shown.append(" ".join(capsys.readouterr().out.split()))
     assert shown[0] == shown[1] != shown[2]
-    assert "a100-llama2-13b-hf: 8 x 256 rows, 32768 tokens; 4 requests/s, seed 3, prediction noisy:0.3" in shown[0]
+    assert "a100-llama2-13b-hf: 8 x 256 rows, 59326 tokens; 4 requests/s, seed 3, prediction noisy:0.3" in shown[0]
     assert "Longest JCT (s)" in shown[0]
 
 

@@ -26,13 +26,13 @@ def parts_of(
     capacity: int = BOUNDLESS,
     most: int = BOUNDLESS,
 ) -> tuple[Part, ...]:
+    rows = np.array(lengths, dtype=np.int64)
     return partition(
-        np.array(lengths, dtype=np.int64),
+        rows,
         np.array([True] * len(lengths) if fresh is None else fresh, dtype=np.bool_),
         model,
         iterations=iterations,
-        capacity_tokens=capacity,
-        most_rows=most,
+        most_rows=np.minimum(capacity // (rows + iterations), most),
     )
 
 

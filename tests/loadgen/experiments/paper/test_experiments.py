@@ -55,11 +55,25 @@ def test_magnus_takes_the_users_bound_of_wasted_accesses(hardware: Hardware | No
 def test_scls_slices_and_intervals_are_scaled() -> None:
     run = plan("scls", "main").runs[0]
     assert run.limits.slice_length == 16 and run.limits.recompute and run.limits.max_batch_size == 16
+    assert run.machine.capacity_tokens == 28 * 256, "what equation 9 leaves on the paper's machine, in rows"
     assert run.limits.min_interval is not None and isinstance(HF.machine.cost, Bilinear)
     share = run.limits.min_interval / COST.serve(16, 128, 16)
     assert share == pytest.approx(6.0 / HF.machine.cost.serve(16, 1024, 128))
     lengths = [one.limits.slice_length for one in plan("scls", "slices").runs]
     assert lengths == [4, 16, 64]
+
+
+def test_scls_on_deepspeed_asks_algorithm_2_whether_a_slice_fits() -> None:
+    """Its bounds of rows in the middle, 22, used to be left out."""
+    scripted = Scripted()
+    stage = stage_of(scripted, None)
+    for name in ("main-ds", "ablation-ds", "main"):
+        carry_out(PAPERS["scls"].experiments[name](stage), stage.play)
+    rules = {(course.strategy.name, course.strategy.memory) for course, *_ in scripted.asked}
+    assert rules == {
+        *((name, "deepspeed") for name in ("pm", "ab", "lb", "scls")),
+        *(("scls", "slice"), ("sls", "fixed"), ("so", "fixed"), ("ils", "whole"), ("ils-padded", "whole")),
+    }
 
 
 def test_scls_keeps_k_and_v_or_reads_anew_under_the_same_load() -> None:
