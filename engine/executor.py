@@ -42,6 +42,7 @@ class Executor:
         self._torch_threads = threads
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._turns = 0
+        self._shape = pipeline.shape()  # as it was reported last
         self.beat = 0
         """Changes before and after every turn: while rows are here and it does not, the thread stands still."""
         self._running = True
@@ -92,8 +93,13 @@ class Executor:
     def _loop_once(self) -> None:
         self._take_commands()
         self.beat += 1
-        if self._running and not self._pipeline.idle:
+        if not self._running:
+            return
+        if not self._pipeline.idle:
             self._turn()
+        elif self._pipeline.shape() != self._shape:  # the last rows were cancelled, and no turn will tell
+            self._pipeline.clear()
+            self._report([], 0.0)
 
     def _take_commands(self) -> None:
         """Carry out all commands that are there; with nothing else to do, wait for one."""
@@ -124,11 +130,12 @@ class Executor:
 
     def _report(self, updates: list[RowUpdate], seconds: float) -> None:
         pipeline = self._pipeline
+        self._shape = pipeline.shape()
         report = StepReport(
             self.info.index,
             self._turns,
             tuple(updates),
-            pipeline.shape(),
+            self._shape,
             seconds,
             begun=pipeline.begun,
             handed_back=pipeline.take_handed_back(),

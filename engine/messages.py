@@ -276,7 +276,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Everything one turn of an executor's loop did. At most one is sent a turn."""
+    """Everything one turn of an executor's loop did, or, with no seconds, that its last rows were cancelled."""
 
     executor: int
     step: int

@@ -80,6 +80,7 @@ class SimulatedExecutor:
         self._work: Work | None = None
         self._began = 0.0
         self._turns = 0
+        self._shape = self._lifecycle.shape()  # as it was reported last
 
     def post(self, command: Command) -> None:
         """Leave a command; it is taken up before the next turn, and cuts short what is under way if it bears on it."""
@@ -157,13 +158,15 @@ class SimulatedExecutor:
     def _report(self, seconds: float) -> None:
         """Report the work that has ended, or what rows got before the next begins."""
         rows = self._lifecycle
-        handed_back = rows.take_handed_back()
-        if seconds or rows.updates or rows.begun or handed_back or rows.tally != Tally():
+        handed_back, shape = rows.take_handed_back(), rows.shape()
+        emptied = rows.idle and shape != self._shape
+        if seconds or rows.updates or rows.begun or handed_back or rows.tally != Tally() or emptied:
+            self._shape = shape
             report = StepReport(
                 self.info.index,
                 self._turns,
                 tuple(rows.updates),
-                rows.shape(),
+                shape,
                 seconds,
                 begun=rows.begun,
                 handed_back=handed_back,

@@ -205,8 +205,9 @@ class Metrics:
         self._reads.inc(tally.reads)
         self._invalid.inc(tally.invalid)
         self._busy.labels(executor=str(report.executor)).inc(report.seconds)
-        self._step.observe(report.seconds)
-        self._turn.observe(tally.prompt + tally.generated)
+        if report.seconds:
+            self._step.observe(report.seconds)
+            self._turn.observe(tally.prompt + tally.generated)
         if not tally.prompt and tally.generated:
             self._rows.observe(tally.generated + tally.invalid)
         self._preempted.inc(len(report.extracted))

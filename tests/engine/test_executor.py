@@ -91,6 +91,9 @@ class ScriptedPipeline:
     def shape(self) -> BatchShape:
         return BatchShape(rows=len(self.left))
 
+    def clear(self) -> None:
+        self.begun, self.tally = (), Tally()
+
     def noted(self) -> list[str]:
         """What happened so far, looks at `idle` aside."""
         found = [self.events.get_nowait() for _ in range(self.events.qsize())]
@@ -176,6 +179,19 @@ def test_a_cancelled_last_row_leaves_no_empty_turns(bench: Bench) -> None:
     bench.executor.post(Admit((spec(2, 1),)))
     assert [update.row_id for update in bench.step().updates] == [2]
     assert bench.pipeline.noted().count("turn") == 2
+
+
+def test_an_executor_whose_last_rows_are_cancelled_reports_that_it_is_empty(bench: Bench) -> None:
+    """It said nothing, so that its gauges showed a full batch until the next request."""
+    bench.pipeline.begun, bench.pipeline.tally = (0, 1), Tally(prompt=2000)  # as the turn leaves them
+    bench.executor.post(Admit((spec(0, 1000), spec(1, 1000))))
+    assert bench.step().shape.rows == 2
+    bench.executor.post(Cancel((0, 1)))
+    last = next(report for report in iter(bench.step, None) if not report.shape.rows)
+    assert (last.seconds, last.updates, last.begun, last.tally) == (0.0, (), (), Tally())
+    bench.executor.post(Cancel((0, 1)))
+    bench.executor.post(Admit((spec(2, 1),)))
+    assert [update.row_id for update in bench.step().updates] == [2]
 
 
 def test_gradients_are_off_in_the_thread(bench: Bench) -> None:

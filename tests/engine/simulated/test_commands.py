@@ -72,6 +72,18 @@ def test_a_cancelled_row_is_gone_at_the_next_iteration() -> None:
     assert device.ends == {2: 1.3} and device.executor.due == math.inf
 
 
+def test_an_executor_whose_last_rows_are_cancelled_reports_that_it_is_empty() -> None:
+    """It said nothing, so that its gauges showed a full batch until the next request."""
+    device = Device()
+    device.executor.post(Admit((row(1, 3, 20), row(2, 3, 20))))
+    device.run(1.25)
+    assert device.reports[-1][1].shape.staged == 2
+    device.executor.post(Cancel((1, 2)))
+    device.run()
+    last = device.reports[-1][1]
+    assert (last.shape.rows, last.shape.staged, last.updates) == (0, 0, ())
+
+
 def test_what_is_kept_of_a_row_can_be_cancelled() -> None:
     store: HostStore[SimulatedRow] = HostStore()
     device = Device(store=store)

@@ -47,6 +47,7 @@ def test_tokens_are_counted_by_what_they_were_good_for() -> None:
     metrics = Metrics("m")
     metrics.receive(report(Tally(prompt=10, pad=3, generated=2)))
     metrics.receive(report(Tally(generated=3, invalid=1, reads=40, pad_reads=9, invalid_reads=10), executor=1))
+    metrics.receive(report(seconds=0.0))  # its last rows were cancelled
     metrics.receive(ExecutorDied(1, "fire"))
     names = ("vllm:prompt_tokens", "vllm:generation_tokens", "lengthwise:invalid_tokens", "lengthwise:decode_reads")
     assert [read(metrics, f"{name}_total") for name in names] == [10, 5, 1, 40]
@@ -55,6 +56,7 @@ def test_tokens_are_counted_by_what_they_were_good_for() -> None:
     assert read(metrics, "lengthwise:executor_busy_seconds_total", executor="1") == 0.5
     assert (read(metrics, "lengthwise:batch_rows_sum"), read(metrics, "lengthwise:batch_rows_count")) == (4, 1)
     assert read(metrics, "vllm:iteration_tokens_total_sum") == 15
+    assert read(metrics, "lengthwise:step_seconds_count") == 2
     assert read(metrics, "lengthwise:executor_deaths_total") == 1
 
 
