@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,11 @@ def _instruction_splits() -> Iterable[str]:
 
 def _quantizations() -> Iterable[str]:
     return ("auto", *QUANTIZATIONS)
+
+
+def _check_mode(mode: str) -> None:
+    if not re.fullmatch("0?[0-7]{3}", mode):
+        raise ValueError(f"{mode!r} is no mode such as 0660, for an owner and a group, or 0666, for every user")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +194,11 @@ class Listening:
     host: str = option("127.0.0.1", "address to listen on")
     port: Annotated[int, Meta(ge=0, le=65535)] = option(8000, "port to listen on; 0 takes a free one")
     uds: Path | None = option(None, "listen on a Unix socket of this path instead of an address and a port")
+    uds_mode: str | None = option(
+        None,
+        "who may connect to it, as chmod has it: 0666 for every user; default: what the umask leaves",
+        check=_check_mode,
+    )
     ssl_certfile: Path | None = option(None, "certificate chain in PEM: serve HTTPS")
     ssl_keyfile: Path | None = option(None, "its key in PEM, where that is not in the same file")
     max_connections: Count = option(8192, "connections at a time")

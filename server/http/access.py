@@ -36,8 +36,9 @@ ACCESS = web.AppKey("access", Access)
 
 
 def holder_of(request: web.Request) -> str | None:
-    """The name of the API key that a request came with; None where no keys were checked."""
-    return request.get(HOLDER)
+    """The name of the API key that a request came with; None where no keys are set, or before one was checked."""
+    holder = request.get(HOLDER)
+    return None if holder == ALL else holder
 
 
 @web.middleware

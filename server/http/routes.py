@@ -15,7 +15,7 @@ from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, generates
 from server.api.operations import OPERATIONS
 from server.dashboard.feed import close_feed
-from server.http.access import ACCESS, authenticate, ration
+from server.http.access import ACCESS, authenticate, holder_of, ration
 from server.http.cors import HOSTS, ORIGINS, add_origin_headers, guard_hosts, guard_origins
 from server.http.front import OPEN, Front
 from server.http.page import PAGE, Page
@@ -83,10 +83,17 @@ def _log_end(request: web.Request, status: str, seconds: float) -> None:
     path = request.rel_url.raw_path  # still percent-encoded: it could hold line breaks
     level = logging.DEBUG if path.startswith(POLLED) else logging.INFO
     milliseconds = round(seconds * 1000)
+    caller = holder_of(request)
+    line = f"{request.method} {path} {status} {milliseconds} ms {request_id(request)}"
     fields = with_fields(
-        method=request.method, path=path, status=status, duration_ms=milliseconds, error=error_code(request)
+        method=request.method,
+        path=path,
+        status=status,
+        duration_ms=milliseconds,
+        caller=caller,
+        error=error_code(request),
     )
-    log.log(level, "%s %s %s %d ms %s", request.method, path, status, milliseconds, request_id(request), extra=fields)
+    log.log(level, "%s%s", line, f" by {caller}" if caller else "", extra=fields)
     _count(request, status)
 
 

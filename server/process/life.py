@@ -102,7 +102,7 @@ async def _serve(
             # What is loaded stays: the collector need not look through it again while every stream waits.
             gc.collect()
             gc.freeze()
-            async with listen(service, port, front, config.uds) as app:
+            async with listen(service, port, front, config.uds, config.uds_mode) as app:
                 address = _address(config, port, front)
                 tell_limits(service.model)
                 _announce(service, address, time.monotonic() - start)
@@ -151,7 +151,7 @@ def _leave_at_once(code: int) -> None:
 
 @asynccontextmanager
 async def listen(
-    service: Service, port: socket.socket, front: Front = OPEN, uds: Path | None = None
+    service: Service, port: socket.socket, front: Front = OPEN, uds: Path | None = None, uds_mode: str | None = None
 ) -> AsyncIterator[web.Application]:
     """Answer requests on a socket that is bound; a Unix socket gets its name now. Raises UserError."""
     app = build_app(service, front)
@@ -165,7 +165,7 @@ async def listen(
     try:
         await _listen(Listener(runner, port, front.connections, front.tls), port)
         if uds is not None:
-            publish(uds)
+            publish(uds, uds_mode)
         yield app
     finally:
         await runner.cleanup()

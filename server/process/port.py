@@ -52,9 +52,14 @@ def take_path(path: Path) -> Iterator[socket.socket]:
                     name.unlink()
 
 
-def publish(path: Path) -> None:
-    """Give a Unix socket that listens its name, in one step; raises UserError when another server has been faster."""
+def publish(path: Path, mode: str | None = None) -> None:
+    """Give a Unix socket that listens its name, in one step, and before it this mode, in octal digits.
+
+    Raises UserError when another server has been faster.
+    """
     _require_vacant(path)
+    if mode is not None:
+        _provisional(path).chmod(int(mode, 8))
     _provisional(path).rename(path)
 
 

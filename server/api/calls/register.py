@@ -156,6 +156,7 @@ class Register:
         return RequestStatus(
             id=record.id,
             request_id=record.caller.request_id,
+            caller=record.caller.holder,
             endpoint=record.endpoint,
             model=record.model,
             created=record.created,

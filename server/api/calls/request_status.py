@@ -43,7 +43,8 @@ class ChoiceStatus(msgspec.Struct, frozen=True):
 class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One call.
 
-    `id` is its answer's, `request_id` that of its X-Request-Id header. `place` is 1 for the next to start, and null
+    `id` is its answer's, `request_id` that of its X-Request-Id header, `caller` the first eight digits of its API key's
+    SHA-256, null without keys. `place` is 1 for the next to start, and null
     for what is not in line; `expected_wait_s` is null too where nothing has been measured yet. `age_s` is from its
     arrival to its end, or till now; `created` is in seconds since 1970. Token counts are of all choices together.
     """
@@ -51,6 +52,7 @@ class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: str = "request"
     request_id: str
+    caller: str | None
     endpoint: str
     model: str
     created: int

@@ -7,6 +7,7 @@ import base64
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from server.http.front import Front
 from server.http.keys import Keyring, load_keys
 from server.http.quota import Quota
 from server.http.routes import build_app
+from server.observe.logs import fields_of
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, live_server, text_of
 
@@ -114,6 +116,29 @@ async def test_each_key_has_its_own_share_and_is_told_when_it_has_used_it(pool: 
                     assert 1 <= int(response.headers["Retry-After"]) <= 60
         async with live.session.get(live.url + "/v1/models", headers=BEARER) as response:
             assert response.status == 200
+
+
+async def test_the_log_and_the_list_of_requests_name_a_caller_by_its_keys_digest(
+    pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "server.http.routes")
+    digest = sha256(KEY.encode()).hexdigest()[:8]
+    async with live_server(pool, Limits(), front=front()) as live:
+        async with live.session.post(live.url + CHAT, json=chat_body(), headers=BEARER) as response:
+            assert response.status == 200
+        async with live.session.get(live.url + "/v1/requests", headers=BEARER) as response:
+            assert [status["caller"] for status in (await response.json())["data"]] == [digest]
+        async with live.session.get(live.url + "/v1/models") as response:
+            assert response.status == 401
+    assert [fields_of(record)["caller"] for record in caplog.records] == [digest, digest, None]
+    assert caplog.messages[0].endswith(f" by {digest}") and " by " not in caplog.messages[2]
+    assert KEY not in caplog.text
+
+
+async def test_without_keys_a_caller_has_no_name(live: Live) -> None:
+    await live.chat()
+    async with live.session.get(live.url + "/v1/requests") as response:
+        assert [status["caller"] for status in (await response.json())["data"]] == [None]
 
 
 async def test_a_request_that_ends_makes_room_for_the_keys_next(pool: ThreadPoolExecutor) -> None:

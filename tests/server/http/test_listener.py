@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import ssl
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -165,6 +168,44 @@ async def test_a_unix_socket_serves_from_when_it_listens_and_is_gone_afterwards(
                     live = Live(0, service, dispatcher, session, app)
                     assert text_of(await live.stream_chat()) == ANSWER
     assert list(tmp_path.iterdir()) == []
+
+
+AS_ANOTHER = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+socket.socket(socket.AF_UNIX).connect(sys.argv[2])
+"""
+
+
+async def connects_as(user: int, path: Path) -> bool:
+    """Whether a user of this number may connect to a socket."""
+    command = [sys.executable, "-SIc", AS_ANOTHER, str(user), str(path)]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == 0 or b"PermissionError" in said, said
+    return process.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can try to connect as another user")
+@pytest.mark.parametrize(("mode", "reached"), [(None, False), ("0660", False), ("0666", True)])
+async def test_another_user_reaches_a_socket_whose_mode_lets_it_whatever_the_umask(
+    pool: ThreadPoolExecutor, mode: str | None, reached: bool
+) -> None:
+    """Below the unit's UMask=0077 nginx could not connect to the socket that the documents name."""
+    before = os.umask(0o077)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "server.sock")
+            os.chmod(folder, 0o755)  # as systemd makes a RuntimeDirectory
+            async with played_dispatcher() as dispatcher:
+                with take_path(path) as taken:
+                    service = fake_service(pool, dispatcher, Limits())
+                    async with listen(service, taken, uds=path, uds_mode=mode):
+                        assert await connects_as(65534, path) is reached
+    finally:
+        os.umask(before)
 
 
 def test_a_socket_that_was_left_behind_is_replaced(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
