@@ -5,6 +5,8 @@ Its packages have names that others use too, so it looks first whether Python fi
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,9 @@ BAD_CONFIG = 78
 
 def main() -> int:
     """Run the program with the words of the command line; returns its exit code."""
+    if sys.argv[1:2] == ["serve"]:  # its imports take seconds, and a service that is stopped meanwhile has not failed
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: os._exit(0))
     for name in PACKAGES:
         if (reason := explain_foreign(name)) is not None:
             print(f"lengthwise: error: {reason}", file=sys.stderr)

@@ -30,7 +30,7 @@ class Keyring:
         return len(self._digests)
 
     def holder(self, presented: str) -> str | None:
-        """A name for the holder of a key, the beginning of its digest; None for no key of ours. Takes as long for any."""
+        """The first digits of a key's digest, which name its holder; None for no key of ours. Takes as long for any."""
         digest = _digest(presented)
         found = [known for known in self._digests if compare_digest(digest, known)]
         return found[0].hex()[:8] if found else None

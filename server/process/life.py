@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import multiprocessing
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -38,6 +40,9 @@ from server.process.signals import SIGNALS, Signals
 
 log = logging.getLogger(__name__)
 
+LAST_SECONDS = 2.0
+"""Seconds after a second signal within which the process ends."""
+
 GOODBYE = 2.0
 """Seconds for which handlers may still write after the last request has ended."""
 
@@ -58,10 +63,9 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
     front = build_front(config, os.environ)
     require_c_parser()
     # The port is taken first: a minute of fetching and loading should not end in "already in use".
-    with taken(config.host, config.port, config.uds) as port:
+    with _terminable(), taken(config.host, config.port, config.uds) as port:
         _warn_if_open(port, front)
-        with _terminable():
-            fetch(config)
+        fetch(config)
         code = uvloop.run(_serve(config, port, open_service, front, notifier))
     if code == FAILED:
         _leave_at_once(code)
@@ -95,7 +99,7 @@ async def _serve(
     config: ServeConfig, port: socket.socket, open_service: Opener, front: Front, notifier: Notifier
 ) -> int:
     start = time.monotonic()
-    with Signals() as signals:
+    with Signals(_end_soon) as signals:
         signals.on_first(partial(_leave_loading, config))
         async with open_service(config) as service:
             signals.on_first(None)
@@ -141,8 +145,18 @@ def _leave_loading(config: ServeConfig) -> None:
     _leave_at_once(0)
 
 
+def _end_soon() -> None:
+    """End the process within LAST_SECONDS, whatever a thread or a process of ours is at."""
+    signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)  # kills, should a thread not let go of the interpreter
+    timer = threading.Timer(LAST_SECONDS - 0.5, _leave_at_once, (0,))
+    timer.daemon = True
+    timer.start()
+
+
 def _leave_at_once(code: int) -> None:
     """Without the interpreter's own end, which waits for threads that may never come to theirs."""
+    for child in multiprocessing.active_children():
+        child.kill()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

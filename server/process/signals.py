@@ -13,9 +13,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Signals:
     """Listens while it is entered. Event loop's thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_second: Callable[[], None]) -> None:
+        """`on_second` is called at the second signal, between any two instructions of the main thread."""
         self.first = asyncio.Event()
         self.second = asyncio.Event()
+        self._on_second = on_second
         self._instead: Callable[[], None] | None = None
 
     def __enter__(self) -> Signals:
@@ -26,7 +28,8 @@ class Signals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._let_go()
+        for number in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
 
     def on_first(self, action: Callable[[], None] | None) -> None:
         """Do this at the first signal, in place of setting `first`; None takes it back."""
@@ -37,11 +40,13 @@ class Signals:
             self._instead()
         elif not self.first.is_set():
             self.first.set()
+            for number in SIGNALS:  # the loop stands still while it joins threads on the way out
+                signal.signal(number, self._hurry)
         else:
             self.second.set()
-            self._let_go()
 
-    def _let_go(self) -> None:
-        """From now on a signal does what it does to any process."""
-        for number in SIGNALS:
-            asyncio.get_running_loop().remove_signal_handler(number)
+    def _hurry(self, number: int, frame: object) -> None:
+        """The second signal has come, and the loop may not see it; from now on one does what it does to any process."""
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        self._on_second()

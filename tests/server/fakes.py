@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from ctypes import PyDLL
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -264,6 +267,12 @@ def fake_service(pool: ThreadPoolExecutor, dispatcher: Dispatcher, limits: Limit
     return Service(dispatcher, model, limits=limits)
 
 
+AT_THE_END: Mapping[str, Callable[[], object]] = MappingProxyType(
+    {"busy at the end": threading.Event().wait, "holding the interpreter": partial(PyDLL(None).sleep, 60)}
+)
+"""The work that a thread has got when the server would leave, by the model's name."""
+
+
 @asynccontextmanager
 async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
     """What the composition root does, with nothing behind it; the model's name says how it behaves."""
@@ -281,3 +290,6 @@ async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
                 dispatcher.script = die
         with ThreadPoolExecutor(1) as pool:
             yield fake_service(pool, dispatcher, Limits())
+            if config.model in AT_THE_END:
+                print("leaving", flush=True)
+                pool.submit(AT_THE_END[config.model])

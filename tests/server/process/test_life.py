@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import socket
@@ -21,7 +22,7 @@ import pytest
 from models.errors import UserError
 from models.network.generation_config import SamplingDefaults
 from server.api.served_model import AnswerDefaults
-from server.process.life import drain, tell_limits
+from server.process.life import LAST_SECONDS, drain, tell_limits
 from server.process.port import take_port
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, parse_events, text_of
@@ -107,12 +108,39 @@ async def test_a_second_signal_ends_what_runs_at_once_and_frees_the_port() -> No
         pass
 
 
+@pytest.mark.parametrize(("model", "code"), [("busy at the end", 0), ("holding the interpreter", -signal.SIGALRM)])
+async def test_after_a_second_signal_nothing_keeps_the_process(model: str, code: int) -> None:
+    """A grammar that was being compiled did, for as long as it took."""
+    async with serving(model) as server:
+        assert server.process.stdout is not None
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.process.stdout.readline() == b"leaving\n"
+        sent = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.process.wait() == code
+        assert time.monotonic() - sent < 2 * LAST_SECONDS
+
+
 async def test_when_nothing_is_left_that_could_serve_clients_are_told_and_the_process_ends_with_70() -> None:
     """It used to stay for ever, ready for nothing, and no service manager could know."""
     async with serving("mortal") as server, server.begun_stream() as stream:
         (error,) = parse_events(await stream.read())
         assert (error["error"]["type"], error["error"]["code"]) == ("ServiceUnavailableError", "executor_failed")
         assert await server.process.wait() == 70
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_while_the_program_is_being_imported_ends_it_with_0(number: int, tmp_path: Path) -> None:
+    """It ended with -15, for the three seconds that imports take: for systemd, a failure."""
+    (tmp_path / "aiohttp.py").write_text("import threading\nprint('importing', flush=True)\nthreading.Event().wait()\n")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "LENGTHWISE_CACHE": str(tmp_path)}
+    command = [sys.executable, "-P", "-m", "lengthwise", "serve", "--port", "0"]
+    process = await create_subprocess_exec(*command, cwd=tmp_path, env=environ, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"importing\n"
+    process.send_signal(number)
+    _, stderr = await process.communicate()
+    assert (process.returncode, stderr) == (0, b"")
 
 
 async def test_a_signal_while_the_model_loads_ends_the_process_at_once_with_0() -> None:
