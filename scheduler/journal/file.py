@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -14,10 +15,16 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from models.errors import UserError
-from scheduler.journal.schema import prepare
+from scheduler.journal.schema import VERSION, prepare, read_version
 
 BUSY = 5.0
 """Seconds to wait for another process that writes."""
+
+BESIDE = ("", "-wal", "-shm")
+"""What the names of the files end with that SQLite keeps of a journal."""
+
+DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""Codes of errors that another try does not mend."""
 
 
 class JournalError(UserError):
@@ -83,24 +90,56 @@ ANSWERED = frozenset({"stop"}) | CUT
 
 Entry: TypeAlias = RequestEntry | BatchEntry
 
+
 E = TypeVar("E", RequestEntry, BatchEntry)
 
 TABLES: dict[type[RequestEntry] | type[BatchEntry], str] = {RequestEntry: "requests", BatchEntry: "batches"}
 
 
+def own_file(path: Path) -> Path:
+    """The journal that this version reads and writes: `path`, or one beside it where that is of a newer version.
+
+    The newer one may be writing its own meanwhile, so that is left as it is.
+    """
+    if not path.is_file():
+        return path
+    with suppress(sqlite3.Error), closing(_connect_to_read(path)) as connection:
+        if read_version(connection) > VERSION:
+            return path.with_name(f"{path.stem}.format-{VERSION}{path.suffix}")
+    return path
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error tells of a file that is no journal any more, rather than of a lock or a full disk."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
+
+
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a journal to write, made first if need be. Raises sqlite3.DatabaseError when the file is none, OSError."""
+    """Open a journal to write, made first if need be, for its owner alone.
+
+    Raises sqlite3.DatabaseError when the file is none, OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    _make_private(path)
     connection = sqlite3.connect(path, timeout=BUSY)
     try:
         prepare(connection)
-        # Each commit is in the file, whatever kills the process; only a power failure may take the last ones.
+        # Each commit is on the disk, whatever kills the process or the machine.
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA synchronous = FULL")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _make_private(path: Path) -> None:
+    """Let nobody else read a journal, which may hold prompts; one of another user stays as its owner has it."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    for suffix in BESIDE:  # by name: to close a file of an open database would take its locks away
+        with suppress(FileNotFoundError, PermissionError):
+            path.with_name(path.name + suffix).chmod(0o600)
 
 
 def append(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
@@ -116,9 +155,9 @@ def append(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
 def set_aside(path: Path) -> Path:
     """Rename a journal that cannot be used, and what SQLite keeps beside it; returns its new name. Raises OSError."""
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-    path.rename(aside)
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for suffix in BESIDE:
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
     return aside
 
 
@@ -131,23 +170,12 @@ def read(path: Path, kind: type[E], *, since: float = 0.0, last: int | None = No
         yield entry
 
 
-def _begun(path: Path) -> bool:
-    """Whether a writer has made the tables, and the version last of all. A damaged file counts as begun."""
-    if not path.is_file():
-        return False
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY)) as connection:
-            return bool(connection.execute("PRAGMA user_version").fetchone()[0])
-    except sqlite3.Error:
-        return True
-
-
 def prune(path: Path, *, before: float | None = None, keep: int | None = None) -> int:
     """Delete entries that ended before a time, and all but the newest `keep` of each kind; returns how many.
 
     Gives the space back to the file system. Raises JournalError.
     """
-    _require(path)
+    path = _find(path)
     try:
         with closing(connect(path)) as connection:
             with connection:
@@ -171,10 +199,10 @@ def _prune(connection: sqlite3.Connection, table: str, before: float | None, kee
 def _rows(
     path: Path, kind: type[E], where: str, bounds: tuple[float | str, ...], last: int | None
 ) -> Iterator[tuple[int, E]]:
-    _require(path)
+    path = _find(path)
     names = [field.name for field in dataclasses.fields(kind)]
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY)) as connection:
+        with closing(_connect_to_read(path)) as connection:
             table = f"SELECT id, {', '.join(names)} FROM {TABLES[kind]}"
             newest = f"{table} WHERE {where} ORDER BY id DESC LIMIT ?"
             query = f"SELECT * FROM ({newest}) ORDER BY id"
@@ -184,9 +212,15 @@ def _rows(
         raise JournalError(f"{path} is no journal that can be read: {error}") from error
 
 
-def _require(path: Path) -> None:
-    if not path.is_file():
-        raise JournalError(f"there is no journal at {path}: `lengthwise serve` writes one; name another with --journal")
+def _find(path: Path) -> Path:
+    own = own_file(path)
+    if not own.is_file():
+        raise JournalError(f"there is no journal at {own}: `lengthwise serve` writes one; name another with --journal")
+    return own
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY)
 
 
 def _stored(value: object) -> object:

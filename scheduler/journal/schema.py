@@ -29,10 +29,10 @@ def prepare(connection: sqlite3.Connection) -> None:
     Raises sqlite3.DatabaseError for a version that is not known here, and then nothing was touched.
     """
     with connection:
-        if _version(connection) == VERSION:
+        if read_version(connection) == VERSION:
             return
         connection.execute("BEGIN IMMEDIATE")  # so that of two processes the second finds it done
-        version = _version(connection)
+        version = read_version(connection)
         if not 0 <= version <= VERSION:
             raise sqlite3.DatabaseError(f"its format is {version}, this program writes {VERSION}")
         for statement in TABLES:
@@ -40,6 +40,7 @@ def prepare(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def read_version(connection: sqlite3.Connection) -> int:
+    """The version of a file's tables; 0 before they are made. Raises sqlite3.Error."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version

@@ -1,7 +1,7 @@
 """The journal: every finished request and batch in an SQLite file, written by a thread of its own.
 
-It never stands in the way of serving: entries that cannot be written are dropped and counted. It knows no strategy;
-the tables are in file.py.
+It never stands in the way of serving: entries wait while they cannot be written, and those that find no room to wait
+are dropped and counted. It knows no strategy; the tables are in file.py.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from scheduler.journal.file import Entry, append, connect, set_aside
+from scheduler.journal.bounds import Bounds, trim
+from scheduler.journal.file import Entry, append, connect, is_damage, own_file, set_aside
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,12 @@ QUEUE = 10_000
 BATCH = 500
 """Entries in one transaction at most."""
 
+RETRY = 1.0
+"""Seconds from a failed attempt to write to the next."""
+
+INTERVAL = 60.0
+"""Seconds between two messages of what cannot be written, and of looks for what is too old where nothing ends."""
+
 CLOSING_TIME = 5.0
 """Seconds that closing waits for the last entries."""
 
@@ -31,13 +39,16 @@ CLOSING_TIME = 5.0
 class Journal:
     """`put` may be called from any thread. What is written survives the end of the process, however it comes."""
 
-    def __init__(self, path: Path, *, limit: int = QUEUE) -> None:
+    def __init__(self, path: Path, *, limit: int = QUEUE, bounds: Bounds = Bounds()) -> None:  # noqa: B008 (frozen)
         self.path = path
+        self._bounds = bounds
         self._queue: queue.Queue[Entry | None] = queue.Queue(limit)
         self._written = 0
         self._dropped = 0  # for want of room in the queue; counted by `put`
         self._failed = 0  # for want of a file that can be written; counted by the thread
-        self._said: set[str] = set()
+        self._told = 0  # of both, what has been said
+        self._silent_until = 0.0
+        self._closing = threading.Event()
         self._connection: sqlite3.Connection | None = None
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
 
@@ -48,7 +59,7 @@ class Journal:
 
     @property
     def lost(self) -> int:
-        """Entries that were dropped, because the queue was full or the file could not be written."""
+        """Entries that were dropped: the queue was full, or the file could not be written before the end."""
         return self._dropped + self._failed
 
     def start(self) -> None:
@@ -62,24 +73,38 @@ class Journal:
             self._dropped += 1
 
     def close(self) -> None:
-        """Write the entries that wait and end the thread."""
+        """Write the entries that wait, each tried once more, and end the thread."""
+        self._closing.set()
         with suppress(queue.Full):  # a disk that hangs; the thread does not keep the process
             self._queue.put(None, timeout=CLOSING_TIME)
         self._thread.join(CLOSING_TIME)
+        if self._thread.is_alive():
+            log.error(
+                "the journal %s could not be written: more than %d entries are lost", self.path, self._queue.qsize()
+            )
 
     def _write(self) -> None:
         ended = False
         while not ended:
             entries, ended = self._take()
-            if entries:
-                self._store(entries)
+            while not self._store(entries):
+                if self._closing.is_set():
+                    self._failed += len(entries)
+                    break
+                self._closing.wait(RETRY)
+            self._trim()
+            if self.lost > self._told:
+                self._complain("entries came faster than they could be written")
         if self._connection is not None:
             self._connection.close()
 
     def _take(self) -> tuple[list[Entry], bool]:
-        """The entries that wait, at least one; and whether the last was among them."""
+        """The entries that wait, none after a while without any; and whether the last was among them."""
         entries: list[Entry] = []
-        entry = self._queue.get()
+        try:
+            entry = self._queue.get(timeout=INTERVAL)
+        except queue.Empty:
+            return entries, False
         while entry is not None:
             entries.append(entry)
             if len(entries) == BATCH:
@@ -90,15 +115,18 @@ class Journal:
                 return entries, False
         return entries, True
 
-    def _store(self, entries: Sequence[Entry]) -> None:
+    def _store(self, entries: Sequence[Entry]) -> bool:
+        """Write entries; False when that is to be tried again."""
         try:
-            self._append(entries)
-        except (sqlite3.Error, OSError) as error:
-            self._failed += len(entries)
-            self._say(f"the journal {self.path} cannot be written ({error}): what ends is not recorded meanwhile")
+            if entries:
+                self._append(entries)
+        except (sqlite3.OperationalError, OSError) as error:
+            self._complain(str(error), len(entries))
+            return False
         except Exception:  # an entry that the tables cannot hold: a bug, but no reason to stop serving
             self._failed += len(entries)
             log.exception("the journal refused entries")
+        return True
 
     def _append(self, entries: Sequence[Entry]) -> None:
         try:
@@ -107,14 +135,27 @@ class Journal:
             self._close()
             if isinstance(error, sqlite3.OperationalError):  # a full disk, a lock: the file itself is sound
                 raise
-            aside = set_aside(self.path)
-            self._say(f"the journal {self.path} was damaged ({error}): it is now {aside}, and a new one begins")
+            if is_damage(error):
+                aside = set_aside(self.path)
+                log.error(
+                    "the journal %s was damaged (%s): it is now %s, and a new one begins", self.path, error, aside
+                )
             append(self._open(), entries)
         self._written += len(entries)
 
+    def _trim(self) -> None:
+        """Keep within the bounds, next time if not now."""
+        if self._bounds != Bounds() and self.path.is_file():
+            with suppress(sqlite3.Error, OSError):
+                trim(self._open(), self._bounds, time.time())
+
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._connection = connect(self.path)
+            own = own_file(self.path)
+            if own != self.path:
+                log.warning("%s is a newer version's journal: what ends is recorded in %s", self.path, own)
+                self.path = own
+            self._connection = connect(own)
         return self._connection
 
     def _close(self) -> None:
@@ -123,8 +164,9 @@ class Journal:
                 self._connection.rollback()
             self._connection = None
 
-    def _say(self, line: str) -> None:
-        """Log a line once: a full disk would fill the log next."""
-        if line not in self._said:
-            self._said.add(line)
-            log.error("%s", line)
+    def _complain(self, reason: str, held: int = 0) -> None:
+        """Say how many entries wait and how many are lost, once a minute: a full disk would fill the log next."""
+        if (now := time.monotonic()) >= self._silent_until:
+            self._silent_until, self._told = now + INTERVAL, self.lost
+            said = f"{self._queue.qsize() + held} entries wait, {self._told} are lost"
+            log.error("the journal %s cannot be written: %s; %s", self.path, reason, said)

@@ -13,7 +13,7 @@ from msgspec import Meta
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
 from models.network.generation_config import check_overrides
 from models.network.quantization import QUANTIZATIONS
-from models.options import Count, Natural, NonNegative, option, options_of
+from models.options import Count, Natural, NonNegative, Positive, option, options_of
 from scheduler.options import Scheduling
 from server.cli.settings import ConfigError, gather
 
@@ -143,6 +143,10 @@ class LengthPrediction:
     learning_interval: NonNegative = option(180.0, "how often the forest learns from what was served; 0: never")
     journal: Path | None = option(None, "where to record what has ended; default: in the cache folder")
     no_journal: bool = option(False, "record nothing, so that nothing learned outlives the server")
+    journal_max_age: Positive | None = option(None, "days after which what was recorded is deleted; default: never")
+    journal_max_size: Annotated[float, Meta(ge=0.001)] = option(
+        1.0, "GiB that the journal may grow to; its oldest entries make room for new ones"
+    )
     journal_prompts: bool = option(False, "record prompts as well, not only the numbers that were made of them")
 
 

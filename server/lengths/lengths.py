@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from engine.messages import FinishReason, SamplingParams
+from scheduler.journal.writer import Journal
 from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery
 from scheduler.length.front import Front
@@ -64,6 +65,11 @@ class Lengths:
         self.learned = learned or PredictorParts()
         self._predict = predict
         self._records = records
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where requests and batches are recorded; None for nowhere."""
+        return self._records.journal
 
     async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         return await self._predict(query, sampling)

@@ -21,6 +21,7 @@ from models.network.embeddings import token_embeddings
 from models.network.loader import LoadedModel
 from models.proxy.store import read_manifest
 from scheduler.clock import Clock, background
+from scheduler.journal.bounds import Bounds
 from scheduler.journal.file import JournalError, RequestEntry, read
 from scheduler.journal.writer import Journal
 from scheduler.length.cache import CAPACITY, CachedPredictor, LengthCache
@@ -280,7 +281,9 @@ async def _open_journal(config: ServeConfig) -> AsyncIterator[Journal | None]:
     if config.no_journal:
         yield None
         return
-    journal = Journal(journal_path(default_cache(), config.journal))
+    age = None if config.journal_max_age is None else config.journal_max_age * 86400
+    bounds = Bounds(age, config.journal_max_size * 2**30)
+    journal = Journal(journal_path(default_cache(), config.journal), bounds=bounds)
     journal.start()
     try:
         yield journal

@@ -62,7 +62,7 @@ class Records:
     def __init__(self, origin: Origin, journal: Journal | None, on_answer: OnAnswer) -> None:
         """`on_answer` is called with each answer that was not cancelled."""
         self._origin = origin
-        self._journal = journal
+        self.journal = journal
         self._on_answer = on_answer
         self._open: dict[Request, tuple[LengthQuery, Prediction | None]] = {}
 
@@ -82,13 +82,13 @@ class Records:
         query, prediction = noted
         if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
             self._on_answer(EndedAnswer(query, request.generated, _is_whole(request, reason), prediction))
-        if self._journal is not None:
-            self._journal.put(request_entry(self._origin, request, query, prediction, reason))
+        if self.journal is not None:
+            self.journal.put(request_entry(self._origin, request, query, prediction, reason))
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         entry = batch_entry(self._origin, assignment)
-        if self._journal is not None and entry is not None:
-            self._journal.put(entry)
+        if self.journal is not None and entry is not None:
+            self.journal.put(entry)
 
 
 def request_entry(

@@ -51,6 +51,15 @@ class ServingTimes(Protocol):
     changes: int
 
 
+class Journal(Protocol):
+    """The part of scheduler.journal.writer.Journal that is read."""
+
+    @property
+    def written(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the numbers come from."""
@@ -63,6 +72,8 @@ class Sources:
     feed: Feed
     serving_times: ServingTimes | None = None
     """None where serving times are not learned."""
+    journal: Journal | None = None
+    """None where nothing is recorded."""
 
 
 class Gauges(Collector):
@@ -115,6 +126,13 @@ class Gauges(Collector):
         prefixes = self._sources.prefixes
         yield "vllm:prefix_cache_queries", "Tokens of prompts that were to be read.", prefixes.queries
         yield "vllm:prefix_cache_hits", "Tokens of them that were copied in place of being read.", prefixes.hits
+        if (journal := self._sources.journal) is not None:
+            yield "lengthwise:journal_written", "Entries that are in the journal.", journal.written
+            yield (
+                "lengthwise:journal_lost",
+                "Entries that could not be written, and found no room to wait.",
+                journal.lost,
+            )
         if (front := learned.front) is not None:
             yield "lengthwise:prediction_timeouts", "Requests that went on without waiting longer.", front.timeouts
             yield "lengthwise:prediction_failures", "Batches that the predictor failed.", front.failures

@@ -99,7 +99,9 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
         feed.show(Scene(dispatcher, model.id, config.strategy, model.context_length))
         kept = loaded.store, loaded.prefixes
-        Gauges(metrics, Sources(dispatcher, *kept, lengths.learned, config.strategy, feed, parts.learning))
+        Gauges(
+            metrics, Sources(dispatcher, *kept, lengths.learned, config.strategy, feed, parts.learning, lengths.journal)
+        )
         executors, limits = len(loaded.executors), _limits(config)
         yield Service(dispatcher, model, executors, limits, lengths, watchdog.responsive, metrics, feed)
 

@@ -35,6 +35,14 @@ class Store:
         return self.rows
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A journal that was not always writable."""
+
+    written: int = 7
+    lost: int = 3
+
+
 @dataclass(slots=True)
 class Taught:
     """Who learned twice how long batches take."""
@@ -67,7 +75,9 @@ async def counted() -> Counted:
     metrics = Metrics("m", clock.now)
     limits = Limits(group_tokens=100, prefill_ahead=0)
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, metrics)
-    Gauges(metrics, Sources(dispatcher, Store(), PrefixCache(0), await _learned(clock), "baton-pd", Feed(), Taught()))
+    learned, store = await _learned(clock), Store()
+    sources = Sources(dispatcher, store, PrefixCache(0), learned, "baton-pd", Feed(), Taught(), Recorded())
+    Gauges(metrics, sources)
     return Counted(metrics, dispatcher, ports, clock)
 
 

@@ -6,14 +6,20 @@ import logging
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, connect, prune, read
+from scheduler.journal.bounds import Bounds, trim
+from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, append, connect, prune, read
+from scheduler.journal.schema import VERSION
 from scheduler.journal.writer import Journal
 from scheduler.length.learning import ServedRow, served_rows
 from tests.scheduler.entries import batch_entry, request_entry, written
@@ -78,16 +84,120 @@ def test_a_file_that_is_damaged_while_it_is_open_is_set_aside_too(path: Path) ->
     assert journal.lost == 0
 
 
-def test_a_journal_of_another_format_is_set_aside_and_not_written_to(path: Path) -> None:
-    path.parent.mkdir()
+def test_the_journal_of_a_newer_version_that_runs_is_left_alone_and_one_beside_it_begun(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was renamed and its log of latest writes deleted, so that nothing was left of 240 rows."""
+    with closing(connect(path)) as newer:
+        newer.execute(f"PRAGMA user_version = {VERSION + 1}")
+        append(newer, [request_entry(float(at)) for at in range(240)])
+        journal = written(path, request_entry(9.0))
+        append(newer, [request_entry(240.0)])
+    assert (journal.written, journal.lost, journal.path.name) == (1, 0, f"journal.format-{VERSION}.sqlite3")
+    assert f"recorded in {journal.path}" in caplog.text
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    written(path, request_entry())
-    assert list(read(path, RequestEntry)) == [request_entry()]
-    assert len(list(path.parent.glob("*.damaged-*"))) == 1
+        assert connection.execute("SELECT count(*) FROM requests").fetchone() == (241,)
+    assert list(read(path, RequestEntry)) == [request_entry(9.0)], "reading finds what this version wrote"
+    assert list(path.parent.glob("*.damaged-*")) == []
 
 
-def test_a_full_disk_is_counted_and_logged_once_and_writing_resumes(
+def test_a_newer_version_that_takes_the_journal_over_beside_us_costs_nothing(path: Path) -> None:
+    journal = Journal(path)
+    journal._append([request_entry(1.0)])
+    with closing(sqlite3.connect(path)) as newer:
+        newer.executescript(f"ALTER TABLE requests ADD COLUMN new TEXT; PRAGMA user_version = {VERSION + 1};")
+        newer.executescript("CREATE TRIGGER strict BEFORE INSERT ON requests BEGIN SELECT RAISE(ABORT, 'new'); END;")
+    journal._append([request_entry(2.0)])
+    journal._close()
+    assert (journal.written, journal.path == path) == (2, False)
+    assert list(path.parent.glob("*.damaged-*")) == []
+
+
+def test_entries_wait_while_another_process_holds_the_journal(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lock of more than 5 seconds cost all that ended meanwhile."""
+    monkeypatch.setattr("scheduler.journal.file.BUSY", 0.01)
+    monkeypatch.setattr("scheduler.journal.writer.RETRY", 0.01)
+    refused = threading.Event()
+    complain = Journal._complain
+
+    def note(*given: Any) -> None:
+        complain(*given)
+        refused.set()
+
+    monkeypatch.setattr(Journal, "_complain", note)
+    journal = Journal(path)
+    with closing(connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        journal.start()
+        for at in range(198):
+            journal.put(request_entry(float(at)))
+        assert refused.wait(20)
+    journal.close()
+    assert (journal.written, journal.lost, len(list(read(path, RequestEntry)))) == (198, 0, 198)
+    assert len(caplog.records) == 1 and "database is locked" in caplog.text
+
+
+def test_what_cannot_be_written_before_the_end_is_counted_and_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("scheduler.journal.file.BUSY", 0.01)
+    with closing(connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        journal = written(path, *(request_entry(float(at)) for at in range(5)))
+    assert (journal.written, journal.lost) == (0, 5)
+    assert "cannot be written" in caplog.text
+
+
+def test_what_is_too_old_is_deleted_though_nothing_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    written(path, *(request_entry(now - age) for age in (900.0, 700.0, 5.0)), batch_entry(now - 900.0))
+    monkeypatch.setattr("scheduler.journal.writer.INTERVAL", 0.01)
+    trimmed = threading.Event()
+
+    def note(*given: Any) -> None:
+        trim(*given)
+        trimmed.set()
+
+    monkeypatch.setattr("scheduler.journal.writer.trim", note)
+    journal = Journal(path, bounds=Bounds(age=600.0))
+    journal.start()
+    assert trimmed.wait(20)
+    journal.close()
+    assert [one.finished_at for one in read(path, RequestEntry)] == [now - 5.0] and not list(read(path, BatchEntry))
+
+
+def test_a_file_that_is_full_loses_its_oldest_entries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.journal.bounds.CHUNK", 10)
+    journal = Journal(path, bounds=Bounds(size=200_000))
+    for at in range(0, 3000, 100):
+        journal._append([request_entry(float(number)) for number in range(at, at + 100)])
+        journal._trim()
+    journal._close()
+    left = [one.finished_at for one in read(path, RequestEntry)]
+    assert left == [float(at) for at in range(3000 - len(left), 3000)] and 500 < len(left) < 2500
+    assert path.stat().st_size < 300_000
+
+
+@pytest.mark.parametrize("before", [None, 0o644])
+def test_a_journal_is_for_its_owner_alone(path: Path, before: int | None) -> None:
+    """It may hold prompts, and was readable by all."""
+    umask = os.umask(0o022)
+    try:
+        if before is not None:
+            written(path, request_entry())
+            path.chmod(before)
+        with closing(connect(path)) as connection:
+            append(connection, [request_entry()])
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+            assert modes == dict.fromkeys([path.name, f"{path.name}-wal", f"{path.name}-shm"], 0o600)
+            assert connection.execute("PRAGMA synchronous").fetchone() == (2,), "each commit is on the disk"
+    finally:
+        os.umask(umask)
+
+
+def test_a_full_disk_is_logged_once_and_writing_resumes_with_what_waited(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> None:
@@ -96,14 +206,26 @@ def test_a_full_disk_is_counted_and_logged_once_and_writing_resumes(
     with monkeypatch.context() as patch:
         patch.setattr("scheduler.journal.writer.append", full)
         journal = Journal(path)
-        for _ in range(3):
-            journal._store([request_entry()])
-    journal._store([request_entry(9.0)])
-    assert (journal.written, journal.lost) == (1, 3)
+        assert [journal._store([request_entry(9.0)]) for _ in range(3)] == [False] * 3
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "disk is full" in caplog.text
+    assert journal._store([request_entry(9.0)])
+    assert (journal.written, journal.lost) == (1, 0)
     assert [one.finished_at for one in read(path, RequestEntry)] == [9.0]
     journal._close()
+
+
+def test_what_stays_wrong_is_told_again_after_a_minute(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(path, limit=2)
+    for second, messages in ((0.0, 1), (59.0, 1), (60.0, 2), (119.0, 2), (120.0, 3)):
+        monkeypatch.setattr("scheduler.journal.writer.time.monotonic", lambda second=second: second)
+        for _ in range(3):
+            journal.put(request_entry())
+        journal._complain("disk is full")
+        assert len(caplog.records) == messages
+    assert caplog.messages[-1].endswith("disk is full; 2 entries wait, 13 are lost")
 
 
 def test_a_place_that_cannot_be_written_does_not_raise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -82,6 +82,8 @@ async def test_memory_and_predictions_are_told(watched: Counted) -> None:
     assert watched.read("lengthwise:predictions_total", source="max_tokens") == 2
     assert watched.read("lengthwise:prediction_timeouts_total") == 2
     assert watched.read("lengthwise:length_cache_lookups_total") == 0
+    assert watched.read("lengthwise:journal_written_total") == 7
+    assert watched.read("lengthwise:journal_lost_total") == 3
     assert watched.read("lengthwise:length_rmse_tokens") == 3.0
     assert watched.read("lengthwise:serving_time_lessons_total") == 2
     assert watched.read("lengthwise:serving_time_rmse_seconds") == 0.75
