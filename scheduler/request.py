@@ -6,6 +6,7 @@ A client's call with n=2, or with two prompts, is two requests here. This file k
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -112,6 +113,8 @@ class Request:
     distribution: LengthDistribution | None = None
     """How likely each length is; None where that is not known."""
     stream: TokenStream = field(default_factory=TokenStream)
+    recorded: Future[bool] | None = None
+    """Tells, some time after its end, whether it is in the journal; None where its reader need not wait for that."""
 
     @property
     def input_length(self) -> int:

@@ -12,6 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -42,7 +43,7 @@ class Journal:
     def __init__(self, path: Path, *, limit: int = QUEUE, bounds: Bounds = Bounds()) -> None:  # noqa: B008 (frozen)
         self.path = path
         self._bounds = bounds
-        self._queue: queue.Queue[Entry | None] = queue.Queue(limit)
+        self._queue: queue.Queue[tuple[Entry, Future[bool]] | None] = queue.Queue(limit)
         self._written = 0
         self._dropped = 0  # for want of room in the queue; counted by `put`
         self._failed = 0  # for want of a file that can be written; counted by the thread
@@ -65,12 +66,15 @@ class Journal:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, entry: Entry) -> None:
-        """Note a finished request or batch; never blocks and never raises."""
+    def put(self, entry: Entry) -> Future[bool]:
+        """Note a finished request or batch; never blocks and never raises. Tells when it is on the disk, or is lost."""
+        stored: Future[bool] = Future()
         try:
-            self._queue.put_nowait(entry)
+            self._queue.put_nowait((entry, stored))
         except queue.Full:
             self._dropped += 1
+            stored.set_result(False)
+        return stored
 
     def close(self) -> None:
         """Write the entries that wait, each tried once more, and end the thread."""
@@ -86,21 +90,25 @@ class Journal:
     def _write(self) -> None:
         ended = False
         while not ended:
-            entries, ended = self._take()
+            taken, ended = self._take()
+            entries, before = [entry for entry, _ in taken], self._written
             while not self._store(entries):
                 if self._closing.is_set():
                     self._failed += len(entries)
                     break
                 self._closing.wait(RETRY)
+            for _, stored in taken:
+                if stored.set_running_or_notify_cancel():  # else its reader has gone
+                    stored.set_result(self._written > before)
             self._trim()
             if self.lost > self._told:
                 self._complain("entries came faster than they could be written")
         if self._connection is not None:
             self._connection.close()
 
-    def _take(self) -> tuple[list[Entry], bool]:
+    def _take(self) -> tuple[list[tuple[Entry, Future[bool]]], bool]:
         """The entries that wait, none after a while without any; and whether the last was among them."""
-        entries: list[Entry] = []
+        entries: list[tuple[Entry, Future[bool]]] = []
         try:
             entry = self._queue.get(timeout=INTERVAL)
         except queue.Empty:

@@ -147,6 +147,7 @@ class LengthPrediction:
     journal_max_size: Annotated[float, Meta(ge=0.001)] = option(
         1.0, "GiB that the journal may grow to; its oldest entries make room for new ones"
     )
+    journal_sync: bool = option(False, "hold the end of each answer back until it is recorded on the disk")
     journal_prompts: bool = option(False, "record prompts as well, not only the numbers that were made of them")
 
 

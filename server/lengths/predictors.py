@@ -168,7 +168,7 @@ async def open_lengths(
     """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be."""
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(_open_journal(config))
-        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts)
+        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts, config.journal_sync)
         if predictor is not None:
             await _until_ready(predictor)
             yield await _connect(config, predictor, clock, journal, origin, stack, context)

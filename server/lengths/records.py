@@ -32,6 +32,8 @@ class Origin:
     strategy: str
     prompts: bool = False
     """Whether texts may be kept."""
+    sync: bool = False
+    """Whether the readers of answers wait until these are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class Records:
         if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
             self._on_answer(EndedAnswer(query, request.generated, _is_whole(request, reason), prediction))
         if self.journal is not None:
-            self.journal.put(request_entry(self._origin, request, query, prediction, reason))
+            recorded = self.journal.put(request_entry(self._origin, request, query, prediction, reason))
+            request.recorded = recorded if self._origin.sync else None
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         entry = batch_entry(self._origin, assignment)

@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeAlias
 
 from engine.messages import RowUpdate
 from scheduler.request import Request
 from scheduler.stream import merge
+from server.api.errors import ApiError
 
 Arrivals: TypeAlias = Mapping[int, RowUpdate]
 """Updates since the last look: the place of a request among those asked for -> its update."""
 
 
+RECORDING_TIME = 5.0
+"""Seconds that the end of an answer is held back at most until it is recorded (--journal-sync)."""
+
+
 class Updates:
-    """Iterates until every request has had its last update. Use as an asynchronous context."""
+    """Iterates until every request has had its last update, which is recorded by then where that is promised.
+
+    Use as an asynchronous context. Raises ApiError 503 when that cannot be kept.
+    """
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests
@@ -45,6 +54,7 @@ class Updates:
 
     async def _single(self) -> AsyncIterator[Arrivals]:
         async for update in self._requests[0].stream:
+            await _until_recorded(self._requests[0], update)
             yield {0: update}
 
     async def _merged(self) -> AsyncIterator[Arrivals]:
@@ -62,6 +72,7 @@ class Updates:
     async def _pump(self, place: int, request: Request) -> None:
         try:
             async for update in request.stream:
+                await _until_recorded(request, update)
                 earlier = self._arrivals.get(place)
                 self._arrivals[place] = update if earlier is None else merge(earlier, update)
                 self._arrived.set()
@@ -72,3 +83,13 @@ class Updates:
         for pump in self._pumps:
             if pump.done():
                 pump.result()
+
+
+async def _until_recorded(request: Request, update: RowUpdate) -> None:
+    """Hold the last update of a request back until the journal has it; raises ApiError."""
+    if update.finish_reason is None or request.recorded is None:
+        return
+    with suppress(TimeoutError):
+        if await asyncio.wait_for(asyncio.wrap_future(request.recorded), RECORDING_TIME):
+            return
+    raise ApiError(503, "the answer could not be recorded in the journal; try again later", code="journal_failed")

@@ -139,6 +139,21 @@ def test_entries_wait_while_another_process_holds_the_journal(
     assert len(caplog.records) == 1 and "database is locked" in caplog.text
 
 
+def test_each_entry_tells_when_it_is_on_the_disk_or_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.journal.file.BUSY", 0.01)
+    journal = Journal(path, limit=1)
+    stored, lost = journal.put(request_entry(1.0)), journal.put(request_entry(2.0))
+    assert not stored.done() and lost.result(0) is False
+    journal.start()
+    assert stored.result(20) is True
+    assert [one.finished_at for one in read(path, RequestEntry)] == [1.0]
+    with closing(connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        late = journal.put(request_entry(3.0))
+        journal.close()
+        assert late.result(0) is False
+
+
 def test_what_cannot_be_written_before_the_end_is_counted_and_told(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -88,6 +88,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "no_journal": True,
         "journal_max_age": 30.5,
         "journal_max_size": 0.5,
+        "journal_sync": True,
         "journal_prompts": True,
         "default_max_tokens": 77,
         "override_generation_config": {"temperature": 0.5, "top_k": 7},

@@ -51,6 +51,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite3"
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_the_reader_of_an_answer_waits_for_its_record_where_that_is_promised(path: Path, sync: bool) -> None:
+    stage, request = Stage(path, replace(ORIGIN, sync=sync)), ended_request()
+    stage.end(request, FinishReason.STOP)
+    assert (request.recorded is not None) is sync
+    if request.recorded is not None:
+        assert request.recorded.result(20) and len(list(read(path, RequestEntry))) == 1
+    stage.journal.close()
+
+
 def test_a_finished_request_is_recorded_without_its_texts(path: Path) -> None:
     stage, before = Stage(path), time.time()
     stage.end(ended_request(), FinishReason.STOP)
