@@ -106,9 +106,14 @@ class RowTable(Generic[RowT]):
         if terms.entry is Entry.EMBED_BLOCKING:
             return [[row] for row in unread]
         if not terms.closed:
-            unread.sort(key=self._device.kept_prefix)  # stable, so that each group is in order of rank
-            return [list(rows) for _, rows in groupby(unread, self._device.kept_prefix)]
+            unread.sort(key=self._copied_prefix)  # stable, so that each group is in order of rank
+            return [list(rows) for _, rows in groupby(unread, self._copied_prefix)]
         return [unread] if terms.prefill_together else similar_lengths(unread, _length, self._max_prefill_tokens)
+
+    def _copied_prefix(self, row: RowT) -> int:
+        """Tokens of a row that would be copied from earlier prompts, were it read now."""
+        kept = 0 if row.scores_prompt and not row.started else self._device.kept_prefix(row)
+        return kept if kept in row.group.terms.keep_kv else 0
 
     def _add(self, spec: RowSpec, group: Group) -> RowT:
         row = self._store.take(spec.row_id) or self._device.new_row(spec)

@@ -65,11 +65,11 @@ class Prefill:
     def _copy_prefixes(self) -> int:
         """Copy what is kept of every row's prompt; returns its columns."""
         contexts = zip(self.rows, self._contexts, strict=True)
-        # Log-probabilities of a prompt are had by reading all of it.
-        found = self._prefixes.find([(() if _scores(row) else tokens, row.cache_scope) for row, tokens in contexts])
+        found = self._prefixes.find(
+            [(() if _scores(row) else tokens, row.cache_scope) for row, tokens in contexts],
+            lambda length: all(length in row.group.terms.keep_kv for row in self.rows),
+        )
         chunk, shared = self._prefixes.chunk, len(found[0])
-        if not all(chunk * shared in row.group.terms.keep_kv for row in self.rows):
-            return 0  # reading them is quicker
         for place, (row, blocks) in enumerate(zip(self.rows, found, strict=True)):
             row.cached_prompt = chunk * shared
             for index, block in enumerate(blocks):

@@ -76,14 +76,19 @@ class PrefixCache(Generic[BlockT]):
         with self._lock:
             return self.chunk * len(self._path(prompt, scope, len(prompt) - 1))
 
-    def find(self, prompts: Sequence[tuple[Sequence[int], str]]) -> list[list[BlockT]]:
+    def find(
+        self, prompts: Sequence[tuple[Sequence[int], str]], pays: Callable[[int], bool] = lambda tokens: True
+    ) -> list[list[BlockT]]:
         """Blocks of prompts that are read together, each with its scope: of each those of its longest kept prefix, its
         first chunk first, but no more than every one of them has. At least one token is left to read, since its logits
         are wanted. What is found stays usable when the cache lets it go.
+
+        pays  whether it pays to copy so many tokens of each; where it does not, there are no blocks
         """
         with self._lock:
             paths = [self._path(prompt, scope, len(prompt) - 1) for prompt, scope in prompts]
             shared = min(map(len, paths), default=0)
+            shared = shared if pays(self.chunk * shared) else 0
             for path in paths:
                 self._touch(path)
             self.queries += sum(len(prompt) for prompt, _ in prompts)

@@ -18,7 +18,8 @@ class SimulatedPrefill:
         self._max_tokens = max_tokens
         self._prefixes = prefixes
         prompts = [(row.spec.prompt, row.spec.cache_scope) for row in self.rows]
-        self._kept = self._done = prefixes.chunk * len(prefixes.find(prompts)[0])
+        found = prefixes.find(prompts, lambda length: all(length in row.group.terms.keep_kv for row in self.rows))
+        self._kept = self._done = prefixes.chunk * len(found[0])
         for row in self.rows:
             row.cached_prompt = self._kept
 

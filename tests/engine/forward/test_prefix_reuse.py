@@ -64,12 +64,23 @@ def test_a_prompt_whose_log_probabilities_are_wanted_is_read_whole(tiny_model: L
 
 
 def test_what_is_dearer_to_copy_than_to_read_is_read(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    pipeline = pipeline_with(PrefixCache[RowKv](2**20, chunk=4), tiny_model, tiny_text)
-    cached = []
+    """It was counted as a hit all the same."""
+    prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
+    pipeline, cached = pipeline_with(prefixes, tiny_model, tiny_text), []
     for row_id, terms in enumerate([Terms(), Terms(keep_kv=NO_LENGTH), Terms()]):
         pipeline.admit([replace(spec(0, 30), row_id=row_id)], terms)
         cached.append(sum(update.cached_prompt for update in finish(pipeline)))
-    assert cached == [0, 0, 28]
+    assert cached == [0, 0, 28] and prefixes.hits == 28
+
+
+def test_a_prompt_that_is_read_whole_keeps_no_other_from_a_hit(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """Both were read in one group, which begins where the least kept prompt does."""
+    prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
+    pipeline = pipeline_with(prefixes, tiny_model, tiny_text)
+    pipeline.admit([spec(0, 30)])
+    finish(pipeline)
+    pipeline.admit([replace(spec(0, 30), row_id=1), replace(spec(0, 30, prompt_logprobs=0), row_id=2)])
+    assert {update.row_id: update.cached_prompt for update in finish(pipeline) if update.cached_prompt} == {1: 28}
 
 
 def test_prompts_admitted_together_are_read_from_where_each_ones_kept_prefix_ends(
