@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from models.catalog.catalog import default_cache
 from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests import tiny
@@ -27,6 +28,17 @@ settings.load_profile("tests")
 
 CORES = torch.get_num_threads()
 torch.set_num_threads(1)  # on tiny tensors, threads spend far more time waiting for each other than working
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of the tests' own, in which the user's models are: what servers of tests learn is not for the user's."""
+    models, own = default_cache() / "packaged", tmp_path_factory.mktemp("cache")
+    models.mkdir(parents=True, exist_ok=True)
+    (own / "packaged").symlink_to(models.resolve())
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LENGTHWISE_CACHE", str(own))
+        yield own
 
 
 @pytest.fixture(scope="session")
