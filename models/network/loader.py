@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -95,8 +95,10 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization
     loaded = _read_network(folder, chosen, where)
     vocab_size, ends = _head(loaded).out_features, _end_token_ids(loaded)
     fold_norms = kept not in (Quantization.INT8, Quantization.INT4)
-    network = _choose_pass(loaded, context, lambda: _read_network(folder, chosen, where), fold_norms=fold_norms)
+    network = _choose_pass(loaded, context, fold_norms=fold_norms)
     del loaded
+    if network is None:
+        network = _read_network(folder, chosen, where)
     if kept is not Quantization.NONE or packs(chosen, where):
         pack(network, kept, _head(network), free=psutil.virtual_memory().available)
     return LoadedModel(
@@ -111,10 +113,10 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization
     )
 
 
-def _choose_pass(
-    loaded: PreTrainedModel, context_length: int, read_again: Callable[[], PreTrainedModel], *, fold_norms: bool
-) -> Decoder | PreTrainedModel:
-    """This server's own forward pass where it computes what transformers does, else the network as it was."""
+def _choose_pass(loaded: PreTrainedModel, context_length: int, *, fold_norms: bool) -> Decoder | PreTrainedModel | None:
+    """This server's own forward pass where it computes what transformers does, else the network as it was; None where
+    that has to be read again, once all of this one is gone: there may be no memory for two.
+    """
     name = type(loaded).__name__
     try:
         return take_over(loaded, context_length, fold_norms=fold_norms)
@@ -125,9 +127,9 @@ def _choose_pass(
         log.warning(
             "%s runs through transformers, which is slower: this server's own forward pass computes other logits (%s)",
             name,
-            difference,
+            str(difference),  # whose frames hold the network
         )
-        return read_again()
+        return None
 
 
 def _choose_dtype(name: str, device: torch.device) -> torch.dtype:

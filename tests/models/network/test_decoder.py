@@ -21,6 +21,7 @@ from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.row import Choice
+from models.network import loader
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.takeover import take_over
 from models.network.foreign import ForeignNetwork
@@ -76,6 +77,18 @@ def test_the_table_of_passes_is_that_of_the_architectures_tested() -> None:
 def test_a_network_that_computes_something_else_than_its_kind_runs_through_transformers_and_the_log_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Both copies of the weights were in memory for a while."""
+    weights: list[weakref.ref[Tensor]] = []
+
+    def read(*given: Any) -> PreTrainedModel:
+        gc.collect()
+        assert all(weight() is None for weight in weights), "what is of no more use is still there"
+        network = read_network(*given)
+        weights.extend(weakref.ref(weight) for weight in network.get_submodule("model").parameters())
+        return network
+
+    read_network = loader._read_network
+    monkeypatch.setattr(loader, "_read_network", read)
     norm = transformers.models.llama.modeling_llama.LlamaRMSNorm
     usual: Callable[[Any, Tensor], Tensor] = norm.forward
     monkeypatch.setattr(norm, "forward", lambda self, hidden: usual(self, hidden) + 0.5)
