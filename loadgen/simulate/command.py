@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.workload import flags as workload_flags
 from models.flags import add_groups
-from models.options import Count, Natural, Positive, option
+from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class SimulatedMachine:
         "longest prompt plus answer; unless --max-input-len or --max-output-len is given, longer answers "
         "end there and longer prompts are left out (default: the preset's, else the capacity)",
     )
+    prefix_cache_tokens: Natural = option(0, "tokens of prompts whose K and V are kept in host memory")
     max_num_batched_tokens: Count | None = option(
         None, "prompt cells to read at a time (default: a whole group's, up to 8192)"
     )
@@ -91,6 +92,8 @@ class SimulatedLoad:
     rate: Positive | None = option(None, "requests a second (default: a trace's own times, else 20)", metavar="RPS")
     burstiness: Positive = option(1.0, "1 is Poisson, less is burstier")
     duration: Positive = option(120.0, "seconds of arrivals", metavar="S")
+    turns: Count = option(1, "requests that make a conversation; only the first of them arrives at a time of its own")
+    think_time: NonNegative = option(0.0, "how long after an answer the next turn comes", metavar="SECONDS")
     seed: Natural = option(0, "seed of lengths and arrivals")
 
 

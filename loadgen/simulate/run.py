@@ -16,7 +16,7 @@ from loadgen.simulate.load import RATE, FittedLoad, fit_load, is_timed, simulate
 from loadgen.simulate.prediction import Predict, Prediction, read_lengths
 from loadgen.simulate.presets import PRESETS
 from loadgen.simulate.report import details_json, figures_json, table
-from loadgen.simulate.simulation import Machine, Simulation, simulate
+from loadgen.simulate.simulation import Conversations, Machine, Simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from models.flags import read_options
@@ -78,6 +78,7 @@ def machine_of(args: argparse.Namespace) -> tuple[Bilinear, Machine]:
         "context_length": args.max_model_len,
         "workers": args.workers,
         "max_prefill_tokens": args.max_num_batched_tokens,
+        "prefix_cache_tokens": args.prefix_cache_tokens,
     }
     return cost, replace(machine, **{name: value for name, value in given.items() if value is not None})
 
@@ -125,7 +126,8 @@ def _simulate_all(
             strategy = STRATEGIES[name]
             parts = assemble(strategy, limits, cost if args.profile else None)
             predict = _predict(strategy, args.prediction, args.seed)
-            done[name] = simulate(parts, machine, trace, longest, watch, predict)
+            conversations = Conversations(args.turns, args.think_time)
+            done[name] = simulate(parts, machine, trace, longest, watch, predict, conversations)
     return done
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
 from statistics import fmean
 
 from engine.kv.host_store import HostStore
-from engine.messages import ExecutorInfo, Report, RowUpdate, SamplingParams, StepReport, Tally
+from engine.kv.prefix_cache import CHUNK, PrefixCache
+from engine.messages import ExecutorInfo, FinishReason, Report, RowUpdate, SamplingParams, StepReport, Tally
 from engine.simulated.cost import Cost
 from engine.simulated.executor import SimulatedExecutor, Usage
-from engine.simulated.row import SimulatedRow
+from engine.simulated.row import SimulatedKv, SimulatedRow
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.virtual_clock import VirtualClock
 from loadgen.workload.lengths import Lengths
@@ -40,11 +43,25 @@ class Machine:
     workers: int = 1
     max_prefill_tokens: int | None = None
     """Cells of a chunk of prefill; None reads every group at once."""
+    prefix_cache_tokens: int = 0
+    """Tokens of prompts whose K and V are kept in host memory, for all executors."""
 
     @property
     def longest(self) -> int:
         """Tokens of the longest request that an executor can hold, prompt and answer together."""
         return min(self.context_length, self.capacity_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """Which requests of a trace follow others: so many in a row are the turns of one conversation."""
+
+    turns: int = 1
+    think_time: float = 0.0
+    """Seconds between an answer and the turn that follows it; only first turns come at a time of their own."""
+
+
+SINGLE = Conversations()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +81,8 @@ class Served:
     predicted_length: float | None
     completed: bool = True
     """False when it failed."""
+    cached_prompt: int = 0
+    """Tokens of its prompt that were kept from earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +135,18 @@ def simulate(
     max_tokens: int,
     watch: Watch | None = None,
     predict: Predict | None = None,
+    conversations: Conversations = SINGLE,
 ) -> Simulation:
-    """Serve the trace to its end; `max_tokens` is what every request asks for, whatever it will generate.
+    """Serve the trace to its end; `max_tokens` is what every request asks for, whatever it will generate. A
+    conversation ends before a turn that no executor could hold.
 
     Raises UserError for a trace that is empty or has a request that no executor could hold.
     """
     if not trace:
         raise UserError("there is nothing to simulate: the trace is empty")
     _refuse_long(trace, machine, max_tokens)
-    return _Simulator(parts, machine, sorted(trace, key=lambda one: one.arrival), max_tokens, watch, predict).run()
+    ordered = sorted(trace, key=lambda one: one.arrival)
+    return _Simulator(parts, machine, ordered, max_tokens, watch, predict, conversations).run()
 
 
 def _refuse_long(trace: Sequence[Lengths], machine: Machine, max_tokens: int) -> None:
@@ -140,12 +162,12 @@ def _refuse_long(trace: Sequence[Lengths], machine: Machine, max_tokens: int) ->
 class _Sink(TokenStream):
     """Calls back when an answer ends; its tokens are not kept."""
 
-    def __init__(self, ended: Callable[[], None]) -> None:
+    def __init__(self, ended: Callable[[FinishReason], None]) -> None:
         self._ended = ended
 
     def put(self, update: RowUpdate) -> None:
         if update.finish_reason is not None:
-            self._ended()
+            self._ended(update.finish_reason)
 
 
 class _Simulator:
@@ -159,12 +181,21 @@ class _Simulator:
         max_tokens: int,
         watch: Watch | None,
         predict: Predict | None,
+        conversations: Conversations,
     ) -> None:
         self._clock = VirtualClock()
         self._batcher = parts.batcher
         store: HostStore[SimulatedRow] = HostStore()
+        self._prefixes: PrefixCache[SimulatedKv] = PrefixCache(
+            machine.prefix_cache_tokens, chunk=CHUNK if machine.prefix_cache_tokens else 1
+        )
         self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
-        self._dispatcher = Dispatcher(parts, self._executors, self._clock)
+        self._dispatcher = Dispatcher(parts, self._executors, self._clock, kept_prefix=self._prefixes.length)
+        self._conversations = conversations
+        self._longest = machine.longest
+        self._due = [(one.arrival, place) for place, one in enumerate(trace) if place % conversations.turns == 0]
+        """When requests come, and their places in the trace: a heap."""
+        self._history: dict[int, int] = {}  # tokens that each conversation has so far
         self._trace = trace
         self._max_tokens = max_tokens
         self._watch = watch
@@ -177,7 +208,7 @@ class _Simulator:
         self._wake = math.inf
 
     def run(self) -> Simulation:
-        while self._ended < len(self._trace):
+        while self._due or self._ended < len(self._requests):
             self._move()
             self._arrive()
             for executor in self._executors:
@@ -199,32 +230,52 @@ class _Simulator:
             self._clock.now,
             self._receive,
             store=store,
+            prefixes=self._prefixes,
             max_prefill_tokens=machine.max_prefill_tokens,
         )
 
     @property
     def _next_arrival(self) -> float:
-        come = len(self._requests)
-        return self._trace[come].arrival if come < len(self._trace) else math.inf
+        return self._due[0][0] if self._due else math.inf
 
     def _move(self) -> None:
         """To the next event."""
         time = min(self._next_arrival, self._wake, min(executor.due for executor in self._executors))
         if time == math.inf:
-            left = len(self._trace) - self._ended
+            left = len(self._requests) - self._ended
             raise UserError(f"the strategy leaves {left} requests unserved though nothing else will happen")
         self._clock.move_to(time)
 
     def _arrive(self) -> None:
         while self._next_arrival <= self._clock.now():
-            one = self._trace[len(self._requests)]
-            prompt = self._prompts.setdefault(one.input_length, (0,) * one.input_length)
+            _, place = heappop(self._due)
+            one = self._trace[place]
+            prompt = self._make_prompt(place)
             sampling = SamplingParams(self._max_tokens, replay_tokens=one.output_length)
             predicted, known = split_forecast(None if self._predict is None else self._predict(sampling))
             request = self._dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known)
-            request.stream = _Sink(self._note_end)
+            request.stream = _Sink(partial(self._note_end, request, place))
             self._requests.append(request)
             self._changed = True
+
+    def _make_prompt(self, place: int) -> tuple[int, ...]:
+        """Tokens without a meaning: those of conversations tell these and their places apart."""
+        length, turns = self._trace[place].input_length, self._conversations.turns
+        if turns == 1:
+            return self._prompts.setdefault(length, (0,) * length)
+        conversation = place // turns
+        begin = conversation * self._longest
+        return tuple(range(begin, begin + self._history.get(conversation, 0) + length))
+
+    def _follow(self, request: Request, place: int) -> None:
+        """Let a conversation's next turn come, unless it is over."""
+        following, turns = place + 1, self._conversations.turns
+        if following % turns == 0 or following == len(self._trace):
+            return
+        one = self._trace[following]
+        self._history[place // turns] = request.tokens
+        if request.tokens + one.input_length + min(one.output_length, self._max_tokens) <= self._longest:
+            heappush(self._due, (self._clock.now() + self._conversations.think_time, following))
 
     def _receive(self, report: Report) -> None:
         if isinstance(report, StepReport):
@@ -232,8 +283,10 @@ class _Simulator:
         self._dispatcher.receive(report)
         self._changed = True
 
-    def _note_end(self) -> None:
+    def _note_end(self, request: Request, place: int, reason: FinishReason) -> None:
         self._ended += 1
+        if reason is not FinishReason.ERROR:
+            self._follow(request, place)
         if self._watch is not None:
             self._watch(self._ended)
 
@@ -258,6 +311,7 @@ def served(request: Request, origin: float = 0.0) -> Served:
         runs=request.runs,
         predicted_length=request.predicted_length,
         completed=request.state is State.FINISHED,
+        cached_prompt=request.cached_prompt,
     )
 
 

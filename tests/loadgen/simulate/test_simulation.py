@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.messages import Tally
 from loadgen.simulate.figures import figures
-from loadgen.simulate.simulation import Machine, Served, Simulation, WorkerRecord, simulate
+from loadgen.simulate.simulation import Conversations, Machine, Served, Simulation, WorkerRecord, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts, assemble
@@ -171,3 +171,24 @@ def test_figures_by_hand() -> None:
     assert (told.pad_tokens, told.invalid_tokens) == (11.0, 4.0)
     assert told.slices == pytest.approx(5 / 3)
     assert told.completion_std == 1.0
+
+
+def test_turns_of_a_conversation_follow_each_other_and_read_what_is_new() -> None:
+    """Two turns of 100 tokens, answers of 50: the second comes 2 s after the first's answer, with 150 + 100 tokens, of
+    which the first whole chunk of 64 is kept."""
+    machine = replace(MACHINE, capacity_tokens=2000, context_length=2000, prefix_cache_tokens=1000)
+    load = [Lengths(0.0, 100, 50), Lengths(0.5, 100, 50), Lengths(1.0, 30, 5)]
+    done = simulate(parts("baton-pd"), machine, load, 100, conversations=Conversations(2, think_time=2.0))
+    first, alone, second = done.requests
+    assert [one.input_length for one in done.requests] == [100, 30, 250]
+    assert second.arrival == pytest.approx(first.end + 2.0) and alone.arrival == 1.0
+    assert [one.cached_prompt for one in done.requests] == [0, 0, 64]
+    without = simulate(
+        parts("baton-pd"), replace(machine, prefix_cache_tokens=0), load, 100, conversations=Conversations(2, 2.0)
+    )
+    assert sum(one.tally.prompt for one in without.workers) == 64 + sum(one.tally.prompt for one in done.workers) == 380
+
+
+def test_a_conversation_ends_before_a_turn_that_does_not_fit() -> None:
+    done = simulate(parts("baton-pd"), MACHINE, [Lengths(0.0, 60, 30)] * 3, 100, conversations=Conversations(3))
+    assert len(done.requests) == MACHINE.longest // 90
