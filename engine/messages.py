@@ -261,6 +261,8 @@ class Tally:
     """Cells among `reads` that held nothing of their row's own: padding in front, and holes."""
     invalid_reads: int = 0
     """Cells among `reads` that were read for rows that had ended but kept their slot, their padding included."""
+    cached: int = 0
+    """Prompt tokens whose K and V were kept from earlier prompts, and copied."""
 
     def __add__(self, more: Tally) -> Tally:
         return Tally(
@@ -271,6 +273,7 @@ class Tally:
             self.reads + more.reads,
             self.pad_reads + more.pad_reads,
             self.invalid_reads + more.invalid_reads,
+            self.cached + more.cached,
         )
 
 

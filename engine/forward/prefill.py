@@ -61,6 +61,7 @@ class Prefill:
         self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._done = self._copy_prefixes()  # columns [0, done) are there
+        self._copied = self._done * len(self.rows)  # tokens that no chunk's tally has
 
     def _copy_prefixes(self) -> int:
         """Copy what is kept of every row's prompt; returns its columns."""
@@ -98,7 +99,8 @@ class Prefill:
         for row, columns, lines in zip(self.rows, wanted, logits, strict=True):
             self._note_prompt(row, columns, lines)
         read = sum(min(length, end) - begin for length in lengths)
-        self.tally = Tally(prompt=read, pad=len(lengths) * (end - begin) - read)
+        self.tally = Tally(prompt=read, pad=len(lengths) * (end - begin) - read, cached=self._copied)
+        self._copied = 0
         still = sum(length > end for length in lengths)
         ended = range(still, len(self.rows))
         self._ended = [Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in ended]

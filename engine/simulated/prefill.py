@@ -37,7 +37,8 @@ class SimulatedPrefill:
         begin, self._done = self._done, self._end
         end = self._done
         read = sum(min(row.length, end) - begin for row in self.rows)
-        tally = Tally(prompt=read, pad=len(self.rows) * (end - begin) - read)
+        cached = len(self.rows) * self._kept if begin == self._kept else 0
+        tally = Tally(prompt=read, pad=len(self.rows) * (end - begin) - read, cached=cached)
         still = sum(row.length > end for row in self.rows)
         ended = self.rows[still:]
         for row in ended:

@@ -105,6 +105,8 @@ class Totals(msgspec.Struct, frozen=True):
     """Cells among `reads` that held no token of their row."""
     invalid_reads: int
     """Cells among `reads` that were read for rows that had ended."""
+    cached: int
+    """Prompt tokens that were kept from earlier prompts."""
     ended: int
     failed: int
 

@@ -60,7 +60,8 @@ export class Figures {
   show(tick) {
     const { t } = tick;
     const made = difference(this.ticks[0], this.ticks.at(-1));
-    this.say("speed", count(this.points.speed.at(-1)[1] ?? 0), `generated; ${count(rate(made.prompt, made))} read`);
+    const kept = made.cached ? `, ${percent(made.cached / (made.cached + made.prompt))} of prompts kept` : "";
+    this.say("speed", count(this.points.speed.at(-1)[1] ?? 0), `generated; ${count(rate(made.prompt, made))} read${kept}`);
     this.saySeconds("first", this.firstTokens(t, SPAN));
     this.saySeconds("latency", this.latencies(t, SPAN));
     this.ended = this.ended.slice(-KEPT);
@@ -88,11 +89,11 @@ function recent(events, t, span) {
 
 function difference(from, to) {
   const part = (name) => to.totals[name] - from.totals[name];
-  const [prompt, generated] = [part("prompt"), part("generated")];
+  const [prompt, generated, cached] = [part("prompt"), part("generated"), part("cached")];
   const [pad, invalid] = [part("pad") + part("pad_reads"), part("invalid_reads")];
   // Cells: those that prefills computed, and those that decode steps read.
   const all = prompt + part("pad") + part("reads");
-  return { prompt, generated, pad, invalid, wasted: pad + invalid, all, seconds: to.t - from.t };
+  return { prompt, generated, cached, pad, invalid, wasted: pad + invalid, all, seconds: to.t - from.t };
 }
 
 function rate(tokens, made) {

@@ -87,7 +87,7 @@ async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theat
     queued = [third.row_id, 4, 0, None, 2.0, 1.5, 0, None]
     assert tick["queue"] == [sent, queued]
     reads = {"reads": 6, "pad_reads": 3, "invalid_reads": 2}
-    assert tick["totals"] == {"prompt": 4, "generated": 1, "pad": 1, **reads, "ended": 0, "failed": 0}
+    assert tick["totals"] == {"prompt": 4, "generated": 1, "pad": 1, **reads, "cached": 0, "ended": 0, "failed": 0}
 
 
 async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) -> None:
