@@ -44,8 +44,8 @@ def gain_rows(lines: Sequence[Line], table: str) -> list[Row]:
     ]
 
 
-def sjf_rows(lines: Sequence[Line], table: str) -> list[Row]:
-    """Short jobs first against FCFS in the same mode; the text's figures are means over the points."""
+def sjf_rows(lines: Sequence[Line], table: str, throughput: str) -> list[Row]:
+    """Short jobs first against FCFS in the same mode; `throughput` is the figure that stands for the text's."""
     rows = []
     for name, (low, high), where, (least, most), times_where in read_published("short-jobs-first", table):
         fcfs = f"fcfs-{name.rpartition('-')[2]}"
@@ -53,9 +53,9 @@ def sjf_rows(lines: Sequence[Line], table: str) -> list[Row]:
         if not own:
             continue
         answered = {
-            point: trial.answered_meanwhile / theirs[point].answered_meanwhile
+            point: getattr(trial, throughput) / getattr(theirs[point], throughput)
             for point, trial in own.items()
-            if theirs[point].answered_meanwhile > 0
+            if getattr(theirs[point], throughput) > 0
         }
         said = Published(low, high, PERCENT, f"4.2, {where}")
         rows.append(said.beside(f"{name}: mean JCT less by", gain(lines, name, fcfs, "mean")))

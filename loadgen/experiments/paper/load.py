@@ -46,10 +46,14 @@ class Load:
     count: int
     burstiness: float = 1.0
     seed: int = 0
+    sorted_gaps: bool = False
+    """Whether the shortest gap between two arrivals comes first and the longest last."""
 
     def requests(self, pool: Pool) -> list[Lengths]:
         arrivals = Arrivals(self.rate, self.burstiness)
         times = arrival_times(arrivals, self.count, np.random.default_rng(self.seed))
+        if self.sorted_gaps:
+            times = np.cumsum(np.sort(np.diff(times, prepend=0.0)))
         begin = self.seed * self.count  # other seeds have other requests, as long as the pool has more
         return [
             replace(pool.lengths[(begin + place) % len(pool.lengths)], arrival=float(time))

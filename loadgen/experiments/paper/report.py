@@ -16,6 +16,7 @@ HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "duration": ("duration s", 1),
         "throughput": ("req/s", 2),
         "answered_meanwhile": ("req/s meanwhile", 2),
+        "first_quarter": ("req/s, first ¼", 2),
         "valid_tokens": ("valid tok/s", 0),
         "total_tokens": ("all tok/s", 0),
         "mean": ("mean RT s", 1),

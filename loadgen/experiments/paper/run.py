@@ -24,6 +24,8 @@ from loadgen.simulate.simulation import Watch
 from models.progress import Bars
 
 INTERRUPTED = 130
+SIMULATED_ONLY = ("-ds", "-authors")
+"""Ends of the names of experiments that there are in the simulator only."""
 
 Build: TypeAlias = Callable[[Stage], Plan]
 OpenEngine: TypeAlias = Callable[[], tuple[Hardware, Player]]
@@ -45,7 +47,7 @@ class Paper:
 
     def names(self, real: bool) -> list[str]:
         """The experiments that there are in the simulator, or on the real engine."""
-        return [name for name in self.experiments if not (real and name.endswith("-ds"))]
+        return [name for name in self.experiments if not (real and name.endswith(SIMULATED_ONLY))]
 
 
 PAPERS: Mapping[str, Paper] = MappingProxyType(

@@ -42,7 +42,7 @@ ROUND_ACCURACY: Mapping[str, float] = MappingProxyType({"round 1": 0.619, "round
 """The best and the worst of that accuracy by conversation round (4.3, Fig. 9)."""
 RIGHT = f"{ACCURACY:.1%} (Table 2)"
 """Predictions that fall into the right class, where nothing else is said."""
-SHOWN = ("mean", "tail", "answered_meanwhile", "throughput", "batch_size")
+SHOWN = ("mean", "tail", "answered_meanwhile", "first_quarter", "throughput", "batch_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,11 @@ class Sweep:
     """Coefficients of variation of the gaps between arrivals."""
     sizes: tuple[int, ...]
     requests: int
+    sorted_gaps: bool = False
+    """Whether gaps between bursty arrivals come sorted, the shortest first."""
+    throughput: str = "answered_meanwhile"
+    """The figure that stands for the text's throughput, which it does not define."""
+    counting: str = "throughput, which the text does not define, counts requests answered before the last one comes"
 
 
 SIMULATED = Sweep(
@@ -73,6 +78,15 @@ SIMULATED = Sweep(
     variations=(1.0, 2.5, 4.0, 5.5),
     sizes=(1, 2, 4, 8),
     requests=50,
+)
+AUTHORS = replace(
+    SIMULATED,
+    title="SSJF, as the authors count",
+    burst=0.03,
+    sorted_gaps=True,
+    throughput="first_quarter",
+    counting="as in the authors' program, throughput is that of the first quarter to be answered, and gaps between "
+    "arrivals of the gamma process come sorted, the shortest first",
 )
 REAL = Sweep(
     title="SSJF, on the engine",
@@ -114,43 +128,48 @@ class Point:
     size: int = SIZE
     prediction: Prediction | None = None
     """The predictor; None: one as good as in Table 2."""
+    sorted_gaps: bool = False
 
 
-def rates(stage: Stage) -> Plan:
+def rates(stage: Stage, sweep: Sweep = SIMULATED) -> Plan:
     """Figures 4 and 6."""
-    place = _place(stage)
+    place = _place(stage, sweep)
     points = [Point(place.named(rate), rate) for rate in place.sweep.rates]
-    return _plan(stage, place, "rates, Figs. 4 and 6", points, MODES, partial(sjf_rows, table="rates"))
+    return _plan(stage, place, "rates, Figs. 4 and 6", points, MODES, _rows(place, "rates"))
 
 
-def burstiness(stage: Stage) -> Plan:
+def burstiness(stage: Stage, sweep: Sweep = SIMULATED) -> Plan:
     """Figures 5 and 7."""
-    place = _place(stage)
-    burst, rows = place.sweep.burst, partial(sjf_rows, table="burstiness")
-    points = [Point(f"CV {variation:g}", burst, variation) for variation in place.sweep.variations]
+    place = _place(stage, sweep)
+    burst, rows = place.sweep.burst, _rows(place, "burstiness")
+    points = [Point(f"CV {one:g}", burst, one, sorted_gaps=place.sweep.sorted_gaps) for one in place.sweep.variations]
     return _plan(stage, place, f"burstiness at {place.named(burst)}, Figs. 5 and 7", points, MODES, rows)
 
 
 def sizes(stage: Stage) -> Plan:
     """Figure 8."""
-    place = _place(stage)
+    place = _place(stage, SIMULATED)
     rate = place.sweep.sizes_rate
     points = [Point(f"{size} rows", rate, size=size) for size in place.sweep.sizes]
     title = f"batch sizes at {place.named(rate)}, Fig. 8"
     return _plan(stage, place, title, points, MODES[1:], size_rows, sweeping=True)
 
 
-def rounds(stage: Stage) -> Plan:
+def rounds(stage: Stage, sweep: Sweep = SIMULATED) -> Plan:
     """Figure 9, as far as the text tells how rounds differ: in how well their answers' lengths are predicted."""
-    place, lengths = _place(stage), outputs(stage.pool.lengths)
+    place, lengths = _place(stage, sweep), outputs(stage.pool.lengths)
     rate = place.sweep.rounds_rate
     sigmas = {name: sigma_for_accuracy(lengths, CUTS, accuracy) for name, accuracy in ROUND_ACCURACY.items()}
     points = [
         Point(f"{name}, {ROUND_ACCURACY[name]:.1%} right", rate, prediction=Prediction(sigma))
         for name, sigma in sigmas.items()
     ]
-    title, rows = f"conversation rounds at {place.named(rate)}, Fig. 9", partial(sjf_rows, table="rounds")
+    title, rows = f"conversation rounds at {place.named(rate)}, Fig. 9", _rows(place, "rounds")
     return _plan(stage, place, title, points, MODES, rows, right="the share that each round's name tells")
+
+
+def _rows(place: Place, table: str) -> Rows:
+    return partial(sjf_rows, table=table, throughput=place.sweep.throughput)
 
 
 def _plan(
@@ -179,7 +198,7 @@ def _plan(
     ]
     setting = (
         f"{place.setting}; predictions fall into the right one of {len(CUTS) + 1} classes in {right}; "
-        "throughput, which the text does not define, counts requests answered before the last one comes"
+        f"{place.sweep.counting}"
     )
     return Plan(f"{place.sweep.title}: {title}", setting, SHOWN, runs, rows, sweeping=sweeping)
 
@@ -187,22 +206,22 @@ def _plan(
 def _load(stage: Stage, place: Place, point: Point) -> Load:
     rate, duration = point.rate * place.served, stage.setting.duration
     count = place.sweep.requests if duration is None else max(2, round(rate * duration))
-    return Load(rate, count, point.variation**-2, stage.setting.seed)
+    return Load(rate, count, point.variation**-2, stage.setting.seed, point.sorted_gaps)
 
 
 def _limits(size: int, group_tokens: int) -> Limits:
     return limits(group_tokens=group_tokens, max_batch_size=size, prefill_ahead=0)
 
 
-def _place(stage: Stage) -> Place:
+def _place(stage: Stage, sweep: Sweep) -> Place:
     if stage.hardware is not None:
         return _real(stage, stage.hardware)
     repeats = max(1, round(REPEATS * stage.setting.scale))
     setting = (
         f"0.1 s a request and 0.02 s a token, 1 executor, at most {SIZE} rows unless said; means of {repeats} "
-        f"runs of {_last(stage, SIMULATED)}, as in the simulator that the authors publish"
+        f"runs of {_last(stage, sweep)}, as in the simulator that the authors publish"
     )
-    sweep = replace(SIMULATED, rates=stage.setting.rates or SIMULATED.rates)
+    sweep = replace(sweep, rates=stage.setting.rates or sweep.rates)
     return Place(sweep, lambda size: replace(SSJF, max_num_seqs=size), GROUP_TOKENS, 1.0, repeats, setting)
 
 
@@ -242,5 +261,14 @@ def size_rows(lines: Sequence[Line]) -> list[Row]:
 
 
 EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
-    {"rates": rates, "burstiness": burstiness, "sizes": sizes, "rounds": rounds}
+    {
+        "rates": rates,
+        "burstiness": burstiness,
+        "sizes": sizes,
+        "rounds": rounds,
+        "rates-authors": partial(rates, sweep=AUTHORS),
+        "burstiness-authors": partial(burstiness, sweep=AUTHORS),
+        "rounds-authors": partial(rounds, sweep=AUTHORS),
+    }
 )
+"""Experiments by name; those as the authors count are for the simulator only."""

@@ -34,6 +34,8 @@ class Trial:
     """Requests a second over the duration."""
     answered_meanwhile: float
     """Requests a second that were answered before the last one came, over that time."""
+    first_quarter: float
+    """Requests a second until the first quarter was answered: the throughput of SSJF's program."""
     valid_tokens: float
     """Tokens of answers a second."""
     total_tokens: float
@@ -115,11 +117,14 @@ def trial(done: Simulation, early_share: float = 0.0) -> Trial:
     generated = sum(worker.tally.generated + worker.tally.invalid for worker in done.workers)
     begin, last = done.requests[0].arrival, done.requests[-1].arrival
     meanwhile = sum(one.end <= last for one in done.requests)
+    quarter = (len(done.requests) - 1) // 4
+    waited = sorted(one.end for one in done.requests)[quarter] - begin
     return Trial(
         requests=len(done.requests),
         duration=found.duration,
         throughput=found.request_throughput,
         answered_meanwhile=meanwhile / (last - begin) if last > begin else 0.0,
+        first_quarter=quarter / waited,
         valid_tokens=found.output_throughput,
         total_tokens=generated / found.duration,
         mean=found.jct.mean,

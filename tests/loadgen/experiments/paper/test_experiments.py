@@ -104,6 +104,24 @@ def test_ssjf_has_its_rows_and_gaps() -> None:
     assert {run.load.rate for run in sizes} == {30.0}
 
 
+def test_ssjf_is_offered_as_its_authors_count_in_the_simulator_alone() -> None:
+    names = ["rates-authors", "burstiness-authors", "rounds-authors"]
+    assert PAPERS["ssjf"].names(real=False)[-3:] == names and not {*names} & {*PAPERS["ssjf"].names(real=True)}
+    stage = stage_of(
+        Scripted(lambda course, seed: trial_of(first_quarter=3.0 if "fcfs" in course.strategy.name else 6.0)), None
+    )
+    made = {name: carry_out(PAPERS["ssjf"].experiments[name](stage), stage.play) for name in ("burstiness", *names)}
+    ours, theirs = made["burstiness"].plan.runs, made["burstiness-authors"].plan.runs
+    assert {(run.load.rate, run.load.sorted_gaps) for run in ours} == {(0.19, False)}
+    assert {(run.load.rate, run.load.sorted_gaps) for run in theirs} == {(0.03, True)}
+    assert not any(run.load.sorted_gaps for run in made["rates-authors"].plan.runs), (
+        "those gaps are a Poisson process's"
+    )
+    for name in names:
+        assert {row.measured for row in made[name].rows if "throughput" in row.what} == {"2.00×"}
+        assert "first quarter to be answered" in made[name].plan.setting
+
+
 def test_ssjf_rounds_differ_in_predictions_alone() -> None:
     made = plan("ssjf", "rounds", loads=(2.0, 3.0))
     assert {run.load.rate for run in made.runs} == {20.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,16 @@ def test_another_seed_has_other_requests_at_other_times() -> None:
     one, two = (Load(2.0, 4, seed=seed).requests(POOL) for seed in (0, 1))
     assert [each.input_length for each in two] == [5, 6, 7, 8]
     assert [each.arrival for each in one] != [each.arrival for each in two]
+
+
+def test_sorted_gaps_are_the_same_ones_the_shortest_first() -> None:
+    load = Load(2.0, 9, burstiness=0.25, seed=3)
+    plain, sorted_ones = (
+        np.diff([0.0, *(one.arrival for one in which.requests(POOL))])
+        for which in (load, replace(load, sorted_gaps=True))
+    )
+    assert list(plain) != sorted(plain)
+    assert sorted_ones == pytest.approx(sorted(plain))
 
 
 def test_all_at_once() -> None:

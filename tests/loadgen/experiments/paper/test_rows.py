@@ -30,6 +30,7 @@ PLAIN = Trial(
     duration=1,
     throughput=1,
     answered_meanwhile=1,
+    first_quarter=1,
     valid_tokens=1,
     total_tokens=1,
     mean=1,
@@ -171,7 +172,7 @@ def test_short_jobs_first_against_fcfs_of_the_same_mode() -> None:
         line("ssjf-none", mean=60, answered_meanwhile=1.5),
         line("ssjf-dynamic", mean=60, answered_meanwhile=1.0),
     ]
-    rows = sjf_rows(lines, "rates")
+    rows = sjf_rows(lines, "rates", "answered_meanwhile")
     assert [row.what for row in rows] == [
         "ssjf-none: mean JCT less by",
         "ssjf-none: throughput",
@@ -181,6 +182,10 @@ def test_short_jobs_first_against_fcfs_of_the_same_mode() -> None:
     assert jct.document["measured"] == pytest.approx({"20/s": 40.0})
     assert throughput.document["measured"] == pytest.approx({"20/s": 3.0})
     assert (jct.published, throughput.published) == ("34.5 %", "3.60×")
+    quarters = sjf_rows(
+        [replace(one, trial=replace(one.trial, first_quarter=2.0)) for one in lines], "rates", "first_quarter"
+    )
+    assert found(quarters[:2], "throughput").document["measured"] == {"20/s": 1.0}
 
 
 def test_batch_size_rows() -> None:

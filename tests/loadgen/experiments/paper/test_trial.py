@@ -33,6 +33,12 @@ def test_figures_by_hand() -> None:
     assert trial(Simulation((early, TWO), WORKERS)).answered_meanwhile == pytest.approx(0.5)
 
 
+def test_the_first_quarter_is_counted_as_in_the_authors_program() -> None:
+    """Of nine requests the third to be answered, at 5 s, has a quarter of the others before it: two in 5 s."""
+    requests = tuple(replace(ONE, end=end) for end in (9.0, 3.0, 8.0, 2.0, 7.0, 5.0, 20.0, 6.0, 30.0))
+    assert trial(Simulation(requests, WORKERS)).first_quarter == pytest.approx(2 / 5)
+
+
 def test_a_failed_request_is_no_trial() -> None:
     with pytest.raises(UserError, match="1 of 2 requests failed"):
         trial(Simulation((ONE, replace(TWO, completed=False)), WORKERS))
