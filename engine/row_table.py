@@ -217,7 +217,7 @@ class RowTable(Generic[RowT]):
     # Room
 
     def _overflow(self) -> None:
-        """Rows outgrow the device: the batch is split (Magnus, section III-C) or scaled down (Baton, section 4.2)."""
+        """Rows outgrow the device: the batch is split (Magnus, section III-C) or scaled down (Baton, section 4.3)."""
         group = self._closed
         if group is not None and group.terms.overflow is Overflow.SPLIT and len(group.open) > 1:
             self._hand_back(self._open_rows(group), Cause.OVERFLOW)

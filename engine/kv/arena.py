@@ -182,7 +182,7 @@ class KvArena:
     def open(self, joining: Sequence[int] = ()) -> int:
         """Give every live row one more cell, the one that this step will write; returns how many columns it took.
 
-        Rows of the lengths `joining` enter with the step (Baton's shape, section 4.2): as many columns are opened as
+        Rows of the lengths `joining` enter with the step (Baton's shape, section 4.1): as many columns are opened as
         the longest of them has tokens, and what the other rows do not fill are holes. Raises ArenaFull.
         Slides the window to the front when it has reached the last column: Baton's release of front padding.
         """

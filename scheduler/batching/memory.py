@@ -69,7 +69,7 @@ def _deepspeed(worker: Worker, rows: int, length: int) -> bool:
 
 
 scale = Memory(_scale)
-"""Batch-size scaling (Baton, section 4.2): admit what fits now; should rows outgrow the device, the executor takes the
+"""Batch-size scaling (Baton, section 4.3): admit what fits now; should rows outgrow the device, the executor takes the
 worst-ranked ones out to host memory and brings them back later."""
 
 fixed = Memory(_fixed)
