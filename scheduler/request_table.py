@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-from engine.messages import Admit, Cancel, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport
+from engine.messages import Admit, BatchShape, Cancel, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport
 from scheduler.batching.batcher import Batcher
 from scheduler.clock import Clock
 from scheduler.observers import PlanObserver, PlanObservers, RequestObserver, RequestObservers
@@ -123,6 +123,7 @@ class RequestTable:
             return
         log.error("executor %d is gone: %s", worker.info.index, error)
         worker.lost = True
+        worker.shape = BatchShape()
         untaken = worker.port.withdraw()
         safe = {*salvaged, *(spec.row_id for order in untaken if isinstance(order, Admit) for spec in order.rows)}
         self._rescue_held(worker)

@@ -53,11 +53,6 @@ class Worker:
         return self.shape.capacity_tokens or self.info.capacity_tokens
 
     @property
-    def batch(self) -> BatchShape:
-        """Its batch as of the last report; empty while it holds no request, since an idle executor sends no reports."""
-        return self.shape if self.busy else replace(self.shape, rows=0, staged=0, start=0, end=0)
-
-    @property
     def rows(self) -> int:
         """Number of requests that it holds, in whatever stage."""
         return len(self.requests)

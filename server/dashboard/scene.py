@@ -131,7 +131,7 @@ class Scene:
                 self._changes.append(snapshot.Change(at, executor, change.lane, change.row_id, int(change.stage)))
 
     def _executor(self, worker: Worker) -> snapshot.ExecutorNow:
-        shape, index = worker.batch, worker.info.index
+        shape, index = worker.shape, worker.info.index
         return snapshot.ExecutorNow(
             index=index,
             alive=worker.port.alive and not worker.lost,

@@ -148,7 +148,7 @@ class Gauges(Collector):
         yield _family(GaugeMetricFamily, "lengthwise:info", "Always 1; its labels tell what serves.", [(info, 1.0)])
         for name, text, read in (
             ("lengthwise:executor_up", "Whether an executor lives.", _up),
-            ("lengthwise:executor_rows", "Rows of its batch.", lambda worker: worker.batch.rows),
+            ("lengthwise:executor_rows", "Rows of its batch.", lambda worker: worker.shape.rows),
             ("lengthwise:executor_slots", "Most rows of its batch.", lambda worker: worker.info.max_rows),
             ("lengthwise:staged_rows", "Rows that have K and V and wait for a slot.", _staged),
             ("lengthwise:kv_capacity_tokens", "Tokens of K and V it can hold.", lambda worker: worker.capacity_tokens),
@@ -188,9 +188,9 @@ def _up(worker: Worker) -> bool:
 
 
 def _staged(worker: Worker) -> int:
-    return worker.batch.staged
+    return worker.shape.staged
 
 
 def _usage(worker: Worker) -> float:
-    shape = worker.batch
+    shape = worker.shape
     return shape.rows * (shape.end - shape.start) / worker.capacity_tokens if worker.capacity_tokens else 0.0
