@@ -73,7 +73,8 @@ class TorchDevice:
     def drop(self, row: Row) -> None:
         self._stream.wait()  # what is dropped may be in the middle of a chunk
         if self.prefill is not None:
-            self.prefill.drop(row.row_id)
+            with self._stream.working():  # the next chunk reads what is moved together here
+                self.prefill.drop(row.row_id)
             if not self.prefill.rows:
                 self.prefill = None
 

@@ -12,6 +12,9 @@ import torch
 
 from engine.forward.prefill_stream import PrefillStream
 from engine.kv.row_kv import RowKv
+from models.network.loader import LoadedModel
+from models.text import Text
+from tests.engine.rows import pipeline_of, spec
 
 
 @dataclass
@@ -65,6 +68,29 @@ def test_what_is_fetched_is_awaited_by_the_decode_stream_and_recorded_on_it(monk
     stream.await_fetched()
     stream.await_fetched()
     assert log[4:] == ["decode waits for event of prefill"]
+
+
+def test_a_row_is_taken_out_of_its_group_in_the_stream_that_reads_on(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """It was taken out in the stream that decodes, for which the next chunk did not wait."""
+    log: list[str] = []
+
+    class Recording(PrefillStream):
+        def wait(self) -> None:
+            log.append("wait")
+
+        @contextmanager
+        def working(self) -> Iterator[None]:
+            log.append("in")
+            yield
+            log.append(f"out with {[row.row_id for row in device.prefilling]}")
+
+    pipeline = pipeline_of(tiny_model, tiny_text, chunk=8)
+    device = pipeline.device
+    pipeline.admit([spec(0, 30), spec(1, 30)])
+    pipeline.turn()
+    device._stream = Recording(torch.device("cpu"))
+    pipeline.cancel([0])
+    assert log == ["wait", "in", "out with [1]"]
 
 
 def test_a_cpu_has_nothing_to_await() -> None:
