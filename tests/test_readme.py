@@ -31,6 +31,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         'make serve ARGS="~/models/SmolLM2-360M-Q8_0.gguf"': "the file is the reader's",
         'make serve ARGS="Qwen/Qwen2.5-0.5B-Instruct"': "asks a model hub",
         "lengthwise models --path smollm2-135m-instruct": "fetches the default model",
+        "lengthwise bench grid": "takes minutes; test_grid.py plays some of its cells",
         "lengthwise compare --strategies vs,lengthwise,scls": "starts nine servers; test_compare_command.py starts six",
     }
 )

@@ -140,7 +140,7 @@ class Gauges(Collector):
             yield "lengthwise:length_cache_lookups", "Looks into it.", cached.lookups
             yield "lengthwise:length_cache_hits", "Looks that found it.", cached.hits
         if learning is not None:
-            text = "Times that estimates were learned from what batches took."
+            text = "Lessons that changed what steps, or batches, are expected to take."
             yield "lengthwise:serving_time_lessons", text, learning.changes
 
     def _executors(self) -> Iterator[Metric]:
