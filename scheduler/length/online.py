@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -90,7 +91,7 @@ def _miss(predicted: LengthDistribution, length: float, cut: bool) -> float:
 
 
 Fit: TypeAlias = Callable[[Examples, Sequence[bool]], CalibratedForest]
-"""Grows a forest as `fit` does; may raise anything."""
+"""Grows a forest as `fit` does; may raise anything, and CancelledError at the end of the server."""
 
 
 class OnlineForest:
@@ -149,6 +150,8 @@ class OnlineForest:
             answers = examples(rows)
             seen = Examples(np.ascontiguousarray(answers.features[:, :-1]), answers.lengths)  # without the digest
             self._present = self._fit(seen, [row.cut for row in rows])
+        except CancelledError:
+            log.info("a forest that was growing is given up")
         except Exception as error:
             self.failures += 1
             log.warning("no forest could be grown, lengths are predicted as before: %s", error)

@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -169,19 +169,25 @@ class NicedProcess:
         self._niceness = niceness
         self._thread = ThreadPoolExecutor(1, "length training")
         self._process: BaseProcess | None = None
+        self._closed = False
 
     def submit(self, work: Callable[..., T], *arguments: object) -> Future[T]:
         """Run work in the thread, which may call `run`."""
         return self._thread.submit(work, *arguments)
 
     def run(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run work in a process of its own and wait for its result. Raises ProcessFailed."""
+        """Run work in a process of its own and wait for its result. Raises ProcessFailed, and CancelledError at the
+        end of the server."""
         self._process, connection = _spawn(_work_niced, self._niceness, work, arguments)
+        if self._closed:  # since it was being started
+            self._process.terminate()
         try:
             with connection:
                 result, error = connection.recv()
         except (EOFError, OSError) as gone:
-            raise ProcessFailed("the process that grew a forest is gone") from gone
+            raise (CancelledError if self._closed else ProcessFailed)(
+                "the process that grew a forest is gone"
+            ) from gone
         finally:
             self._process.join(END_TIMEOUT)
         if error is not None:
@@ -190,6 +196,7 @@ class NicedProcess:
 
     def close(self) -> None:
         """End the process: what is under way is given up."""
+        self._closed = True
         if self._process is not None:
             self._process.terminate()
         self._thread.shutdown(cancel_futures=True)

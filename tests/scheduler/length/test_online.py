@@ -3,8 +3,10 @@ fails."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 
 import numpy as np
@@ -126,3 +128,13 @@ def test_of_a_burst_of_a_thousand_none_takes_a_tick_of_20_ms() -> None:
         learner.estimate(query(1 + place % 90))
         taken.append(time.thread_time() - begun)
     assert max(taken) < 0.02
+
+
+def test_a_forest_that_is_given_up_at_the_end_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    def give_up(answers: Examples, cut: Sequence[bool]) -> CalibratedForest:
+        raise CancelledError
+
+    learner = OnlineForest(FEATURES, inline, VirtualClock(), fit=give_up)
+    with caplog.at_level(logging.WARNING):
+        serve(learner, FEWEST)
+    assert learner.failures == 0 and not caplog.messages

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +134,14 @@ def test_work_that_is_nice_brings_its_result_or_the_reason_why_there_is_none() -
         with pytest.raises(ProcessFailed, match="no forest could be grown: ZeroDivisionError"):
             niced.run(divide, examples, 0)
     assert multiprocessing.active_children() == []
+
+
+def test_work_is_given_up_at_the_end_also_while_its_process_is_being_started() -> None:
+    """A forest that was growing when the server ended was told as one that could not be grown."""
+    niced = NicedProcess(niceness=0)
+    niced.close()
+    with pytest.raises(CancelledError):
+        niced.run(time.sleep, 600)
 
 
 def test_the_default_forest_comes_back_from_its_process_as_it_is_grown_here() -> None:
