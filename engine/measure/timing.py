@@ -41,4 +41,4 @@ class Timings:
     decode: tuple[Timing, ...]
     slices: tuple[SliceTiming, ...] = ()
     copies: tuple[Timing, ...] = ()
-    """Of all rows of a batch together, both ways."""
+    """Copies of K and V, both ways, of all rows of a batch together."""

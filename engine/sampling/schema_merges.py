@@ -100,7 +100,7 @@ class Merges:
         return ways
 
     def _inside(self, parts: Parts) -> Iterable[Parts]:
-        """Of each property and item the schemas that several parts have for it."""
+        """The schemas that several parts have for a property or an item, by its name or place."""
         if parts.total() > 1:
             schemas = {number: self._by_id[number] for number in parts}
             for name in {name for schema in schemas.values() for name in _names(schema)}:

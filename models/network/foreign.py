@@ -23,7 +23,7 @@ class ForeignNetwork(nn.Module):
 
     @property
     def embeddings(self) -> Tensor:
-        """Of each token: (vocabulary, hidden)."""
+        """The embedding of each token, (vocabulary, hidden)."""
         weight: Tensor = self.network.get_input_embeddings().weight  # type: ignore[assignment]
         return weight
 

@@ -25,7 +25,7 @@ ALIGNMENT = 16
 """Outputs of a layer that the kernels for integer weights go through at a time."""
 
 WIDE_SHARE = 0.25
-"""Of the free memory, what may be taken to keep weights in the model's dtype beside those in fewer bits."""
+"""Part of the free memory that weights in the model's dtype may take beside those in fewer bits."""
 
 log = logging.getLogger(__name__)
 

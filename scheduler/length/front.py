@@ -1,4 +1,4 @@
-"""What a request is told of its length: a prediction, or what stands in for one, and how often each was the case."""
+"""From an estimate to a request's prediction, or to what stands in for one; and how often each was the case."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ BATCH = 16
 """Requests that the predictor is given at a time. When more are still to be predicted, a new one does not wait."""
 
 IDLE_BATCH = 4
-"""The same where nobody waits, so that one which comes then hardly waits."""
+"""Requests that the predictor is given at a time when none waits for it, so that one which comes then hardly waits."""
 
 IDLE_SHARE = 0.25
 """Part of its time that the predictor spends on requests that do not wait, where the model computes on the same cores:

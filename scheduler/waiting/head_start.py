@@ -56,7 +56,7 @@ class _Entry:
     work: float
     """w: what it has still to do, as of its latest prediction."""
     head_start: float
-    """What it is put forward by; below 0 it is put back."""
+    """Work by which it is put forward; below 0 it is put back."""
 
 
 class HeadStartQueue(RankedQueue):

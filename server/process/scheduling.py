@@ -37,7 +37,7 @@ def parts_for(
 
 
 def learn_steps(conditions: Conditions, submit: Submit) -> StepLearning:
-    """What steps take under these conditions: as the cache has it, learned on while serving, and kept there."""
+    """Learn what steps take under these conditions: from what the cache has on, and keep it there."""
     try:
         profile = load_profile(default_cache(), conditions)
     except UserError as error:

@@ -48,7 +48,7 @@ class Decoder(nn.Module):
 
     @property
     def embeddings(self) -> Tensor:
-        """Of each token: (vocabulary, hidden)."""
+        """The embedding of each token, (vocabulary, hidden)."""
         weight: Tensor = self.embed.weight
         return weight
 

@@ -25,7 +25,7 @@ class NotOfFamily(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """What a decoder must know of its network besides the weights."""
+    """Facts of a network besides its weights that its decoder goes by."""
 
     heads: int
     kv_heads: int
@@ -34,9 +34,9 @@ class DecoderSpec:
     """Added to the mean square in every RMSNorm."""
     attention_scale: float
     embedding_scale: float
-    """What embeddings are multiplied by (Granite), 1 elsewhere."""
+    """Factor of embeddings (Granite), 1 elsewhere."""
     logits_divisor: float
-    """What logits are divided by (Granite), 1 elsewhere."""
+    """Divisor of logits (Granite), 1 elsewhere."""
     folds_norms: bool = True
     """Whether the weights of norms become part of the products that follow: not where these are kept in few bits, on a
     grid that their own numbers lie on."""
