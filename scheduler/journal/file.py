@@ -161,13 +161,21 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-def read(path: Path, kind: type[E], *, since: float = 0.0, last: int | None = None) -> Iterator[E]:
-    """The entries of one kind that ended since `since`, seconds since 1970, oldest first; only the `last` of them.
-
-    Raises JournalError.
+def read(
+    path: Path, kind: type[E], *, since: float = 0.0, last: int | None = None, model: str | None = None
+) -> Iterator[E]:
+    """The entries of one kind that ended since `since`, seconds since 1970, oldest first; only those of a model, and
+    the `last` of these. Raises JournalError.
     """
-    for _, entry in _rows(path, kind, "finished_at >= ?", (since,), last):
-        yield entry
+    path, names = _find(path), [field.name for field in dataclasses.fields(kind)]
+    newest = f"SELECT id, {', '.join(names)} FROM {TABLES[kind]} WHERE finished_at >= ? AND model = ifnull(?, model)"
+    query = f"SELECT {', '.join(names)} FROM ({newest} ORDER BY id DESC LIMIT ?) ORDER BY id"
+    try:
+        with closing(_connect_to_read(path)) as connection:
+            for values in connection.execute(query, (since, model, -1 if last is None else last)):
+                yield kind(*map(_restored, names, values))
+    except sqlite3.Error as error:
+        raise JournalError(f"{path} is no journal that can be read: {error}") from error
 
 
 def prune(path: Path, *, before: float | None = None, keep: int | None = None) -> int:
@@ -194,22 +202,6 @@ def _prune(connection: sqlite3.Connection, table: str, before: float | None, kee
         newest = f"SELECT id FROM {table} ORDER BY id DESC LIMIT ?"
         deleted += connection.execute(f"DELETE FROM {table} WHERE id NOT IN ({newest})", (keep,)).rowcount
     return deleted
-
-
-def _rows(
-    path: Path, kind: type[E], where: str, bounds: tuple[float | str, ...], last: int | None
-) -> Iterator[tuple[int, E]]:
-    path = _find(path)
-    names = [field.name for field in dataclasses.fields(kind)]
-    try:
-        with closing(_connect_to_read(path)) as connection:
-            table = f"SELECT id, {', '.join(names)} FROM {TABLES[kind]}"
-            newest = f"{table} WHERE {where} ORDER BY id DESC LIMIT ?"
-            query = f"SELECT * FROM ({newest}) ORDER BY id"
-            for number, *values in connection.execute(query, (*bounds, -1 if last is None else last)):
-                yield number, kind(*map(_restored, names, values))
-    except sqlite3.Error as error:
-        raise JournalError(f"{path} is no journal that can be read: {error}") from error
 
 
 def _find(path: Path) -> Path:

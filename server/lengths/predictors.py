@@ -202,7 +202,7 @@ async def _predict_in_process(
 def _served_before(path: Path, model: str) -> list[ServedRow]:
     """The model's newest answers in the journal. One that cannot be read is its writer's to set aside."""
     with suppress(JournalError):
-        return served_rows(entry for entry in read(path, RequestEntry, last=MOST) if entry.model == model)
+        return served_rows(read(path, RequestEntry, last=MOST, model=model))
     return []
 
 

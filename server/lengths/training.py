@@ -161,7 +161,7 @@ def query_of(row: TrainingRow) -> LengthQuery:
 
 def _from_journal(path: Path, model: str) -> TrainingData:
     """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
-    served = served_rows(entry for entry in read(path, RequestEntry) if entry.model == model)
+    served = served_rows(read(path, RequestEntry, model=model))
     rows = [row for row in served if len(row.features) == FEATURES]  # those of the default are of another kind
     if not rows:
         raise UserError(

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ def test_reading_can_begin_at_a_time_and_be_limited_to_the_newest(path: Path) ->
     written(path, *(request_entry(float(at)) for at in range(5)))
     assert [one.finished_at for one in read(path, RequestEntry, since=2.0)] == [2.0, 3.0, 4.0]
     assert [one.finished_at for one in read(path, RequestEntry, last=2)] == [3.0, 4.0]
+
+
+def test_the_newest_of_a_model_are_its_own_newest(path: Path) -> None:
+    """They were those among the newest of all, none where another model had been served since."""
+    written(path, *(replace(request_entry(float(at)), model="own" if at < 3 else "another") for at in range(6)))
+    assert [one.finished_at for one in read(path, RequestEntry, last=2, model="own")] == [1.0, 2.0]
 
 
 def test_a_full_queue_drops_and_counts(path: Path) -> None:
