@@ -24,13 +24,14 @@ def url(tiny_folder: Path) -> Iterator[str]:
         yield url
 
 
-def ask(client: OpenAI, key: str, question: str) -> tuple[str, int, int]:
+def ask(client: OpenAI, key: str, question: str, **fields: str) -> tuple[str, int, int]:
     """Text of an answer, tokens of its prompt, and those of them that were not read again."""
     reply = client.with_options(api_key=key).chat.completions.create(
         model="tiny",
         messages=[*HISTORY, {"role": "user", "content": question}],
         max_tokens=8,
         temperature=0,
+        extra_body=fields,
     )
     assert reply.usage is not None and reply.usage.prompt_tokens_details is not None
     cached = reply.usage.prompt_tokens_details.cached_tokens
@@ -55,3 +56,10 @@ def test_a_second_turn_reads_its_own_tokens_only_and_keys_share_nothing(client: 
     other, _, shared = ask(client, KEYS[1], "hello")
     assert other == first and shared == 0, "another client's prompts tell nothing"
     assert count_hits(url) == cached + begun_alike
+
+
+def test_users_behind_one_key_are_kept_apart_by_a_salt(client: OpenAI) -> None:
+    """It was passed over in silence."""
+    for salt, kept in (("alice", False), ("alice", True), ("bob", False)):
+        _, tokens, cached = ask(client, KEYS[0], "hello", cache_salt=salt)
+        assert cached == (0 if not kept else (tokens - 1) // 64 * 64)

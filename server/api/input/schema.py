@@ -93,6 +93,8 @@ class GenerationBody(Foreign, frozen=True, kw_only=True):
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     deadline_ms: Annotated[float, Meta(gt=0, le=86_400_000)] | None = None
     """When the answer is wanted, in milliseconds after the request came; a day at most."""
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """Prompts of other salts, or of none, are not read from what is kept of this one's, nor this one from theirs."""
     replay_tokens: TokenCount | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None

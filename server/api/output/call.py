@@ -151,7 +151,7 @@ async def _submit_all(
 ) -> AsyncIterator[tuple[Answer, ...]]:
     """Submit a request for each answer; on leaving, cancel what has not ended."""
     dispatcher, lengths = app[DISPATCHER], app[LENGTHS]
-    scope = "" if app[MODEL].defaults.shares_prefixes else record.caller.holder or ""
+    scope = _cache_scope(None if app[MODEL].defaults.shares_prefixes else record.caller.holder, body.cache_salt)
     answers: list[Answer] = []
     try:
         for item in wanted:
@@ -177,6 +177,11 @@ async def _submit_all(
     finally:
         for answer in answers:
             dispatcher.cancel(answer.request)
+
+
+def _cache_scope(holder: str | None, salt: str | None) -> str:
+    """The name under which prompts of an API key's holder, and of the client's salt, are kept for each other."""
+    return (holder or "") + (f" {salt}" if salt else "")
 
 
 def _tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
