@@ -23,7 +23,7 @@ from tests.server.live import Live, chat_body, live_server
 LIKELY = LengthDistribution.certain(7.25)
 
 
-class FakeForesight:
+class FakeLengths:
     """Foresees 7.25 tokens for everybody, once it may."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class FakeForesight:
         self.noted.append((request, query, prediction))
 
 
-class Late(FakeForesight):
+class Late(FakeLengths):
     """Guesses, and what it foresees of a prompt other than "slow" is still to come; of that one it says nothing yet."""
 
     def __init__(self) -> None:
@@ -62,93 +62,93 @@ class Late(FakeForesight):
         return Prediction(9.0, Source.HISTORY, late=self.late[-1])
 
 
-class Oracle(FakeForesight):
+class Oracle(FakeLengths):
     async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         return oracle(sampling)
 
 
 @pytest.fixture
-async def foresight() -> FakeForesight:
-    return FakeForesight()
+async def lengths() -> FakeLengths:
+    return FakeLengths()
 
 
 @pytest.fixture
-async def seeing(pool: ThreadPoolExecutor, foresight: FakeForesight) -> AsyncIterator[Live]:
-    async with live_server(pool, Limits(), lengths=foresight) as live:
+async def predicting(pool: ThreadPoolExecutor, lengths: FakeLengths) -> AsyncIterator[Live]:
+    async with live_server(pool, Limits(), lengths=lengths) as live:
         yield live
 
 
-def asked(foresight: FakeForesight) -> list[tuple[str, str, int, int]]:
-    return [(one.instruction, one.user_input, one.user_input_length, one.max_tokens) for one in foresight.queries]
+def asked(lengths: FakeLengths) -> list[tuple[str, str, int, int]]:
+    return [(one.instruction, one.user_input, one.user_input_length, one.max_tokens) for one in lengths.queries]
 
 
 async def test_a_prediction_reaches_the_dispatcher_the_records_and_the_client(
-    seeing: Live, foresight: FakeForesight
+    predicting: Live, lengths: FakeLengths
 ) -> None:
     messages = [{"role": "system", "content": "Translate."}, {"role": "user", "content": "Grüße"}]
-    reply = await seeing.chat(messages=messages, max_tokens=9)
-    (request,) = seeing.dispatcher.submitted
+    reply = await predicting.chat(messages=messages, max_tokens=9)
+    (request,) = predicting.dispatcher.submitted
     assert (request.predicted_length, request.distribution) == (7.25, LIKELY)
-    assert asked(foresight) == [("Translate.", "Grüße", 7, 9)]  # a token is a byte here
-    ((noted, query, prediction),) = foresight.noted
-    assert (noted, query) == (request, foresight.queries[0]) and prediction is not None
+    assert asked(lengths) == [("Translate.", "Grüße", 7, 9)]  # a token is a byte here
+    ((noted, query, prediction),) = lengths.noted
+    assert (noted, query) == (request, lengths.queries[0]) and prediction is not None
     assert reply["metrics"]["predicted_tokens"] == 7.2
 
 
 async def test_equal_prompts_are_asked_about_once_and_answers_count_together(
-    seeing: Live, foresight: FakeForesight
+    predicting: Live, lengths: FakeLengths
 ) -> None:
-    reply = await seeing.complete(prompt=["one", "three"], n=2, max_tokens=3)
-    assert [one.user_input for one in foresight.queries] == ["one", "three"]
-    assert len(foresight.noted) == 4
-    assert [one.predicted_length for one in seeing.dispatcher.submitted] == [7.25] * 4
+    reply = await predicting.complete(prompt=["one", "three"], n=2, max_tokens=3)
+    assert [one.user_input for one in lengths.queries] == ["one", "three"]
+    assert len(lengths.noted) == 4
+    assert [one.predicted_length for one in predicting.dispatcher.submitted] == [7.25] * 4
     assert (reply["metrics"]["predicted_tokens"], reply["usage"]["completion_tokens"]) == (29.0, 12)
 
 
-async def test_a_request_arrives_before_it_is_predicted(seeing: Live, foresight: FakeForesight) -> None:
-    foresight.may.clear()
-    before = seeing.dispatcher.now()
-    call = asyncio.create_task(seeing.chat())
-    await foresight.asked.wait()
-    predicted = seeing.dispatcher.now()
-    foresight.may.set()
+async def test_a_request_arrives_before_it_is_predicted(predicting: Live, lengths: FakeLengths) -> None:
+    lengths.may.clear()
+    before = predicting.dispatcher.now()
+    call = asyncio.create_task(predicting.chat())
+    await lengths.asked.wait()
+    predicted = predicting.dispatcher.now()
+    lengths.may.set()
     await call
-    assert before <= seeing.dispatcher.submitted[0].times.arrival <= predicted
+    assert before <= predicting.dispatcher.submitted[0].times.arrival <= predicted
 
 
-async def test_a_client_that_leaves_while_it_is_predicted_costs_nothing(seeing: Live, foresight: FakeForesight) -> None:
-    foresight.may.clear()
-    call = asyncio.create_task(seeing.chat())
-    await foresight.asked.wait()
+async def test_a_client_that_leaves_while_it_is_predicted_costs_nothing(predicting: Live, lengths: FakeLengths) -> None:
+    lengths.may.clear()
+    call = asyncio.create_task(predicting.chat())
+    await lengths.asked.wait()
     call.cancel()
-    await foresight.left.wait()
-    assert seeing.dispatcher.submitted == []
+    await lengths.left.wait()
+    assert predicting.dispatcher.submitted == []
 
 
 async def test_what_is_foreseen_too_late_for_a_call_is_forgotten_with_it(pool: ThreadPoolExecutor) -> None:
-    foresight = Late()
-    async with live_server(pool, Limits(max_num_queued_tokens=100), lengths=foresight) as live:
+    lengths = Late()
+    async with live_server(pool, Limits(max_num_queued_tokens=100), lengths=lengths) as live:
         await live.complete(prompt=["one", "two"], n=2, max_tokens=3)
-        assert [one.cancelled() for one in foresight.late] == [True, True]
+        assert [one.cancelled() for one in lengths.late] == [True, True]
         live.dispatcher.crowd(waiting=1)
         status, _ = await live.post("/v1/completions", {"prompt": "x" * 95, "max_tokens": 9})
-        assert (status, foresight.late[2].cancelled()) == (429, True)
+        assert (status, lengths.late[2].cancelled()) == (429, True)
 
 
 async def test_who_leaves_while_one_of_several_prompts_is_predicted_leaves_nothing_behind(
     pool: ThreadPoolExecutor,
 ) -> None:
-    foresight = Late()
-    foresight.may.clear()
-    async with live_server(pool, Limits(), lengths=foresight) as live:
+    lengths = Late()
+    lengths.may.clear()
+    async with live_server(pool, Limits(), lengths=lengths) as live:
         call = asyncio.create_task(live.complete(prompt=["one", "slow"], max_tokens=3))
-        await foresight.asked.wait()
+        await lengths.asked.wait()
         call.cancel()
-        await foresight.left.wait()
+        await lengths.left.wait()
         async with asyncio.timeout(20):
             with suppress(asyncio.CancelledError):
-                await foresight.late[0]
-    assert foresight.late[0].cancelled()
+                await lengths.late[0]
+    assert lengths.late[0].cancelled()
 
 
 @pytest.mark.parametrize(
@@ -162,30 +162,30 @@ async def test_who_leaves_while_one_of_several_prompts_is_predicted_leaves_nothi
     ],
 )
 async def test_a_request_can_say_what_its_instruction_is(
-    seeing: Live, foresight: FakeForesight, fields: dict[str, object], instruction: str, user_input: str
+    predicting: Live, lengths: FakeLengths, fields: dict[str, object], instruction: str, user_input: str
 ) -> None:
-    await seeing.chat(messages=[{"role": "user", "content": "Do.\n\nHi there"}], **fields)
-    await seeing.complete(prompt="Do.\n\nHi there", **fields)
-    await seeing.complete(prompt=list(b"Do.\n\nHi there"), **fields)
-    assert [(one.instruction, one.user_input) for one in foresight.queries] == [(instruction, user_input)] * 3
-    chat, text, ids = seeing.dispatcher.submitted
+    await predicting.chat(messages=[{"role": "user", "content": "Do.\n\nHi there"}], **fields)
+    await predicting.complete(prompt="Do.\n\nHi there", **fields)
+    await predicting.complete(prompt=list(b"Do.\n\nHi there"), **fields)
+    assert [(one.instruction, one.user_input) for one in lengths.queries] == [(instruction, user_input)] * 3
+    chat, text, ids = predicting.dispatcher.submitted
     assert chat.prompt == tuple(b"user:Do.\n\nHi there\nassistant:")  # the model reads what it would have read
     assert text.prompt == ids.prompt == tuple(b"Do.\n\nHi there")
 
 
 @pytest.mark.parametrize("fields", [{"instruction_split": "last-line"}, {"instruction": 5}])
-async def test_a_wrong_instruction_is_refused(seeing: Live, fields: dict[str, object]) -> None:
-    status, reply = await seeing.post("/v1/chat/completions", chat_body(**fields))
+async def test_a_wrong_instruction_is_refused(predicting: Live, fields: dict[str, object]) -> None:
+    status, reply = await predicting.post("/v1/chat/completions", chat_body(**fields))
     assert (status, reply["error"]["param"]) == (400, next(iter(fields)))
 
 
 async def test_the_servers_own_split_holds_where_a_request_says_nothing(
-    pool: ThreadPoolExecutor, foresight: FakeForesight
+    pool: ThreadPoolExecutor, lengths: FakeLengths
 ) -> None:
     split = InstructionSplit.FIRST_LINE
-    async with live_server(pool, Limits(), lengths=foresight, instruction_split=split) as live:
+    async with live_server(pool, Limits(), lengths=lengths, instruction_split=split) as live:
         await live.chat(messages=[{"role": "user", "content": "Do.\nHi"}])
-    assert [(one.instruction, one.user_input) for one in foresight.queries] == [("Do.", "Hi")]
+    assert [(one.instruction, one.user_input) for one in lengths.queries] == [("Do.", "Hi")]
 
 
 async def test_an_oracle_wants_to_be_told(pool: ThreadPoolExecutor) -> None:
