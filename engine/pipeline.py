@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from engine.forward.batch import RunningBatch
 from engine.forward.device import TorchDevice
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
+from engine.messages import EVERY_LENGTH, RowSpec, Terms
 from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.network.loader import LoadedModel
@@ -32,3 +36,9 @@ class Pipeline(Lifecycle[Row]):
         self.device = TorchDevice(model, text, batch, max_prefill_tokens, made, prefixes)
         self.batch = batch
         super().__init__(self.device, HostStore() if store is None else store, max_prefill_tokens)
+        self._keeps_all = model.batch_invariant
+
+    def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
+        """Take in rows on the given terms; where their numbers must not tell, K and V of all that are handed back stay:
+        what a step has computed, prefill would compute again with other bits."""
+        super().admit(specs, replace(terms, keep_kv=EVERY_LENGTH) if self._keeps_all else terms)

@@ -15,6 +15,7 @@ from engine.kv.arena import ArenaFull, KvArena
 from engine.kv.row_kv import RowKv
 from engine.messages import BatchShape, Tally
 from engine.row import Row
+from models.network.attention import Mask
 from models.network.loader import LoadedModel
 
 HEADROOM = 32
@@ -129,9 +130,10 @@ class RunningBatch:
         tokens = torch.tensor([_padded(part, width) for part in fed], device=device)
         positions = torch.tensor([_padded(part, width) for part in places], device=device)
         rows = torch.arange(len(fed), device=device)
-        return self._model.forward(
-            tokens, positions, self.arena.mask(width), self.arena, (rows, torch.full_like(rows, width - 1))
-        )
+        mask: Mask = self.arena.mask(width)
+        if mask is not None and width == 1 and self._model.batch_invariant:
+            mask = self.arena.spans() or mask
+        return self._model.forward(tokens, positions, mask, self.arena, (rows, torch.full_like(rows, width - 1)))
 
     def can_step(self) -> bool:
         """Whether some view of the budget holds one more column."""

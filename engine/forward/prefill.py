@@ -27,6 +27,7 @@ from engine.kv.row_kv import RowKv, to_host
 from engine.messages import RowId, Tally
 from engine.row import Row
 from engine.sampling.sampler import token_logprob
+from models.network.attention import QUERY_BLOCK
 from models.network.kv_adapter import KvCells
 from models.network.loader import LoadedModel
 
@@ -46,9 +47,10 @@ class Prefill:
     """One group under way. Its buffer is its own, and is gone with it."""
 
     def __init__(self, model: LoadedModel, rows: Iterable[Row], prefixes: PrefixCache[RowKv] | None = None) -> None:
-        """`prefixes`: what is kept of prompts; without one chunks end anywhere."""
+        """`prefixes`: what is kept of prompts; without one chunks end anywhere, unless numbers shall not tell."""
         self._model = model
-        self._prefixes = PrefixCache[RowKv](0, chunk=1) if prefixes is None else prefixes
+        self._block = QUERY_BLOCK if model.batch_invariant else 1
+        self._prefixes = PrefixCache[RowKv](0, chunk=self._block) if prefixes is None else prefixes
         self.rows: list[Row] = sorted(rows, key=lambda row: -row.length)
         for row in self.rows:
             row.prompt_logprobs = None  # what was read of its prompt before is read again
@@ -57,11 +59,15 @@ class Prefill:
         self._contexts = [row.tokens for row in self.rows]  # what is read of each row
         self._ended: list[Prefilled] = []  # by the latest chunk
         kv, count = model.kv, len(self.rows)
-        layout = (kv.layers, count, kv.kv_heads, len(self._contexts[0]), kv.head_dim)
+        layout = (kv.layers, count, kv.kv_heads, self._columns(), kv.head_dim)
         self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._done = self._copy_prefixes()  # columns [0, done) are there
         self._copied = self._done * len(self.rows)  # tokens that no chunk's tally has
+
+    def _columns(self) -> int:
+        """Columns that are computed: those of the longest row, in whole blocks if numbers must not depend on others."""
+        return -(-len(self._contexts[0]) // self._block) * self._block
 
     def _copy_prefixes(self) -> int:
         """Copy what is kept of every row's prompt; returns its columns."""
@@ -92,7 +98,7 @@ class Prefill:
         begin = self._done
         lengths = [len(context) for context in self._contexts]
         chunk = self._prefixes.chunk
-        end = min(begin + max(chunk, max_tokens // len(self.rows) // chunk * chunk), lengths[0])
+        end = min(begin + max(chunk, max_tokens // len(self.rows) // chunk * chunk), self._columns())
         wanted = [_wanted(row, length, begin, end) for row, length in zip(self.rows, lengths, strict=True)]
         self._done = end
         logits = torch.split(self._forward(begin, end, wanted), [len(columns) for columns in wanted])
@@ -143,7 +149,9 @@ class Prefill:
         for place, context in enumerate(self._contexts):
             part = context[begin:end]
             tokens[place, : len(part)] = torch.tensor(part, dtype=torch.long)
-        positions = torch.arange(begin, end, device=device).expand(len(self.rows), end - begin)
+        # Padding behind may go beyond the context.
+        places = torch.arange(begin, end, device=device).clamp_(max=self._model.context_length - 1)
+        positions = places.expand(len(self.rows), end - begin)
         chosen = [(place, column - begin) for place, columns in enumerate(wanted) for column in columns]
         rows, places = torch.tensor(chosen, dtype=torch.long, device=device).reshape(-1, 2).unbind(dim=1)
         return self._model.forward(tokens.to(device), positions, None, self, (rows, places))

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from engine.kv.row_kv import RowKv, to_host
+from models.network.attention import Spans
 from models.network.kv_adapter import KvCells, KvShape
 
 
@@ -106,6 +107,12 @@ class KvArena:
         columns = torch.arange(window, device=self.shape.device)
         asking = columns[-width:, None]
         return (valid & (columns <= asking)) | (columns == asking)
+
+    def spans(self) -> Spans | None:
+        """What the newest column of each live row may read, told without its padding; None where some row has holes."""
+        if any(self.end - origin != length for origin, length in zip(self.origins, self.lengths, strict=True)):
+            return None
+        return Spans(tuple(origin - self.start for origin in self.origins))
 
     # Surgery
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.forward.batch import RunningBatch
-from engine.forward.prefill import Prefill
+from engine.forward.prefill import Prefill, Prefilled
 from engine.kv.arena import KvArena
 from engine.messages import RowSpec, SamplingParams
 from engine.row import Choice, Row
@@ -37,17 +37,59 @@ def probe(model: LoadedModel, text: Text) -> None:
         )
 
 
+@torch.inference_mode()
+def probe_invariance(model: LoadedModel, text: Text, most_rows: int) -> None:
+    """Read rows together and step up to so many of them; raises LoadError unless each has the bits that it has alone.
+
+    How a kernel groups its sums is the business of the CPU, the threads and the libraries.
+    """
+    prompts = [PROMPT * times for times in (6, 5, 3, 1)]
+    alone = [_read(model, [_row(0, text, prompt)])[0] for prompt in prompts]
+    together = _read(model, [_row(row_id, text, prompt) for row_id, prompt in enumerate(prompts)])
+    same = all(_equal(one, other) for one, other in zip(alone, together, strict=True))
+    expected = torch.cat([_step(model, [done]) for done in alone])
+    for rows in {2, 3, *(2**power for power in range(2, most_rows.bit_length())), most_rows}:
+        logits = _step(model, [alone[row % len(alone)] for row in range(rows)])
+        same = same and all(torch.equal(line, expected[row % len(alone)]) for row, line in enumerate(logits))
+    if not same:
+        raise LoadError(
+            "--batch-invariant cannot be kept on this machine, where a row's numbers depend on how many are computed "
+            "at a time: leave the flag out, or try another --dtype, fewer --max-num-seqs or more --executors"
+        )
+
+
 def _errors(model: LoadedModel, text: Text) -> list[float]:
     """Relative error of the logits of each row's second token."""
     rows = [_row(row_id, text, PROMPT[4 * row_id :]) for row_id in range(3)]  # ragged enough for the mask to matter
-    batch = RunningBatch(model, KvArena(model.kv, 64 * len(rows), max_rows=len(rows)))
-    group = Prefill(model, rows)
+    read = _read(model, rows)
+    stepped = zip(read, _step(model, read), strict=True)
+    return [_relative_error(logits, _plain(model, done.row)) for done, logits in stepped]
+
+
+def _read(model: LoadedModel, rows: list[Row]) -> list[Prefilled]:
+    """Read prompts as one group, in chunks of 8 columns or of the least there are; each row takes its likeliest token.
+
+    The rows are sorted, the longest first.
+    """
+    group, ended = Prefill(model, rows), list[Prefilled]()
     while group.rows:
-        for done in group.advance(max_tokens=len(rows) * 8):
-            done.row.accept(Choice(int(done.logits.argmax())))
-            batch.insert(done.row, done.kv)
-    stepped = zip(batch.rows, batch.step(), strict=True)
-    return [_relative_error(logits, _plain(model, row)) for row, logits in stepped]
+        ended = group.advance(max_tokens=len(rows) * 8) + ended
+    for done in ended:
+        done.row.accept(Choice(int(done.logits.argmax())))
+    return ended
+
+
+def _step(model: LoadedModel, read: list[Prefilled]) -> Tensor:
+    """Logits (rows, vocab) of a decode step of rows that were read."""
+    batch = RunningBatch(model, KvArena(model.kv, 128 * len(read), max_rows=len(read)))
+    for done in read:
+        batch.insert(done.row, done.kv, lasting=False)
+    return batch.step()
+
+
+def _equal(one: Prefilled, other: Prefilled) -> bool:
+    pairs = ((one.logits, other.logits), (one.kv.keys, other.kv.keys), (one.kv.values, other.kv.values))
+    return all(torch.equal(*pair) for pair in pairs)
 
 
 def _row(row_id: int, text: Text, prompt: tuple[int, ...]) -> Row:

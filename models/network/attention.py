@@ -6,8 +6,9 @@ the group is folded into the query axis. It knows no rows, only a boolean mask o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,20 @@ ATTENTION = "lengthwise"
 QUERY_BLOCK = 64
 """Queries that read their columns in one kernel call where a prompt is read. Blocks begin where the pass begins: so how
 many tokens a pass reads changes none of their numbers, as long as it begins at a multiple of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The columns that one new token of each row may read: all from the row's origin on.
+
+    Each row is read in a call of its own: beside padding its sums over columns would be grouped otherwise.
+    """
+
+    origins: tuple[int, ...]
+
+
+Mask: TypeAlias = Tensor | Spans | None
+"""What new tokens may read: a tensor as in `masked_attention`, spans, or None where they read causally."""
 
 
 def masked_attention(
@@ -48,11 +63,14 @@ def masked_attention(
     return attend(query, key, value, attention_mask, scaling).transpose(1, 2), None
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Scaled dot-product attention; shapes as in `masked_attention`, `mask` boolean or added to the scores.
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float | None) -> Tensor:
+    """Scaled dot-product attention; shapes as in `masked_attention`, a tensor being boolean or added to the scores.
 
     returns  (rows, heads, new, dim)
     """
+    if isinstance(mask, Spans):
+        rows = zip(*(torch.split(each, 1) for each in (query, key, value)), mask.origins, strict=True)
+        return torch.cat([_attend(q, k[:, :, origin:], v[:, :, origin:], None, scale) for q, k, v, origin in rows])
     if mask is None and query.shape[2] > 1:
         return _causal(query, key, value, scale)
     return _attend(query, key, value, mask, scale)

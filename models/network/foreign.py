@@ -7,6 +7,7 @@ import copy
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from models.network.attention import Mask
 from models.network.kv_adapter import KvStore, StoreCache
 
 
@@ -38,7 +39,7 @@ class ForeignNetwork(nn.Module):
         self,
         tokens: Tensor,
         positions: Tensor,
-        mask: Tensor | None,
+        mask: Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:

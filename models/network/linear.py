@@ -80,6 +80,23 @@ class PackedLinear(InferenceLinear):
         return output
 
 
+class PairedLinear(PackedLinear):
+    """A packed layer that never multiplies one row: oneDNN takes another kernel for it, whose sums differ."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features)."""
+        return super().forward(_pair(inputs))[: len(inputs)]
+
+    def add_to(self, residual: Tensor, inputs: Tensor) -> Tensor:
+        """residual + forward(inputs), in one operation."""
+        return super().add_to(_pair(residual), _pair(inputs))[: len(inputs)]
+
+
+def _pair(inputs: Tensor) -> Tensor:
+    """Inputs (..., width), twice if they are one row."""
+    return torch.cat((inputs, inputs)) if inputs.numel() == inputs.shape[-1] else inputs
+
+
 class BeyondFloat16(ValueError):
     """A weight has numbers that float16 cannot hold."""
 

@@ -56,6 +56,8 @@ class LoadedModel:
     """The sampling that its own generation_config.json recommends."""
     quantization: Quantization = Quantization.NONE
     """The way in which the weights of its linear layers are kept."""
+    batch_invariant: bool = False
+    """Whether a row's numbers shall be the same bits whatever rows it is computed with."""
 
     @property
     def device(self) -> torch.device:
@@ -65,14 +67,14 @@ class LoadedModel:
         self,
         tokens: Tensor,
         positions: Tensor,
-        mask: Tensor | None,
+        mask: attention.Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """One pass through the network; K and V of the tokens go to `store`.
 
         tokens, positions  (rows, new)
-        mask               (rows or 1, 1, new, columns) boolean, True = may be read; None as in `attend`
+        mask               (rows or 1, 1, new, columns) boolean, True = may be read; spans and None as in `attend`
         select             two index tensors (k,): of which rows and places the logits are wanted, None for all.
                            The head is applied to nothing else, since new x vocabulary can be large.
         returns            logits in float32: (k, vocab) with `select`, else (rows, new, vocab)
@@ -84,7 +86,9 @@ class LoadedModel:
         return replace(self, network=self.network.twin())
 
 
-def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization: str = "auto") -> LoadedModel:
+def load(
+    folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization: str = "auto", batch_invariant: bool = False
+) -> LoadedModel:
     """Read a checkpoint; raises LoadError with the remedy when it cannot or must not be served."""
     where = torch.device(device)
     chosen = _choose_dtype(dtype, where)
@@ -99,8 +103,15 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization
     del loaded
     if network is None:
         network = _read_network(folder, chosen, where)
+    if batch_invariant and not (isinstance(network, Decoder) and kept is Quantization.NONE and packs(chosen, where)):
+        raise LoadError(
+            f"--batch-invariant is for networks on this server's own pass, on a CPU, in float32 or a bfloat16 that the "
+            f"CPU multiplies in, with --quantization none; this is {type(network).__name__} in "
+            f"{str(chosen).removeprefix('torch.')} on {where.type} with --quantization {kept}: leave the flag out, or "
+            "change what departs from that"
+        )
     if kept is not Quantization.NONE or packs(chosen, where):
-        pack(network, kept, _head(network), free=psutil.virtual_memory().available)
+        pack(network, kept, _head(network), free=psutil.virtual_memory().available, paired=batch_invariant)
     return LoadedModel(
         folder=folder,
         network=network if isinstance(network, Decoder) else ForeignNetwork(network),
@@ -110,6 +121,7 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization
         end_token_ids=ends,
         sampling_defaults=defaults,
         quantization=kept,
+        batch_invariant=batch_invariant,
     )
 
 

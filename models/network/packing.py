@@ -18,6 +18,7 @@ from models.network.linear import (
     Int4Linear,
     Int8Linear,
     PackedLinear,
+    PairedLinear,
 )
 from models.network.quantization import QUANTIZATIONS, Quantization
 
@@ -89,18 +90,20 @@ def pack(
     head: nn.Module | None = None,
     *,
     free: int = 0,
+    paired: bool = False,
 ) -> None:
     """Replace every plain linear layer of a network on a CPU; frees the weights that nothing else uses.
 
     head  the layer of the network that yields logits, which four bits would harm
     free  bytes of memory: where they are plenty, layers of few bits keep wide weights too, for batches of many rows
+    paired  whether layers in the model's dtype shall never multiply one row
     """
     keep_wide = quantization in (Quantization.INT8, Quantization.INT4) and _has_room(network, free)
     for module in list(network.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
                 kept = Quantization.INT8 if child is head and quantization is Quantization.INT4 else quantization
-                setattr(module, name, _packed(child, kept, keep_wide))
+                setattr(module, name, _packed(child, kept, keep_wide, PairedLinear if paired else PackedLinear))
 
 
 def _has_room(network: nn.Module, free: int) -> bool:
@@ -129,8 +132,10 @@ def pack_encoder(network: nn.Module) -> None:
         pack(network)
 
 
-def _packed(linear: nn.Linear, quantization: Quantization, keep_wide: bool) -> nn.Module:
-    """The closest kind that this layer can have."""
+def _packed(
+    linear: nn.Linear, quantization: Quantization, keep_wide: bool, plain: type[PackedLinear] = PackedLinear
+) -> nn.Module:
+    """The closest kind that this layer can have; `plain` is that of a weight in the model's dtype."""
     packable = packs(linear.weight.dtype, linear.weight.device)
     even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
     match quantization:
@@ -141,4 +146,4 @@ def _packed(linear: nn.Linear, quantization: Quantization, keep_wide: bool) -> n
             return Int4Linear(linear, keep_wide=keep_wide and packable)
         case Quantization.INT8 if even:
             return Int8Linear(linear, keep_wide=keep_wide and packable)
-    return PackedLinear(linear) if packable else linear
+    return plain(linear) if packable else linear

@@ -110,6 +110,9 @@ class Execution:
         0.9, "share of a CUDA device's memory to use, weights included"
     )
     enforce_eager: bool = option(False, "decode without CUDA graphs")
+    batch_invariant: bool = option(
+        False, "let no answer depend on the requests beside it, bit for bit, on a CPU; see docs/tuning.md"
+    )
     stall_timeout: NonNegative = option(
         120.0, "how long an executor that has work may give no sign of life; 0: for ever"
     )

@@ -16,8 +16,8 @@ from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
-from engine.measure.probe import probe
-from engine.messages import Deliver, ExecutorInfo
+from engine.measure.probe import probe, probe_invariance
+from engine.messages import Deliver, Entry, ExecutorInfo
 from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Grammars
@@ -25,6 +25,7 @@ from models.catalog.catalog import Catalog
 from models.network.loader import LoadedModel, LoadError, load
 from models.progress import Bars
 from models.text import Text
+from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
 from server.process.devices import (
     capacity_tokens,
@@ -45,12 +46,28 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     Fetches what is not there, and probes what it loaded. Raises CatalogError, LoadError and TextError with the remedy.
     """
     hush_transformers()
+    _require_rows_apart(config)
     folder = Catalog().resolve(config.model)
     text = Text.load(folder, chat_template=_chat_template(config))
     text.warm_up()
     models = _networks(config, folder)
     probe(models[0], text)
+    if config.batch_invariant:
+        probe_invariance(models[0], text, config.max_num_seqs)
     return models, text
+
+
+def _require_rows_apart(config: ServeConfig) -> None:
+    """Raises LoadError where --batch-invariant is asked for beside a choice that contradicts it."""
+    if not config.batch_invariant:
+        return
+    if STRATEGIES[config.strategy].refill.entry is Entry.SHAPE:
+        raise LoadError(
+            f"--batch-invariant: strategy {config.strategy} reads prompts in a step of the running batch, which leaves "
+            "holes in the other rows: choose one that reads them apart, such as baton-pd"
+        )
+    if config.recompute:
+        raise LoadError("--recompute reads answers again with other bits: leave it out with --batch-invariant")
 
 
 def first_network(config: ServeConfig, folder: Path) -> LoadedModel:
@@ -69,7 +86,13 @@ def _networks(config: ServeConfig, folder: Path) -> tuple[LoadedModel, ...]:
 
 
 def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
-    return load(folder, dtype=config.dtype, device=device, quantization=quantization(config))
+    return load(
+        folder,
+        dtype=config.dtype,
+        device=device,
+        quantization=quantization(config),
+        batch_invariant=config.batch_invariant,
+    )
 
 
 def _chat_template(config: ServeConfig) -> str | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from models.network.attention import Mask
 from models.network.decoder.family import DecoderSpec
 from models.network.decoder.layer import DecoderLayer, norm_weight, normalize
 from models.network.decoder.rotary import Rotary
@@ -56,7 +57,7 @@ class Decoder(nn.Module):
         self,
         tokens: Tensor,
         positions: Tensor,
-        mask: Tensor | None,
+        mask: Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
@@ -65,7 +66,7 @@ class Decoder(nn.Module):
         if self._spec.embedding_scale != 1:
             hidden = hidden * self._spec.embedding_scale
         rotation = self.rotary.gather(positions)
-        added = None if mask is None else _additive(mask, hidden.dtype)
+        added = _additive(mask, hidden.dtype) if isinstance(mask, Tensor) else mask
         kv = store.begin_pass(*tokens.shape)
         for index, layer in enumerate(self.layers):
             hidden = layer.forward(hidden, rotation, added, kv, index)

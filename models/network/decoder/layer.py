@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from models.network.attention import attend
+from models.network.attention import Mask, attend
 from models.network.decoder.family import DecoderSpec
 from models.network.decoder.rotary import Rotary, Rotation
 from models.network.kv_adapter import KvPass
@@ -73,7 +73,7 @@ class DecoderLayer(nn.Module):
         self.head_weight = (weight if order is None else weight[:, order])[:, None]
         self.register_buffer("head_offset", weight.new_tensor(math.sqrt(spec.eps * spec.head_dim)))
 
-    def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None, kv: KvPass, layer: int) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Rotation, mask: Mask, kv: KvPass, layer: int) -> Tensor:
         """(rows, new, width) -> (rows, new, width); `mask` as in `attend`."""
         rows, new, _ = hidden.shape
         spec = self._spec
