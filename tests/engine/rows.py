@@ -13,6 +13,7 @@ from engine.kv.arena import KvArena
 from engine.messages import RowId, RowSpec, RowUpdate, SamplingParams
 from engine.pipeline import Pipeline
 from engine.row import Row
+from models.network.attention import Mask
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -71,7 +72,7 @@ class FaultyModel(LoadedModel):
         self,
         tokens: Tensor,
         positions: Tensor,
-        mask: Tensor | None,
+        mask: Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:

@@ -17,6 +17,7 @@ from loadgen.experiments.engine.floor import read_clock
 from loadgen.experiments.engine.job import Job, longest
 from loadgen.experiments.engine.runners import join_batcher
 from loadgen.experiments.engine.setup import Subject
+from models.network.attention import Mask
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 
@@ -46,7 +47,7 @@ class TimedModel(LoadedModel):
         self,
         tokens: Tensor,
         positions: Tensor,
-        mask: Tensor | None,
+        mask: Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.measure import probe
+from models.network.attention import Mask
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, LoadError, load
 from models.text import Text
@@ -66,12 +67,10 @@ class Deaf(LoadedModel):
 
     ignores = ""
 
-    def forward(
-        self, tokens: Tensor, positions: Tensor, mask: Tensor | None, store: KvStore, select: Any = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Any = None) -> Tensor:
         if self.ignores == "positions":
             positions = torch.zeros_like(positions)
-        if self.ignores == "mask" and mask is not None:
+        if self.ignores == "mask" and isinstance(mask, Tensor):
             mask = torch.ones_like(mask)
         logits = super().forward(tokens, positions, mask, store, select)
         return logits * torch.nan if self.ignores == "numbers" else logits
