@@ -186,12 +186,14 @@ class RunningBatch:
 
     def reads(self) -> Tally:
         """Cells that the latest step read, as long as its rows are all here and none has taken its token."""
-        window = self.arena.window
-        own = [length for row, length in zip(self.rows, self.arena.lengths, strict=True) if not row.ended]
+        lengths, window = self.arena.lengths, self.arena.window
+        read = lengths if self._model.batch_invariant else [window] * len(self)
+        live = [place for place, row in enumerate(self.rows) if not row.ended]
+        by_live = sum(read[place] for place in live)
         return Tally(
-            reads=len(self) * window,
-            pad_reads=len(own) * window - sum(own),
-            invalid_reads=(len(self) - len(own)) * window,
+            reads=sum(read),
+            pad_reads=by_live - sum(lengths[place] for place in live),
+            invalid_reads=sum(read) - by_live,
         )
 
     def shape(self, staged: int = 0) -> BatchShape:

@@ -56,6 +56,8 @@ def read(
 def step(batch: RunningBatch) -> dict[RowId, Tensor]:
     """Logits of a step by row, each of which then takes a token that does not depend on them."""
     found = {row.row_id: logits for row, logits in zip(batch.rows, batch.step(), strict=True)}
+    reads = batch.reads()
+    assert reads.pad_reads == 0 and reads.reads == sum(row.length for row in batch.rows)
     for row in batch.rows:
         row.accept(Choice(3 + (row.row_id + 7 * row.length) % 300))
     return found
