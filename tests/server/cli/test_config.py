@@ -64,6 +64,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "kv_cache_memory": 0.5,
         "swap_space": 1.25,
         "prefix_cache_memory": 0.375,
+        "batch_invariant": True,
         "gpu_memory_utilization": 0.25,
         "strategy": "baton-pd",
         "prefill_ahead": 5,
