@@ -30,7 +30,7 @@ class Block(Protocol):
 BlockT = TypeVar("BlockT", bound=Block)
 
 _Key: TypeAlias = str | tuple[int, ...]
-"""The tokens of a chunk; at a root, the scope and the tokens of the first chunk are two keys."""
+"""The tokens of a chunk; a root's is its scope."""
 
 
 @dataclass(eq=False, slots=True)
