@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from loadgen.experiments.paper.baton import run_baton
+from loadgen.experiments.paper.baton.tables import run_baton
 from loadgen.experiments.paper.hardware import LENGTH_SCALE, Hardware
 from loadgen.experiments.paper.options import PaperOptions
 from loadgen.experiments.paper.plan import NotHere

@@ -9,13 +9,16 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from loadgen.console import table_console
-from loadgen.experiments.paper import baton, magnus, scls, ssjf
 from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
+from loadgen.experiments.paper.baton import tables as baton
 from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, shortened, task_pool, trace_pool
+from loadgen.experiments.paper.magnus import serving as magnus
 from loadgen.experiments.paper.options import PaperOptions
 from loadgen.experiments.paper.plan import Experiment, Plan, carry_out, experiment_json
 from loadgen.experiments.paper.report import report
+from loadgen.experiments.paper.scls import experiments as scls
+from loadgen.experiments.paper.ssjf import experiments as ssjf
 from loadgen.experiments.paper.stage import Stage
 from loadgen.experiments.paper.trial import Player
 from loadgen.result_file import require_writable, save_json

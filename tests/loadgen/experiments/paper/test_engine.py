@@ -15,9 +15,9 @@ import torch
 from engine.measure.timing import Timings
 from engine.messages import Tally
 from loadgen.experiments.paper import engine as paper_engine
-from loadgen.experiments.paper import ssjf
 from loadgen.experiments.paper.engine import EnginePlayer, record_course
 from loadgen.experiments.paper.plan import NotHere
+from loadgen.experiments.paper.ssjf import experiments as ssjf
 from loadgen.experiments.paper.stage import limits
 from loadgen.experiments.paper.trial import Course, Trial, trial
 from loadgen.experiments.playing import random_prompts

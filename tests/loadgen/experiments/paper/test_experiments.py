@@ -11,7 +11,7 @@ from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import shortened
 from loadgen.experiments.paper.plan import Plan, carry_out
 from loadgen.experiments.paper.run import PAPERS
-from loadgen.experiments.paper.scls import HF
+from loadgen.experiments.paper.scls.experiments import HF
 from loadgen.experiments.paper.trial import run_trial
 from scheduler.serving_time.bilinear import Bilinear
 from tests.loadgen.experiments.paper.parts import COST, HARDWARE, POOL, Scripted, stage_of, trial_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadgen.experiments.baton.paper import BENCHMARK, TARGETS
-from loadgen.experiments.paper.baton import EXPERIMENTS
+from loadgen.experiments.paper.baton.tables import EXPERIMENTS
 from loadgen.experiments.paper.load import Pool
 from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.stage import Stage

@@ -6,8 +6,9 @@ from itertools import groupby
 
 import pytest
 
-from loadgen.experiments.paper import magnus, ssjf
 from loadgen.experiments.paper.gains import TITLES, read_published
+from loadgen.experiments.paper.magnus import serving as magnus
+from loadgen.experiments.paper.ssjf import experiments as ssjf
 
 GAINS = {
     "magnus-main": [

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from loadgen.experiments.paper.baton import table_rows
+from loadgen.experiments.paper.baton.tables import table_rows
 from loadgen.experiments.paper.gains import gain_rows, sjf_rows
-from loadgen.experiments.paper.magnus import ablation_rows as magnus_ablation_rows
-from loadgen.experiments.paper.magnus import main_rows as magnus_rows
+from loadgen.experiments.paper.magnus.serving import ablation_rows as magnus_ablation_rows
+from loadgen.experiments.paper.magnus.serving import main_rows as magnus_rows
 from loadgen.experiments.paper.plan import Line
 from loadgen.experiments.paper.row import PERCENT, Published, Row, rises, skip, span
-from loadgen.experiments.paper.scls_rows import (
+from loadgen.experiments.paper.scls.rows import (
     KEPT,
     READ_ANEW,
     ablation_rows,
@@ -22,7 +22,7 @@ from loadgen.experiments.paper.scls_rows import (
     slice_rows,
     worker_rows,
 )
-from loadgen.experiments.paper.ssjf import size_rows
+from loadgen.experiments.paper.ssjf.experiments import size_rows
 from loadgen.experiments.paper.trial import Trial
 
 PLAIN = Trial(

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from loadgen.experiments.paper.hardware import Hardware, times
 from loadgen.experiments.paper.load import LONGEST, Load
 from loadgen.experiments.paper.plan import Plan, Rows, Run, scaled
-from loadgen.experiments.paper.scls_rows import (
+from loadgen.experiments.paper.scls.rows import (
     KEPT,
     READ_ANEW,
     SLICES_OF,
