@@ -20,7 +20,7 @@ from scheduler.observers import PlanObserver, PlanObservers
 from scheduler.placement import PLACEMENTS, Placement
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, inline
-from scheduler.serving_time.nearest import BatchLearning, Nearest, profile_batches
+from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import Strategy
 from scheduler.waiting.aged import AgedSjf, Aging
 from scheduler.waiting.boost import Boost, attained_work, predicted_work
@@ -120,7 +120,7 @@ def assemble(
         kit = replace(kit, order=DueFirst(ORDERS[strategy.order](limits, kit.prices), limits.aging))
     learning = None
     if isinstance(estimator, Nearest):
-        learning = BatchLearning(estimator, submit, profile_batches(known, limits.slots, limits.context_length))
+        learning = BatchLearning(estimator, submit)
     preemption = PREEMPTIONS[strategy.preemption](kit)
     batcher, placement = BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement]
     observer = PlanObservers(() if learning is None else (learning,))

@@ -1,7 +1,7 @@
 """Serving times by the nearest batches seen: k-nearest-neighbour regression that learns (Magnus, section III-D).
 
-The regression starts from what the machine's profile says all over its range; batches whose time was a surprise are
-added to its training set.
+What is regressed is how many times as long as the machine's profile says a batch took. So the profile speaks wherever
+nothing was learned, exactly, and one surprise tells of batches many times as large.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from scheduler.plan import Assignment
-from scheduler.serving_time.bilinear import FloatArray, ServingTime, rmse
+from scheduler.serving_time.bilinear import LEAST_SECONDS, FloatArray, ServingTime, rmse
 from scheduler.serving_time.machine import Lesson, Submit
 from scheduler.serving_time.served_batch import ServedBatch, served_batch
 
@@ -37,8 +36,11 @@ SURPRISE_SHARE = 0.2
 MOST_BATCHES = 10_000
 """Batches that are remembered; the latest count, since machines and their load change."""
 
-STEPS = 12
-"""Values of each feature in the training set that is made from the profile."""
+PROFILE_DISTANCE = 1.0
+"""Distance at which the profile counts as one more neighbour: as far as e times as many rows or tokens."""
+
+EXACT = 1e-3
+"""Distance below which all neighbours count alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,57 +55,58 @@ class BatchTime:
 
 @dataclass(frozen=True, slots=True)
 class _Regression:
-    """Batches by their features, each divided by its `spread`."""
+    """Batches by the logarithms of their features, and the logarithm of what each took to what the profile says."""
 
     tree: KDTree
-    seconds: FloatArray  # (batches,)
-    spread: FloatArray  # (3,)
+    ratios: FloatArray  # (batches,)
 
     def regress(self, batches: FloatArray, neighbours: int) -> FloatArray:
-        """Means weighted by the inverse of the distance; where batches are met exactly, by these alone."""
-        distances, nearest = self.tree.query(batches / self.spread, k=range(1, neighbours + 1))
-        met = distances == 0
-        inverse = 1 / np.where(met, 1.0, distances)
-        weights = np.where(met.any(axis=1, keepdims=True), met, inverse)
-        means: FloatArray = (weights * self.seconds[nearest]).sum(axis=1) / weights.sum(axis=1)
-        return means
+        """Factors (batches,) on the profile's estimates: means weighted by the inverse of the distance."""
+        distances, nearest = self.tree.query(_logarithms(batches), k=range(1, neighbours + 1))
+        weights = 1 / np.maximum(distances, EXACT)
+        means = (weights * self.ratios[nearest]).sum(axis=1) / (weights.sum(axis=1) + 1 / PROFILE_DISTANCE)
+        factors: FloatArray = np.exp(means)
+        return factors
 
 
 class Nearest:
-    """A ServingTime: the mean over the batches nearest in (rows, input length, generation length), the nearer the
-    heavier.
+    """A ServingTime: the profile's estimate times what the batches nearest in (rows, input length, generation length)
+    took of theirs, the nearer the heavier.
 
-    Each feature is measured in its own standard deviations. `fit` may run in another thread than the estimates: these
-    use the old regression until the new one is ready.
+    `fit` may run in another thread than the estimates: these use the old regression until the new one is ready.
     """
 
-    def __init__(self, fallback: ServingTime, *, neighbours: int = NEIGHBOURS) -> None:
-        self._fallback = fallback
+    def __init__(self, profile: ServingTime, *, neighbours: int = NEIGHBOURS) -> None:
+        self._profile = profile
         self._neighbours = neighbours
         self._regression: _Regression | None = None
 
     def fit(self, batches: Sequence[BatchTime]) -> None:
-        """Learn from these batches alone; with fewer than `neighbours` of them, estimates are the fallback's."""
-        self._regression = _regression(batches) if len(batches) >= self._neighbours else None
+        """Learn from these batches alone; with fewer than `neighbours` of them, estimates are the profile's."""
+        self._regression = _regression(batches, self._profile) if len(batches) >= self._neighbours else None
 
     def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
         return float(self.estimate_all(np.array([[rows, input_length, generation_length]], dtype=np.float64))[0])
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
-        regression = self._regression
-        if regression is None:
-            return self._fallback.estimate_all(batches)
-        return regression.regress(batches, self._neighbours)
+        regression, seconds = self._regression, self._profile.estimate_all(batches)
+        return seconds if regression is None else seconds * regression.regress(batches, self._neighbours)
 
 
-def _regression(batches: Sequence[BatchTime]) -> _Regression:
+def _regression(batches: Sequence[BatchTime], profile: ServingTime) -> _Regression:
     from scipy.spatial import KDTree  # slow to import, and not every strategy learns
 
     features = np.array([[one.rows, one.input_length, one.generation_length] for one in batches], dtype=np.float64)
-    spread = features.std(axis=0)
-    spread[spread == 0] = 1.0  # a feature that never varied parts nothing
+    said, took = profile.estimate_all(features), np.array([one.seconds for one in batches])
+    ratios = np.log(np.maximum(took, LEAST_SECONDS) / np.maximum(said, LEAST_SECONDS))
     # Not scikit-learn's regressor, whose checks cost more than the search, and must not in a decision.
-    return _Regression(KDTree(features / spread), np.array([one.seconds for one in batches]), spread)
+    return _Regression(KDTree(_logarithms(features)), ratios)
+
+
+def _logarithms(batches: FloatArray) -> FloatArray:
+    """Features (batches, 3) in which a distance is a factor, whatever the feature."""
+    logarithms: FloatArray = np.log(np.maximum(batches, 1.0))
+    return logarithms
 
 
 class Learner(ServingTime, Protocol):
@@ -116,16 +119,13 @@ class BatchLearning:
     """A PlanObserver that fits an estimator to surprises. `finished` belongs to the event loop; the work that it
     submits touches the training set and the results only."""
 
-    def __init__(
-        self, estimator: Learner, submit: Submit, basis: Sequence[BatchTime] = (), *, interval: float = INTERVAL
-    ) -> None:
-        """`basis` is part of every training set; `interval` in seconds."""
+    def __init__(self, estimator: Learner, submit: Submit, *, interval: float = INTERVAL) -> None:
+        """`interval` in seconds."""
         self.latest: Lesson | None = None
         self.changes = 0
         """Lessons that changed the estimates."""
         self._estimator = estimator
         self._submit = submit
-        self._basis = tuple(basis)
         self._interval = interval
         self._surprises: list[BatchTime] = []
         self._served: list[ServedBatch] = []
@@ -150,7 +150,7 @@ class BatchLearning:
             if found:
                 times = (BatchTime(one.rows, one.input_length, one.generation_length, one.seconds) for one in found)
                 self._surprises = [*self._surprises, *times][-MOST_BATCHES:]
-                self._estimator.fit([*self._basis, *self._surprises])
+                self._estimator.fit(self._surprises)
         except Exception:
             log.exception("learning serving times from %d batches failed; the estimates stay as they are", len(served))
         else:
@@ -183,27 +183,3 @@ def estimate_error(estimator: ServingTime, served: Sequence[ServedBatch]) -> flo
     features = np.array([[one.rows, one.input_length, one.generation_length] for one in served], dtype=np.float64)
     estimates = estimator.estimate_all(features)
     return rmse([(float(estimate), one.seconds) for estimate, one in zip(estimates, served, strict=True)])
-
-
-def estimated_batches(
-    estimator: ServingTime, rows: Iterable[int], input_lengths: Iterable[int], generation_lengths: Iterable[int]
-) -> tuple[BatchTime, ...]:
-    """A training set to begin with: another estimator's times all over the range.
-
-    Without it the first few batches learned from, which are those that went unusually, would stand for all.
-    """
-    cells = product(rows, input_lengths, generation_lengths)
-    return tuple(BatchTime(*cell, estimator.estimate(*cell)) for cell in cells)
-
-
-def profile_batches(profile: ServingTime, slots: int | None, context_length: int | None) -> tuple[BatchTime, ...]:
-    """Times by the machine's profile all over the range of its executors; empty where their sizes are unknown."""
-    if slots is None or context_length is None:
-        return ()
-    lengths = _spread(context_length)
-    return estimated_batches(profile, _spread(slots), lengths, lengths)
-
-
-def _spread(most: int) -> tuple[int, ...]:
-    """At most STEPS whole numbers from 1 to `most`, closer together where they are small, as most batches are."""
-    return tuple(sorted({round(value) for value in np.geomspace(1, most, STEPS)}))

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from scheduler.batching.batcher import Limits
 from scheduler.plan import Assignment, Plan
 from scheduler.serving_time.bilinear import Bilinear, FloatArray
 from scheduler.serving_time.machine import Lesson, inline
-from scheduler.serving_time.nearest import BatchLearning, BatchTime, Nearest, estimate_error, profile_batches
+from scheduler.serving_time.nearest import BatchLearning, BatchTime, Nearest, estimate_error
 from scheduler.serving_time.served_batch import ServedBatch, served_batch
 from tests.scheduler.fakes import request
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
-LIMITS = Limits(group_tokens=100, prefill_ahead=0, context_length=100, slots=8)
 
 
 def ended(generated: int, seconds: float, *, length: int = 4, at: float = 0.0, intact: bool = True) -> Assignment:
@@ -66,8 +64,7 @@ def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
 def test_every_interval_brings_the_surprises_of_its_batches() -> None:
     """Of 10 s estimated, 20 are a surprise; 11 are not, being less than 2 s more; 100 of 90 are less than 20 % more."""
     pupil = Pupil()
-    basis = (BatchTime(1, 1, 1, 1.0),)
-    learning = BatchLearning(pupil, inline, basis)
+    learning = BatchLearning(pupil, inline)
     lessons = []
     learning.on_finish(ended(10, 20.0), 1000.0)
     learning.on_finish(ended(10, 11.0), 1060.0)
@@ -76,12 +73,12 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
     learning.on_finish(ended(30, 30.0), 1120.0)
     lessons.append(learning.latest)
     surprise = BatchTime(2, 7, 10, 20.0)
-    assert pupil.taught == [[*basis, surprise]]
+    assert pupil.taught == [[surprise]]
     assert lessons == [None, Lesson(4, 1, np.sqrt((10**2 + 1 + 10**2) / 4))]
     learning.on_finish(ended(10, 30.0), 1239.0)
     assert len(pupil.taught) == 1
     learning.on_finish(ended(10, 10.0), 1240.0)
-    assert pupil.taught[1] == [*basis, surprise, BatchTime(2, 7, 10, 30.0)], "the set grows"
+    assert pupil.taught[1] == [surprise, BatchTime(2, 7, 10, 30.0)], "the set grows"
     assert learning.changes == 2
 
 
@@ -117,7 +114,7 @@ def test_a_lesson_that_fails_is_logged_and_leaves_the_estimates(caplog: pytest.L
 
 def test_estimates_follow_a_machine_that_became_slower() -> None:
     nearest = Nearest(SECOND_A_TOKEN)
-    learning = BatchLearning(nearest, inline, profile_batches(SECOND_A_TOKEN, LIMITS.slots, LIMITS.context_length))
+    learning = BatchLearning(nearest, inline)
     errors = []
     for minute in range(12):
         for generated in (20, 40, 60):
@@ -126,13 +123,6 @@ def test_estimates_follow_a_machine_that_became_slower() -> None:
             errors.append(learning.latest.rmse)
     assert errors[0] > 40 and errors[-1] < 1
     assert nearest.estimate(2, 7, 40) == pytest.approx(80, rel=0.05)
-
-
-def test_a_profile_is_taught_all_over_the_range_where_that_is_known() -> None:
-    lessons = profile_batches(SECOND_A_TOKEN, LIMITS.slots, LIMITS.context_length)
-    assert {(one.rows, one.input_length, one.generation_length) for one in lessons} >= {(1, 1, 1), (8, 100, 100)}
-    assert all(one.seconds == one.generation_length for one in lessons) and 100 < len(lessons) < 2000
-    assert profile_batches(SECOND_A_TOKEN, None, None) == ()
 
 
 def test_the_error_is_that_with_the_true_lengths() -> None:

@@ -1,57 +1,63 @@
-"""Nearest-neighbour serving times: the regression by hand, and who speaks before there is anything to go by."""
+"""Nearest-neighbour serving times: the regression by hand, and what the profile's word counts."""
 
 from __future__ import annotations
+
+from math import e, exp, log
 
 import numpy as np
 import pytest
 
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.nearest import BatchTime, Nearest, estimated_batches
+from scheduler.serving_time.nearest import BatchTime, Nearest
 
-FALLBACK = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)  # a second an iteration
+PROFILE = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)  # a second an iteration
+STEEP = Bilinear(1e-4, 0, 0, 0.1, 1e-6, 1e-3, 0, 0.03)
 
 
-def test_the_fallback_speaks_until_there_are_as_many_batches_as_neighbours() -> None:
-    batches = [BatchTime(1, 10, 7, 100.0), BatchTime(1, 10, 9, 200.0)]
-    nearest = Nearest(FALLBACK, neighbours=2)
-    said = [nearest.estimate(1, 10, 7)]
-    for known in (1, 2, 0):
+def test_the_profile_speaks_until_there_are_as_many_batches_as_neighbours() -> None:
+    batches = [BatchTime(1, 10, 7, 14.0), BatchTime(1, 10, 9, 18.0)]
+    nearest = Nearest(PROFILE, neighbours=2)
+    said = []
+    for known in (0, 1, 2, 0):
         nearest.fit(batches[:known])
         said.append(nearest.estimate(1, 10, 7))
-    assert said == [7.0, 7.0, 100.0, 7.0]
+    assert said == pytest.approx([7.0, 7.0, 14.0, 7.0], rel=0.01)
 
 
-def test_nearer_batches_weigh_more_by_the_inverse_of_their_distance() -> None:
-    nearest = Nearest(FALLBACK, neighbours=2)
-    nearest.fit([BatchTime(1, 10, 10, 10.0), BatchTime(1, 10, 20, 40.0), BatchTime(1, 10, 100, 500.0)])
-    # 2 tokens from the first and 8 from the second: weights 4/5 and 1/5.
-    assert nearest.estimate(1, 10, 12) == pytest.approx(0.8 * 10 + 0.2 * 40)
+def test_neighbours_weigh_by_the_inverse_of_their_distance_and_the_profile_as_one_at_a_distance_of_1() -> None:
+    nearest = Nearest(PROFILE, neighbours=2)
+    nearest.fit([BatchTime(1, 10, 10, 20.0), BatchTime(1, 10, 40, 160.0), BatchTime(1, 10, 4000, 1.0)])
+    # 20 iterations are a factor of 2 from either; they took 2 and 4 times what the profile says of them.
+    weight = 1 / log(2)
+    assert nearest.estimate(1, 10, 20) == pytest.approx(20 * exp(weight * log(2 * 4) / (2 * weight + 1)))
 
 
-def test_each_feature_counts_in_its_own_spread() -> None:
-    """In tokens the second batch is nearer; in spreads, one row against hundreds of tokens, the first is."""
-    nearest = Nearest(FALLBACK, neighbours=1)
-    nearest.fit([BatchTime(2, 1000, 1, 1.0), BatchTime(1, 100, 1, 2.0), BatchTime(1, 2000, 1, 3.0)])
-    assert nearest.estimate(2, 500, 1) == 1.0
+def test_a_factor_of_any_feature_is_as_far() -> None:
+    for near in (BatchTime(8, 100, 10, 5.0), BatchTime(4, 200, 10, 5.0), BatchTime(4, 100, 20, 10.0)):
+        nearest = Nearest(PROFILE, neighbours=1)
+        nearest.fit([near])
+        assert nearest.estimate(4, 100, 10) == pytest.approx(10 * exp(log(0.5) / log(2) / (1 / log(2) + 1)))
+
+
+def test_what_was_never_seen_is_as_the_profile_says() -> None:
+    """A regression of the times themselves was 20 % off all over the range that it was made of."""
+    nearest = Nearest(STEEP, neighbours=1)
+    nearest.fit([BatchTime(1, 1, 1, STEEP.estimate(1, 1, 1))])
+    for batch in ((1, 20, 5), (30, 200, 400), (256, 1024, 1000)):
+        assert nearest.estimate(*batch) == pytest.approx(STEEP.estimate(*batch))
+
+
+def test_a_surprise_tells_of_batches_many_times_as_large() -> None:
+    nearest = Nearest(STEEP)
+    nearest.fit([BatchTime(rows, 100, 50, 1.5 * STEEP.estimate(rows, 100, 50)) for rows in range(1, 9)])
+    assert nearest.estimate(8, 100, 400) > 1.3 * STEEP.estimate(8, 100, 400)
+    far = nearest.estimate(8, 100, round(50 * e**4)) / STEEP.estimate(8, 100, round(50 * e**4))
+    assert 1.2 < far < nearest.estimate(8, 100, 400) / STEEP.estimate(8, 100, 400), "the farther, the less"
 
 
 def test_many_at_once_are_what_each_is_alone() -> None:
-    lessons = estimated_batches(Bilinear(1e-4, 0, 0, 0.1, 0, 1e-3, 0, 0.03), (1, 8, 32), (16, 256), (1, 128, 512))
-    nearest = Nearest(FALLBACK)
-    nearest.fit(lessons)
+    nearest = Nearest(STEEP)
+    nearest.fit([BatchTime(rows, 16 * rows, 128, 3.0 * rows) for rows in (1, 2, 4, 8, 16, 32)])
     batches = [(1, 20, 5), (30, 200, 400), (8, 256, 128)]
     together = nearest.estimate_all(np.array(batches, dtype=np.float64))
     assert together.tolist() == pytest.approx([nearest.estimate(*batch) for batch in batches])
-
-
-def test_first_lessons_are_the_estimators_own_words() -> None:
-    lessons = estimated_batches(FALLBACK, (1, 2), (10,), (3, 4))
-    assert lessons == (
-        BatchTime(1, 10, 3, 3.0),
-        BatchTime(1, 10, 4, 4.0),
-        BatchTime(2, 10, 3, 3.0),
-        BatchTime(2, 10, 4, 4.0),
-    )
-    nearest = Nearest(FALLBACK, neighbours=4)
-    nearest.fit(lessons)
-    assert nearest.estimate(2, 10, 4) == 4.0
