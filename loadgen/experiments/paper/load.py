@@ -14,6 +14,7 @@ from loadgen.load.arrivals import Arrivals, arrival_times
 from loadgen.simulate.load import simulated_load
 from loadgen.workload import flags as workload_flags
 from loadgen.workload.lengths import Cut, Lengths, load_trace
+from loadgen.workload.sample import Sample
 
 POOL = 20_000
 """Requests to draw; a longer run has them again."""
@@ -36,6 +37,8 @@ class Pool:
     lengths: tuple[Lengths, ...]
     source: str
     """Where they come from, for the reader."""
+    samples: tuple[Sample, ...] = ()
+    """Their texts, where they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Load:
 def trace_pool(path: Path, max_output: int = LONGEST, input_scale: float = 1.0) -> Pool:
     """The lengths of an Azure LLM CSV; raises UserError."""
     lengths = load_trace(path, "azure", Cut(max_output=max_output))
-    return _fitted(lengths, input_scale, f"lengths of the trace {path.name}", max_output)
+    return fitted(lengths, input_scale, f"lengths of the trace {path.name}", max_output)
 
 
 def chat_pool(seed: int, max_output: int = LONGEST, input_scale: float = 1.0, count: int = POOL) -> Pool:
@@ -73,7 +76,7 @@ def chat_pool(seed: int, max_output: int = LONGEST, input_scale: float = 1.0, co
     pairs = [(_draw(rng, CHAT_INPUT), _draw(rng, CHAT_OUTPUT)) for _ in range(count)]
     shape = f"in {CHAT_INPUT[0]:g} ± {CHAT_INPUT[1]:g}, out {CHAT_OUTPUT[0]:g} ± {CHAT_OUTPUT[1]:g} in ln tokens"
     lengths = [Lengths(0.0, inputs, min(max_output, outputs)) for inputs, outputs in pairs]
-    return _fitted(lengths, input_scale, f"drawn log-normal lengths ({shape})", max_output)
+    return fitted(lengths, input_scale, f"drawn log-normal lengths ({shape})", max_output)
 
 
 def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
@@ -82,15 +85,17 @@ def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
     workload_flags.add_flags(parser)
     flags = parser.parse_args(["--max-input-len", f"{LONGEST}", "--max-output-len", f"{LONGEST}"])
     flags.rate, flags.burstiness, flags.duration, flags.seed = 1.0, 1.0, float(count), seed
-    return _fitted(simulated_load(flags), input_scale, "lengths of the built-in workload's eight tasks", LONGEST)
+    return fitted(simulated_load(flags), input_scale, "lengths of the built-in workload's eight tasks", LONGEST)
 
 
-def _fitted(lengths: Sequence[Lengths], scale: float, source: str, max_output: int) -> Pool:
-    """A pool of lengths with prompts `scale` times as long, one token at least and LONGEST at most."""
+def fitted(
+    lengths: Sequence[Lengths], scale: float, source: str, max_output: int, samples: tuple[Sample, ...] = ()
+) -> Pool:
+    """Make a pool of lengths with prompts `scale` times as long, one token at least and LONGEST at most."""
     prompts = (min(LONGEST, max(1, round(one.input_length * scale))) for one in lengths)
-    fitted = tuple(replace(one, input_length=prompt) for one, prompt in zip(lengths, prompts, strict=True))
+    short = tuple(replace(one, input_length=prompt) for one, prompt in zip(lengths, prompts, strict=True))
     scaled = "" if scale == 1 else f", prompts times {scale:g}"
-    return Pool(fitted, f"{source}{scaled}, clipped to {LONGEST} in and {max_output} out")
+    return Pool(short, f"{source}{scaled}, clipped to {LONGEST} in and {max_output} out", samples)
 
 
 def shortened(pool: Pool, scale: float) -> Pool:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from models.errors import UserError
 from models.options import Count, Natural, Positive, option
 
 REAL_ONLY = ("model", "executors", "length_scale", "loads", "rounds")
 """Flags that mean nothing to the simulator."""
+MAGNUS_ONLY = frozenset(("wma_threshold", "tasks", "answers"))
 INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "scale": "give --length-scale and --executors, which say how much of a paper's size fits",
@@ -59,6 +61,16 @@ class Experiments:
         None,
         "lengths from an Azure LLM inference CSV (default: the built-in tasks for magnus, drawn lengths for scls and "
         "ssjf; baton's are always drawn)",
+    )
+    tasks: Path | None = option(
+        None,
+        "for magnus, a folder of task files *.jsonl, each line with instruction, input and reference (default: the "
+        "built-in tasks)",
+        metavar="FOLDER",
+    )
+    answers: Literal["code", "reference"] = option(
+        "code",
+        "with --tasks, the answer to a request for commented code: the code and its comment, or the comment alone",
     )
     input_scale: Positive | None = option(
         None,
@@ -108,8 +120,12 @@ class PaperOptions(Experiments, RealEngine):
     def refuse(self) -> None:
         """Raise UserError for the first flag that cannot be followed."""
         given = {one.name for one in fields(self) if getattr(self, one.name) != one.default}
-        if "wma_threshold" in given and self.paper != "magnus":
-            raise UserError("--wma-threshold is for magnus: leave it out")
+        for name in given & MAGNUS_ONLY if self.paper != "magnus" else ():
+            raise UserError(f"{_flag(name)} is for magnus: leave it out")
+        if "tasks" in given and "trace" in given:
+            raise UserError("--tasks and --trace both tell the lengths: leave one out")
+        if "answers" in given and "tasks" not in given:
+            raise UserError("--answers is for task files: name them with --tasks")
         if not self.real:
             for name in REAL_ONLY:
                 if name in given:

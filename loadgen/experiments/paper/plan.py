@@ -73,8 +73,8 @@ class Plan:
     runs: Sequence[Run]
     """The runs, those of one point beside each other."""
     rows: Rows
-    skipped: Sequence[Row] = ()
-    """Rows that cannot be measured here."""
+    others: Sequence[Row] = ()
+    """Rows that no run tells: figures of the requests alone, and what cannot be measured here."""
     sweeping: bool = False
     """Whether the rows speak of all points together, so that some of them tell nothing."""
 
@@ -129,7 +129,7 @@ def carry_out(plan: Plan, play: Play, rounds: int = 1) -> Experiment:
     lacking = {run.point for run, done in trials.items() if not done and run.strategy not in refused}
     complete = [line for line in lines if line.point not in lacking]
     rows = plan.rows(complete) if complete and not (plan.sweeping and lacking) else ()
-    return Experiment(plan, lines, [*refusals, *rows, *plan.skipped], interrupted)
+    return Experiment(plan, lines, [*refusals, *rows, *plan.others], interrupted)
 
 
 def _ordered(runs: Sequence[Run], number: int) -> Iterator[Run]:

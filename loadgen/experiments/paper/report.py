@@ -38,7 +38,8 @@ def report(one: Experiment) -> RenderableType:
     title = f"{one.plan.title} (interrupted: as far as it came)" if one.interrupted else one.plan.title
     warning = [] if one.warning is None else [Text(one.warning, style="yellow")]
     head = (Text(title, style="bold"), Text(one.plan.setting, style="dim"), *warning)
-    return Group(*head, _measured(one), _beside(one), Text())
+    measured = [_measured(one)] if one.lines else []
+    return Group(*head, *measured, _beside(one), Text())
 
 
 def _measured(one: Experiment) -> Table:

@@ -65,10 +65,10 @@ def skip(what: str, why: str, said: Published | None = None) -> Row:
 
 def span(low: float, high: float, unit: str) -> str:
     """A range for the eye, or one number where both ends look the same."""
-    digits = 2 if unit == TIMES else 1
+    digits = {TIMES: 2, "": 2}.get(unit, 1)
     least, most = f"{low:.{digits}f}", f"{high:.{digits}f}"
     text = least if least == most else f"{least} to {most}"
-    return f"{text} {unit}" if unit == PERCENT else f"{text}{'×' if unit == TIMES else f' {unit}'}"
+    return f"{text}×" if unit == TIMES else f"{text} {unit}".rstrip()
 
 
 def more(new: float, old: float) -> float:

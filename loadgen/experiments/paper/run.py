@@ -14,6 +14,7 @@ from loadgen.experiments.paper.baton import tables as baton
 from loadgen.experiments.paper.hardware import Hardware
 from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, shortened, task_pool, trace_pool
 from loadgen.experiments.paper.magnus import serving as magnus
+from loadgen.experiments.paper.magnus.tasks import read_pool
 from loadgen.experiments.paper.options import PaperOptions
 from loadgen.experiments.paper.plan import Experiment, Plan, carry_out, experiment_json
 from loadgen.experiments.paper.report import report
@@ -27,7 +28,7 @@ from loadgen.simulate.simulation import Watch
 from models.progress import Bars
 
 INTERRUPTED = 130
-SIMULATED_ONLY = ("-ds", "-authors")
+SIMULATED_ONLY = ("-ds", "-authors", "case-study", "correlations", "learning", "overhead")
 """Ends of the names of experiments that there are in the simulator only."""
 
 Build: TypeAlias = Callable[[Stage], Plan]
@@ -88,7 +89,7 @@ def run_paper(asked: PaperOptions, open_engine: OpenEngine | None = None) -> int
 def _stage(asked: PaperOptions, open_engine: OpenEngine | None) -> Stage:
     paper = PAPERS[asked.paper]
     scale = paper.input_scale if asked.input_scale is None else asked.input_scale
-    pool = paper.pool(asked.seed, scale) if asked.trace is None else trace_pool(asked.trace, paper.longest, scale)
+    pool = _pool(asked, paper, scale)
     prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else Prediction()
     if open_engine is None:
         return Stage(pool, asked, paper.longest, prediction)
@@ -97,6 +98,12 @@ def _stage(asked: PaperOptions, open_engine: OpenEngine | None) -> Stage:
         hardware, player = open_engine()
     short = shortened(pool, hardware.length_scale)
     return Stage(short, asked, hardware.tokens(paper.longest), prediction, player, hardware)
+
+
+def _pool(asked: PaperOptions, paper: Paper, scale: float) -> Pool:
+    if asked.tasks is not None:
+        return read_pool(asked.tasks, asked.answers, asked.seed, scale)
+    return paper.pool(asked.seed, scale) if asked.trace is None else trace_pool(asked.trace, paper.longest, scale)
 
 
 def _run_all(builds: Mapping[str, Build], stage: Stage, asked: PaperOptions) -> int:

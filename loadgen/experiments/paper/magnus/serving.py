@@ -1,20 +1,24 @@
-"""The experiments of Magnus (section IV): the main comparison and the ablation."""
+"""Magnus's figures of serving: the case study (section II-E), the main comparison and the ablation (section IV)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 
 from loadgen.experiments.paper.gains import by_point, gain, gain_rows, read_published
 from loadgen.experiments.paper.hardware import Hardware, times
-from loadgen.experiments.paper.load import Load
+from loadgen.experiments.paper.load import Load, Pool
+from loadgen.experiments.paper.magnus.estimator import learning, overhead
+from loadgen.experiments.paper.magnus.tasks import correlations
 from loadgen.experiments.paper.plan import Line, Plan, Rows, Run, scaled
-from loadgen.experiments.paper.row import PERCENT, Published, Row, chain, claim, skip
+from loadgen.experiments.paper.row import PERCENT, SECONDS, Published, Row, chain, claim, skip
 from loadgen.experiments.paper.stage import Stage, limits
+from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.presets import V100_CHATGLM_6B
 from loadgen.simulate.simulation import Machine
+from loadgen.workload.lengths import Lengths
 from scheduler.batching.batcher import Limits
 
 BASELINES = ("vs", "ccb", "ccb-padded")
@@ -23,7 +27,7 @@ QUANTIZED = "vsq"
 RMSE = 15.649
 """Tokens: the error of the paper's predictor for ChatGLM-6B (III-B, Table II, USIN)."""
 ABLATION = ("vs", "glp", "abp", "magnus")
-SHARES, LOADS = (1.5, 2.0, 4.0, 8.0), (2.0, 6.0)
+SHARES, LOADS = (3.0, 4.0, 6.0, 8.0), (3.0, 8.0)
 """The rates in the simulator and on the engine, as multiples of what `vs` serves: the text names none."""
 SATURATING, PROBE = 50, 10
 """Requests that show what `vs` serves in the simulator and on the engine, in fixed batches an executor."""
@@ -44,6 +48,16 @@ class Place:
     setting: str
     larger: Machine | None = None
     """Executors with memory for the batches of vsq; None where it cannot run."""
+
+
+def case_study(stage: Stage) -> Plan:
+    """Figure 6: three requests of about 1,000 tokens in and out, six of about 10 after each, on one executor."""
+    large, small = Lengths(0.0, 1000, 1000), Lengths(0.0, 10, 10)
+    pool = Pool((large, *6 * (small,)) * 3, "the case study's")
+    machine, load = replace(V100_CHATGLM_6B, workers=1), Load(float("inf"), len(pool.lengths))
+    runs = [Run(name, "all at once", machine, load, limits(), Prediction(0.0), pool) for name in ABLATION]
+    setting = "1 × ChatGLM-6B on a V100 32 GB, whose two speeds are solved for from these two times: they are no test"
+    return Plan("Magnus: case study, Fig. 6", setting, ("duration", *SHOWN[4:]), runs, case_rows)
 
 
 def main(stage: Stage) -> Plan:
@@ -118,6 +132,15 @@ def _real(stage: Stage, hardware: Hardware) -> Place:
     )
 
 
+def case_rows(lines: Sequence[Line]) -> list[Row]:
+    """Rows of section II-E."""
+    trials = {line.strategy: line.trial for line in lines}
+    return [
+        Published(said, said, SECONDS, "II-E, Fig. 6").beside(f"{name}: serving time", {name: trials[name].duration})
+        for name, said in (("vs", 242.0), ("magnus", 60.0))
+    ]
+
+
 def main_rows(lines: Sequence[Line]) -> list[Row]:
     """Rows of section IV-B: magnus against its baselines, vsq among them where it has run."""
     throughput = {point: trial.throughput for point, trial in by_point(lines, "magnus").items()}
@@ -146,4 +169,14 @@ def _claim_same(lines: Sequence[Line], what: str, figure: str, within: float, wh
     return claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
 
 
-EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType({"main": main, "ablation": ablation})
+EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
+    {
+        "main": main,
+        "ablation": ablation,
+        "case-study": case_study,
+        "correlations": correlations,
+        "learning": learning,
+        "overhead": overhead,
+    }
+)
+"""Experiments by name; but for the first two they are for the simulator only."""

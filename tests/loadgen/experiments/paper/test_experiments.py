@@ -39,8 +39,8 @@ def test_magnus_has_the_papers_batches_and_vsq_room_for_its_own() -> None:
     runs = plan("magnus", "main").runs
     capacity = {run.strategy: run.machine.capacity_tokens for run in runs}
     assert capacity == {"vs": 7 * 256, "ccb": 7 * 256, "ccb-padded": 7 * 256, "vsq": 10 * 256, "magnus": 7 * 256}
-    assert {run.load.rate for run in runs} == {2 * SERVED, 6 * SERVED}
-    assert {run.load.count for run in runs} == {80, 240}, "four seconds of arrivals"
+    assert {run.load.rate for run in runs} == {3 * SERVED, 8 * SERVED}
+    assert {run.load.count for run in runs} == {120, 320}, "four seconds of arrivals"
     assert {run.limits.wma_threshold for run in runs} == {781}, "50,000 over the square of 8"
     assert {run.machine.context_length for run in runs} == {256}
 

@@ -1,0 +1,203 @@
+"""Magnus's estimator of serving times as it learns (Fig. 14), and what its decisions cost (section IV-D)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import exp
+from statistics import median
+from time import perf_counter
+from types import MappingProxyType
+
+from loadgen.experiments.paper.load import Load
+from loadgen.experiments.paper.plan import Plan
+from loadgen.experiments.paper.row import Row, chain, claim
+from loadgen.experiments.paper.stage import Stage, limits
+from loadgen.experiments.paper.trial import bilinear
+from loadgen.simulate.presets import V100_CHATGLM_6B
+from loadgen.simulate.simulation import simulate
+from loadgen.workload.lengths import Lengths
+from scheduler.assembly import Parts, assemble
+from scheduler.batching.batcher import Batcher
+from scheduler.observers import PlanObserver
+from scheduler.plan import Assignment
+from scheduler.plan import Plan as BatchPlan
+from scheduler.request import Request
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.machine import Lesson
+from scheduler.serving_time.nearest import BatchLearning, estimate_error
+from scheduler.serving_time.served_batch import ServedBatch, served_batch
+from scheduler.strategy import STRATEGIES
+from scheduler.worker import Worker
+
+SHARE, MINUTES = 3.0, 20
+"""The rate as a multiple of what `vs` serves, and how long requests come, for the estimator to have ten lessons."""
+WAITING = 3_000
+"""Requests that wait while decisions are timed."""
+CASES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"times scatter": (1.0, 0.2), "half as slow again": (1.5, 0.1), "both": (1.5, 0.3)}
+)
+"""By name, how many times as long as its profile says a machine takes, and the sigma of a batch's factor besides."""
+
+
+@dataclass(frozen=True)
+class RoughCost:
+    """Seconds of a cost, times a factor, times another for each number of rows (log-normal): a machine whose times no
+    bilinear model tells, though batches like those seen do."""
+
+    cost: Bilinear
+    factor: float
+    sigma: float
+    seed: int
+
+    def prefill(self, rows: int, length: int, /) -> float:
+        return self._rough(rows) * self.cost.prefill(rows, length)
+
+    def decode(self, rows: int, length: int, iterations: int, /) -> float:
+        return self._rough(rows) * self.cost.decode(rows, length, iterations)
+
+    def copy(self, length: int, /) -> float:
+        return self.cost.copy(length)
+
+    def _rough(self, rows: int) -> float:
+        return self.factor * _draw_factor(self.sigma, self.seed, rows)
+
+
+@lru_cache(maxsize=4096)
+def _draw_factor(sigma: float, seed: int, rows: int) -> float:
+    return exp(sigma * random.Random(f"{seed}, {rows}").gauss(0.0, 1.0))
+
+
+@dataclass(slots=True)
+class LessonLog:
+    """A PlanObserver that keeps an estimator's error at each of its lessons beside that of the profile alone."""
+
+    learning: BatchLearning
+    other: PlanObserver
+    profile: Bilinear
+    errors: list[tuple[float, float, float]] = field(default_factory=list)
+    """Times, errors before learning, and the profile's errors on the same batches; in seconds."""
+    _served: list[ServedBatch] = field(default_factory=list)
+    _latest: Lesson | None = None
+
+    def on_finish(self, assignment: Assignment, now: float) -> None:
+        served = served_batch(assignment)
+        self._served += [] if served is None else [served]
+        self.other.on_finish(assignment, now)
+        latest = self.learning.latest
+        if latest is not None and latest is not self._latest:
+            self.errors.append((now, latest.rmse, estimate_error(self.profile, self._served)))
+            self._latest, self._served = latest, []
+
+
+def learning(stage: Stage) -> Plan:
+    """Figure 14, the estimator's half: its error over time on machines that are not as their profile says."""
+    profile = bilinear(V100_CHATGLM_6B)
+    served = stage.capacity("vs", V100_CHATGLM_6B, limits(), 350)
+    seconds = 60.0 * MINUTES if stage.setting.duration is None else stage.setting.duration
+    requests = stage.load(SHARE * served, seconds).requests(stage.pool)
+    rows: list[Row] = []
+    for name, (factor, sigma) in CASES.items():
+        cost = RoughCost(profile, factor, sigma, stage.setting.seed)
+        rows += _lesson_rows(name, lesson_errors(stage, cost, requests, f"learning, {name}"))
+    cases = "; ".join(f"{name}: {factor:g} times, sigma {sigma:g}" for name, (factor, sigma) in CASES.items())
+    setting = (
+        f"magnus on {V100_CHATGLM_6B.workers} × ChatGLM-6B on a V100 32 GB, {len(requests)} requests at {SHARE:g} "
+        "times what vs serves; machines take so many times as long as their profile says, each number of rows with a "
+        f"log-normal factor of its own ({cases}); errors are root mean squares in seconds of the batches since the "
+        "lesson before, with their true lengths"
+    )
+    return Plan("Magnus: the estimator learns, Fig. 14", setting, (), (), lambda lines: (), rows)
+
+
+def lesson_errors(
+    stage: Stage, cost: RoughCost, requests: Sequence[Lengths], title: str
+) -> list[tuple[float, float, float]]:
+    """Errors at each lesson of serving requests on machines of this cost, as a LessonLog has them."""
+    parts = _magnus_parts(cost.cost)
+    assert isinstance(parts.learning, BatchLearning), "magnus learns serving times"
+    log = LessonLog(parts.learning, parts.observer, cost.cost)
+    predict = stage.prediction.source(stage.setting.seed)
+    simulate(
+        replace(parts, observer=log),
+        replace(V100_CHATGLM_6B, cost=cost),
+        requests,
+        stage.max_tokens,
+        stage.begin(title, len(requests)),
+        predict,
+    )
+    return log.errors
+
+
+def _magnus_parts(profile: Bilinear) -> Parts:
+    machine = V100_CHATGLM_6B
+    fitted = limits().within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+    return assemble(STRATEGIES["magnus"], fitted, profile)
+
+
+def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> list[Row]:
+    """Rows for the error in the first interval, which nothing was learned before, and in those after."""
+    own, profile = ({f"{one[0] / 60:.0f} min": one[place] for one in errors} for place in (1, 2))
+    if len(errors) < 2:
+        return [claim(f"{name}: the estimator's error falls", False, f"too few lessons: {chain(own)}", "IV-C, Fig. 14")]
+    (before, *later), (_, *without) = list(own.values()), list(profile.values())
+    return [
+        claim(f"{name}: the estimator's error falls", median(later) < before, chain(own), "IV-C, Fig. 14"),
+        claim(f"{name}: it is below the profile's", median(later) < median(without), chain(profile), "IV-C, Fig. 14"),
+    ]
+
+
+@dataclass(slots=True)
+class TimedBatcher:
+    """A Batcher that keeps how long another one's decisions take, in seconds."""
+
+    other: Batcher
+    adds: list[float] = field(default_factory=list)
+    takes: list[float] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.other, name)
+
+    def add(self, request: Request, now: float) -> None:
+        with _timed(self.adds):
+            self.other.add(request, now)
+
+    def take(self, worker: Worker, now: float) -> BatchPlan | None:
+        with _timed(self.takes):
+            plan = self.other.take(worker, now)
+        if plan is None:
+            self.takes.pop()
+        return plan
+
+
+@contextmanager
+def _timed(times: list[float]) -> Iterator[None]:
+    begun = perf_counter()
+    yield
+    times.append(perf_counter() - begun)
+
+
+def overhead(stage: Stage) -> Plan:
+    """Section IV-D: what a decision takes on this machine while many requests wait."""
+    requests = Load(float("inf"), WAITING, seed=stage.setting.seed).requests(stage.pool)
+    parts = _magnus_parts(bilinear(V100_CHATGLM_6B))
+    timed = TimedBatcher(parts.batcher)
+    watch = stage.begin("overhead", len(requests))
+    predict = stage.prediction.source(stage.setting.seed)
+    simulate(replace(parts, batcher=timed), V100_CHATGLM_6B, requests, stage.max_tokens, watch, predict)  # type: ignore[arg-type]
+    last, first = timed.adds[-len(timed.adds) // 10 :], timed.takes[: max(1, len(timed.takes) // 10)]
+    rows = [
+        _below("batch packaging", last, 1.0),
+        _below("serving-time estimation and batch scheduling", first, 3.0),
+    ]
+    setting = f"{WAITING} requests wait; medians, of the last tenth to come and the first tenth of batches to leave"
+    return Plan("Magnus: overhead, section IV-D", setting, (), (), lambda lines: (), rows)
+
+
+def _below(what: str, seconds: Sequence[float], most: float) -> Row:
+    """The row of the claim that a decision takes less than so many milliseconds."""
+    found = 1000 * median(seconds)
+    return claim(f"{what} takes less than {most:g} ms", found < most, f"{found:.2f} ms", "IV-D")
