@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from models.errors import TextError
-from models.token_bytes import byte_table
+from models.token_bytes import byte_table, longest_token
 
 
 class Text:
@@ -29,6 +30,8 @@ class Text:
         self._tokenizer = tokenizer
         self._template = chat_template if chat_template is not None else tokenizer.chat_template
         self._backend: Tokenizer = tokenizer.backend_tokenizer
+        self._backend.no_padding()
+        self._backend.no_truncation()
         self._literal = Tokenizer.from_str(self._backend.to_str())
         self._literal.encode_special_tokens = True
         self._control = _control_texts(self._backend)
@@ -66,22 +69,21 @@ class Text:
 
     def to_json(self) -> str:
         """The tokenizer in the format of the tokenizers library, without padding and truncation."""
-        backend = Tokenizer.from_str(self._backend.to_str())
-        backend.no_padding()
-        backend.no_truncation()
-        return str(backend.to_str())
+        return str(self._backend.to_str())
 
     @cached_property
-    def longest_token(self) -> int:
-        """Characters of the longest token: no text of n tokens is longer than n times this."""
-        return max(len(token) for token in self._backend.get_vocab())
+    def longest_token(self) -> int | None:
+        """UTF-8 bytes of the longest token: no text of n tokens has more than n times as many. None where a token may
+        stand for text of any length, so that only encoding tells how many tokens a text has.
+        """
+        return longest_token(self._backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Encode a prompt as it stands: control tokens in it count as such, and a start token is added if customary.
 
         Raises TextError for what the tokenizer cannot encode.
         """
-        return _ids(self._backend, text, add_special_tokens=add_special_tokens)
+        return _ids(self._backend, [text], add_special_tokens=add_special_tokens)[0]
 
     def encode_chat(
         self,
@@ -140,18 +142,17 @@ class Text:
         return str(rendered)
 
     def _encode_veiled(self, rendered: str, nonce: str, hidden: list[str]) -> list[int]:
-        if not hidden:
-            return _ids(self._backend, rendered, add_special_tokens=False)
-        ids: list[int] = []
         # Between two nonces stands the number of a hidden text: every second piece.
-        for place, piece in enumerate(rendered.split(nonce)):
-            coder, text = (self._literal, hidden[int(piece)]) if place % 2 else (self._backend, piece)
-            ids += _ids(coder, text, add_special_tokens=False)
-        return ids
+        pieces = rendered.split(nonce)
+        pieces[1::2] = (hidden[int(number)] for number in pieces[1::2])
+        ids: list[list[int]] = [[]] * len(pieces)
+        for first, coder in enumerate((self._backend, self._literal)):
+            ids[first::2] = _ids(coder, pieces[first::2], add_special_tokens=False)
+        return list(chain.from_iterable(ids))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Decode token ids, control tokens left out or written out."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        return str(self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)[0])
 
     def token_text(self, token_id: int) -> str:
         """One token by itself; part of a character shows as U+FFFD."""
@@ -174,12 +175,12 @@ class Text:
         return byte_table(self._backend)
 
 
-def _ids(coder: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+def _ids(coder: Tokenizer, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]:
+    """The ids of each text. As a batch, since a text by itself is encoded without letting other threads run."""
     try:
-        ids: list[int] = coder.encode(text, add_special_tokens=add_special_tokens).ids
+        return [encoding.ids for encoding in coder.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
     except Exception as error:  # the library raises this very class where its vocabulary lacks a token
         raise TextError(f"the model's tokenizer cannot encode this text: {error}") from error
-    return ids
 
 
 def _control_texts(backend: Tokenizer) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,25 @@ def byte_table(backend: Tokenizer) -> dict[int, bytes]:
     if _decodes(backend, "<0x41>", "A"):
         return {index: bytes.fromhex(token[3:5]) for token, index in vocab if BYTE_TOKEN.fullmatch(token)}
     return {}
+
+
+def longest_token(backend: Tokenizer) -> int | None:
+    """UTF-8 bytes of the longest token of a byte-level vocabulary that has every byte. None for others, where a token
+    may stand for more than its name: after normalizing, for unknown text, or with the blanks around it.
+    """
+    parts, vocab = json.loads(backend.to_str()), backend.get_vocab(with_added_tokens=False)
+    added = parts["added_tokens"]
+    splits = parts["pre_tokenizer"] or {}
+    splits = splits.get("pretokenizers", [splits])
+    whole = (
+        (parts["normalizer"], parts["model"]["type"], parts["model"].get("end_of_word_suffix") or "")
+        == (None, "BPE", "")
+        and {"ByteLevel"} <= {split.get("type") for split in splits} <= {"ByteLevel", "Digits", "Split"}
+        and not any(split.get("behavior") == "Removed" for split in splits)
+        and not any(token["lstrip"] or token["rstrip"] for token in added)
+        and _byte_alphabet().keys() <= vocab.keys()
+    )
+    return max(map(len, [*vocab, *(token["content"].encode() for token in added)])) if whole else None
 
 
 def count_cut_off(data: bytes) -> int:

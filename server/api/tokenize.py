@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from server.api.errors import bad_request
 from server.api.input.body import read_body
-from server.api.input.prompts import check_characters, check_ids, refuse_unencodable, render_chat
+from server.api.input.prompts import check_bytes, check_ids, refuse_unencodable, render_chat
 from server.api.input.schema import Message, ModelName, TemplateVariables, TokenId
 from server.api.models import model_name
 from server.api.output.reply import json_response
@@ -95,7 +95,7 @@ def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
 def _prompt_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is None:
         raise bad_request("prompt: is missing; give either prompt or messages", "prompt")
-    check_characters(len(body.prompt), "prompt", model)
+    check_bytes(len(body.prompt.encode()), "prompt", model)
     with refuse_unencodable("prompt"):
         return model.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from models.errors import TextError
@@ -49,7 +49,12 @@ def byte(text: Text, value: int) -> int:
 def of_vocabulary(tokens: list[str], decoder: Any) -> Text:
     backend = Tokenizer(models.BPE({token: place for place, token in enumerate(tokens)}, []))
     backend.decoder = decoder
-    return Text(PreTrainedTokenizerFast(tokenizer_object=backend))  # type: ignore[no-untyped-call]
+    return of_backend(backend)
+
+
+def of_backend(backend: Tokenizer, template: str | None = None) -> Text:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]
+    return Text(tokenizer, chat_template=template)
 
 
 # Decoding
@@ -201,12 +206,57 @@ def test_the_text_of_a_token_shows_control_tokens_and_replaces_halves(tiny_text:
 
 
 @given(sample=writing)
-def test_no_text_is_longer_than_its_tokens_times_the_longest(tiny_text: Text, sample: str) -> None:
-    assert len(sample) <= len(tiny_text.encode(sample)) * tiny_text.longest_token
+def test_no_text_has_more_bytes_than_its_tokens_times_the_longest(tiny_text: Text, sample: str) -> None:
+    """Characters were counted, so a text of four bytes each was encoded for seconds before it was refused."""
+    longest = tiny_text.longest_token or 0
+    assert (longest, tiny_text.vocab_size) == (len(tiny.PAD), VOCAB)
+    assert len(sample.encode()) <= len(tiny_text.encode(sample)) * longest
 
 
-def test_the_longest_token_is_a_control_token_of_the_tiny_vocabulary(tiny_text: Text) -> None:
-    assert (tiny_text.longest_token, tiny_text.vocab_size) == (len(tiny.PAD), VOCAB)
+def stripping(backend: Tokenizer) -> None:
+    backend.add_special_tokens([AddedToken("<mask>", lstrip=True)])
+
+
+def normalizing(backend: Tokenizer) -> None:
+    backend.normalizer = normalizers.NFC()
+
+
+def dropping(backend: Tokenizer) -> None:
+    split = pre_tokenizers.Split(" ", "removed")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel()])
+
+
+def mixing(backend: Tokenizer) -> None:
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+
+
+@pytest.mark.parametrize("change", [stripping, normalizing, dropping, mixing])
+def test_no_token_is_the_longest_where_one_may_stand_for_more_than_its_name(
+    tiny_text: Text, change: Callable[[Tokenizer], None]
+) -> None:
+    """A text was refused as too long though its blanks, say, are part of one token."""
+    backend = Tokenizer.from_str(tiny_text.to_json())
+    change(backend)
+    assert of_backend(backend).longest_token is None
+
+
+def test_texts_are_encoded_as_they_are_alone_whatever_the_file_says_of_batches(tiny_text: Text) -> None:
+    """A tokenizer's file may ask for padding, and for prompts cut short."""
+    backend = Tokenizer.from_str(tiny_text.to_json())
+    backend.enable_padding()
+    backend.enable_truncation(3)
+    turns = [{"role": "user", "content": f"{tiny.END}ab{tiny.START}"}]
+    changed = of_backend(backend, tiny.CHAT_TEMPLATE)
+    assert changed.encode("the fox") == tiny_text.encode("the fox")
+    assert changed.encode_chat(turns) == tiny_text.encode_chat(turns)
+
+
+@given(sample=writing)
+def test_a_batch_of_one_encodes_and_decodes_as_the_text_alone(tiny_text: Text, sample: str) -> None:
+    alone = Tokenizer.from_str(tiny_text.to_json())
+    ids = alone.encode(sample).ids
+    assert tiny_text.encode(sample) == ids
+    assert tiny_text.decode(ids) == alone.decode(ids)
 
 
 # Stop strings

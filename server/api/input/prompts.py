@@ -81,10 +81,10 @@ def render_chat(
     """The turns as chat templates know them, and their token ids; raises ApiError 400. Heavy."""
     turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
     offered = [tool.definition for tool in tools.offered]
-    check_characters(len(orjson.dumps(offered)), "tools", model)
+    check_bytes(len(orjson.dumps(offered)), "tools", model)
     if not model.text.takes_tools:
         turns, offered = plain_turns(turns, tools), []
-    check_characters(sum(len(turn["content"]) for turn in turns), "messages", model)
+    check_bytes(sum(len(turn["content"].encode()) for turn in turns), "messages", model)
     with refuse_unencodable("messages"):
         ids = model.text.encode_chat(
             turns, tools=offered, add_generation_prompt=add_generation_prompt, variables=variables or {}
@@ -195,7 +195,7 @@ def _check_written(prompt: WrittenPrompt, path: str, model: ServedModel) -> None
     if not prompt:
         raise bad_request(f"{path}: must not be empty", "prompt")
     if isinstance(prompt, str):
-        check_characters(len(prompt), path, model)
+        check_bytes(len(prompt.encode()), path, model)
     else:
         _check_fits(prompt, path, model)
 
@@ -218,10 +218,11 @@ def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:
     return Prompt(tuple(prompt), text.decode(prompt))
 
 
-def check_characters(count: int, path: str, model: ServedModel) -> None:
+def check_bytes(count: int, path: str, model: ServedModel) -> None:
     """Refuse what cannot fit however it is split into tokens: splitting it would cost time for nothing."""
-    if count > model.context_length * model.text.longest_token:
-        raise too_long(path, f"{count} characters", model)
+    longest = model.text.longest_token
+    if longest is not None and count > model.context_length * longest:
+        raise too_long(path, f"{count} bytes", model)
 
 
 def _require_fit(prompt: Prompt, path: str, model: ServedModel) -> Prompt:
