@@ -91,10 +91,11 @@ class Text:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         variables: Mapping[str, object] = MappingProxyType({}),
     ) -> list[int]:
-        """Encode messages by the chat template, up to where the assistant speaks; `variables` are for the template, and
-        so are `tools` where it `takes_tools`.
+        """Encode messages by the chat template, up to where the assistant speaks, or up to the end of the last message's
+        text; `variables` are for the template, and so are `tools` where it `takes_tools`.
 
         What looks like a control token inside any of them stays plain text, so no user can forge a turn.
         """
@@ -103,7 +104,7 @@ class Text:
         nonce = secrets.token_hex(8)
         hidden: list[str] = []
         turns, offered, given = (self._veil(part, nonce, hidden) for part in (list(messages), list(tools), variables))
-        rendered = self._render(turns, offered, add_generation_prompt, given)
+        rendered = self._render(turns, offered, add_generation_prompt, continue_final_message, given)
         return self._encode_veiled(rendered, nonce, hidden)
 
     def _veil(self, value: Any, nonce: str, hidden: list[str]) -> Any:
@@ -123,6 +124,7 @@ class Text:
         messages: list[dict[str, Any]],
         tools: list[Any],
         add_generation_prompt: bool,
+        continue_final_message: bool,
         variables: Mapping[str, object],
     ) -> str:
         taken = sorted(variables.keys() & signature(self._tokenizer.apply_chat_template).parameters)
@@ -134,6 +136,7 @@ class Text:
                 tools=tools or None,
                 chat_template=self._template,
                 add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
                 tokenize=False,
                 **cast(dict[str, Any], variables),
             )

@@ -29,6 +29,7 @@ class TokenizeBody(msgspec.Struct, frozen=True):
     messages: Annotated[list[Message], Meta(min_length=1, max_length=2048)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
     chat_template_kwargs: TemplateVariables | None = None
 
@@ -87,8 +88,13 @@ def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.add_special_tokens:
         message = "add_special_tokens: with messages the chat template decides which there are; leave it out"
         raise bad_request(message, "add_special_tokens", "unsupported")
-    speaks = body.add_generation_prompt is not False
-    _, ids = render_chat(body.messages or [], body.chat_template_kwargs, model, add_generation_prompt=speaks)
+    _, ids = render_chat(
+        body.messages or [],
+        body.chat_template_kwargs,
+        model,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+    )
     return ids
 
 

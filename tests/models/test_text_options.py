@@ -32,6 +32,14 @@ def test_a_conversation_may_end_before_the_assistant_speaks(tiny_text: Text) -> 
     assert tiny_text.decode(begun[len(ended) :], skip_special_tokens=False) == f"{tiny.START}assistant\n"
 
 
+def test_the_assistants_last_turn_may_stay_open(tiny_text: Text) -> None:
+    said = {"role": "assistant", "content": f"It is {tiny.END}"}
+    ids = tiny_text.encode_chat([*TURNS, said], add_generation_prompt=False, continue_final_message=True)
+    begun = tiny_text.encode_chat(TURNS)
+    assert ids[: len(begun)] == begun and not {tiny.START_ID, tiny.END_ID} & set(ids[len(begun) :])
+    assert tiny_text.decode(ids[len(begun) :]) == f"It is {tiny.END}"
+
+
 def test_variables_reach_the_template(tiny_folder: Path) -> None:
     text = Text.load(tiny_folder, chat_template="{{ mood | default('calm') }}: {{ messages[0]['content'] }}")
     assert text.decode(text.encode_chat(TURNS)) == "calm: Hi"

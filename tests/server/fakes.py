@@ -77,12 +77,14 @@ class FakeText:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         variables: Mapping[str, object] = MappingProxyType({}),
     ) -> list[int]:
         if any(REFUSED in message["content"] for message in messages):
             raise TextError("the template does not like it")
         turns = "".join(f"{message['role']}:{message['content']}\n" for message in messages)
         opening = "".join(f"{name}={value}\n" for name, value in variables.items())
+        turns = turns.removesuffix("\n") if continue_final_message else turns
         return self.encode(f"{opening}{turns}{'assistant:' if add_generation_prompt else ''}")
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

@@ -56,7 +56,14 @@ async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
 def _converse(body: ChatBody, model: ServedModel) -> Prompt:
     tools = toolbox(body)
     grammar = constraint(body, model, tools)
-    turns, ids = render_chat(body.messages, body.chat_template_kwargs, model, tools=tools)
+    turns, ids = render_chat(
+        body.messages,
+        body.chat_template_kwargs,
+        model,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        tools=tools,
+    )
     split = _split_turns(turns, body, model)
     with refuse_unencodable("messages"):
         text_ids, user_input_length = _encode_split(split, model.text)
@@ -75,11 +82,15 @@ def render_chat(
     variables: Mapping[str, object] | None,
     model: ServedModel,
     *,
-    add_generation_prompt: bool = True,
+    add_generation_prompt: bool | None = None,
+    continue_final_message: bool | None = None,
     tools: Toolbox = NO_TOOLS,
 ) -> tuple[list[Turn], list[int]]:
     """The turns as chat templates know them, and their token ids; raises ApiError 400. Heavy."""
     turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+    goes_on = bool(continue_final_message)
+    if goes_on:
+        _check_goes_on(turns, add_generation_prompt)
     offered = [tool.definition for tool in tools.offered]
     check_bytes(len(orjson.dumps(offered)), "tools", model)
     if not model.text.takes_tools:
@@ -87,9 +98,22 @@ def render_chat(
     check_bytes(sum(len(turn["content"].encode()) for turn in turns), "messages", model)
     with refuse_unencodable("messages"):
         ids = model.text.encode_chat(
-            turns, tools=offered, add_generation_prompt=add_generation_prompt, variables=variables or {}
+            turns,
+            tools=offered,
+            add_generation_prompt=add_generation_prompt is not False and not goes_on,
+            continue_final_message=goes_on,
+            variables=variables or {},
         )
     return turns, ids
+
+
+def _check_goes_on(turns: Sequence[Turn], add_generation_prompt: bool | None) -> None:
+    """Raise ApiError 400 where no answer can go on with the last turn."""
+    fault = "cannot go with add_generation_prompt; give one of them" if add_generation_prompt else None
+    if turns[-1]["role"] != "assistant":
+        fault = "the last message must be the assistant's"
+    if fault is not None:
+        raise bad_request(f"continue_final_message: {fault}", "continue_final_message")
 
 
 @contextmanager

@@ -29,12 +29,10 @@ UseLogprobs: TypeAlias = Annotated[Raw, "is not supported; use logprobs, or /tok
 class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that are known and refused, each with the reason; their values are not even read."""
 
-    add_generation_prompt: Annotated[Raw, "an answer always begins a turn of its own"] = ABSENT
     allowed_token_ids: UseLogitBias = ABSENT
     audio: OnlyText = ABSENT
     bad_words: UseLogitBias = ABSENT
     chat_template: Annotated[Raw, "start the server with --chat-template instead"] = ABSENT
-    continue_final_message: Annotated[Raw, "is not supported; put the turn into a prompt for /v1/completions"] = ABSENT
     documents: Annotated[Raw, "is not supported; put them into a message"] = ABSENT
     function_call: Annotated[Raw, "is not supported; use tools and tool_choice"] = ABSENT
     guided_choice: Annotated[Raw, "is not supported; use structured_outputs with choice"] = ABSENT
@@ -57,7 +55,6 @@ _REASONS: Mapping[str, str] = MappingProxyType(
 )
 _HARMLESS: Mapping[str, frozenset[bytes]] = MappingProxyType(
     {
-        "add_generation_prompt": UNLESS_FALSE,
         "function_call": NOTHING | {b'"none"', b'"auto"'},
         "modalities": NOTHING | {b'["text"]'},
         "skip_special_tokens": UNLESS_FALSE,

@@ -171,6 +171,9 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
     chat_template_kwargs: TemplateVariables | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    """Whether the answer goes on with the last message, the assistant's, in place of a turn of its own."""
     tools: Annotated[list[ChatTool], Meta(max_length=128)] | None = None
     functions: list[msgspec.Raw] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None

@@ -152,8 +152,15 @@ BAD: dict[str, tuple[tuple[str, bytes], int, str | None, str]] = {
     "speech": (chat(modalities=["text", "audio"]), 400, "modalities", "unsupported"),
     "a forced function": (chat(function_call={"name": "f"}), 400, "function_call", "unsupported"),
     "control tokens in the answer": (chat(skip_special_tokens=False), 400, "skip_special_tokens", "unsupported"),
-    "no turn of its own": (chat(add_generation_prompt=False), 400, "add_generation_prompt", "unsupported"),
-    "a turn to go on with": (chat(continue_final_message=True), 400, "continue_final_message", "unsupported"),
+    "no turn to go on with": (chat(continue_final_message=True), 400, "continue_final_message", "invalid_request"),
+    "a turn to go on with and one of its own": (
+        chat(
+            messages=[{"role": "assistant", "content": "a"}], continue_final_message=True, add_generation_prompt=True
+        ),
+        400,
+        "continue_final_message",
+        "invalid_request",
+    ),
     "functions": (chat(functions=[{"name": "f"}]), 400, "functions", "unsupported"),
     "a forced call without tools": (chat(tool_choice="required"), 400, "tool_choice", "invalid_request"),
     "an unknown format": (chat(response_format={"type": "yaml"}), 400, "response_format", "invalid_value"),

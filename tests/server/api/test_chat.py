@@ -141,6 +141,13 @@ async def test_text_parts_are_joined_and_developer_counts_as_system(live: Live) 
     assert rendered == "system:D\nuser:ab\nassistant:\nuser:c\nassistant:"
 
 
+async def test_an_answer_may_go_on_with_the_assistants_last_turn(live: Live) -> None:
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Gu"}]
+    for generation in (False, None):
+        await live.chat(messages=turns, continue_final_message=True, add_generation_prompt=generation)
+        assert bytes(live.dispatcher.submitted[-1].prompt).decode() == "user:Hi\nassistant:Gu"
+
+
 async def test_an_answer_may_take_the_rest_of_the_context_unless_told_otherwise(live: Live) -> None:
     await live.chat()
     await live.chat(max_tokens=9)
