@@ -10,7 +10,7 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from server.api.input.body import read_call
-from server.api.input.prompts import Prompt, chat_prompt
+from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
 from server.api.output.answer import respond
 from server.api.output.call import Answer
@@ -34,7 +34,7 @@ from server.api.output.reply import (
     Usage,
 )
 from server.api.served_model import MODEL, Codec
-from server.api.tools.reading import Argued, Called, FoundCalls, GuaranteedCalls, Piece, Reader, Said
+from server.api.tools.reading import Argued, Called, Piece, Reader, Said, reader_of
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -89,10 +89,9 @@ class ChatForm:
 
     def _pieces(self, answer: Answer, update: RowUpdate) -> list[Piece]:
         """The text of an update, and its calls where there are tools."""
-        if not answer.prompt.tools:
-            return [Said(update.text)] if update.text else []
         if answer.index not in self.readers:
-            self.readers[answer.index] = _reader_of(answer.prompt)
+            prompt = answer.prompt
+            self.readers[answer.index] = reader_of(prompt.tools, guaranteed=prompt.grammar is not None)
         return self.readers[answer.index].push(update.text, last=update.finish_reason is not None)
 
     def _finish(self, answer: Answer, update: RowUpdate) -> ChatFinish | None:
@@ -133,13 +132,6 @@ def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
         found[0] = msgspec.structs.replace(found[0], role="assistant")
     answer.begun = True
     return found
-
-
-def _reader_of(prompt: Prompt) -> Reader:
-    """Reads the answer to a prompt that offers tools."""
-    if prompt.grammar is not None:
-        return GuaranteedCalls()
-    return FoundCalls(prompt.tools.names, parallel=prompt.tools.parallel)
 
 
 def _said(pieces: Sequence[Piece]) -> str:

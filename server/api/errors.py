@@ -7,7 +7,8 @@ the request's id and told as an internal error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from scheduler.request import Failure
+from server.api.operation import operation_of
 from server.api.output.reply import encode
 from server.http.request_id import request_id
 
@@ -149,10 +151,29 @@ def error_body(error: ApiError) -> ErrorBody:
     return ErrorBody(ErrorDetail(error.message, status.type, error.param, error.code or status.code))
 
 
-def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> web.Response:
-    """The error as a whole HTTP response."""
+@contextmanager
+def reword_errors(names: Mapping[str, str], words: Mapping[str, str]) -> Iterator[None]:
+    """Word an ApiError about a chat as one about what stands for it: its fields by `names`, and other `words`."""
+    try:
+        yield
+    except ApiError as error:
+        message, param = error.message, error.param
+        for word, own in words.items():
+            message = message.replace(word, own)
+        if param is not None and param in names:
+            # The name leads; further on, it may be a word of a sentence unless it could be nothing else.
+            message, param = message.replace(param, names[param], -1 if "_" in param else 1), names[param]
+        raise ApiError(
+            error.status, message, param=param, code=error.code, close=error.close, headers=error.headers
+        ) from None
+
+
+def error_response(
+    error: ApiError, headers: Mapping[str, str] | None = None, body: msgspec.Struct | None = None
+) -> web.Response:
+    """The error as a whole HTTP response, in OpenAI's form unless it has a `body` of another."""
     response = web.Response(
-        body=encode(error_body(error)),
+        body=encode(body or error_body(error)),
         status=error.status,
         content_type="application/json",
         headers={**error.headers, **(headers or {})},
@@ -164,22 +185,26 @@ def error_response(error: ApiError, headers: Mapping[str, str] | None = None) ->
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every failure of a handler with an OpenAI error object."""
+    """Answer every failure of a handler with an error object of its API: OpenAI's, unless the operation has another."""
+    headers = None
     try:
         return await handler(request)
-    except ApiError as error:
+    except ApiError as failure:
+        error = failure
         request[_CODE] = error_body(error).error.code
-        return error_response(error)
-    except web.HTTPException as error:
-        return error_response(_from_http(request, error), _allow(error))
+    except web.HTTPException as failure:
+        error, headers = _from_http(request, failure), _allow(failure)
     except (web.RequestPayloadError, HttpProcessingError):
-        return error_response(ApiError(400, "the request's body cannot be read: its encoding is broken", close=True))
+        error = ApiError(400, "the request's body cannot be read: its encoding is broken", close=True)
     except ConnectionError:
         # The client is gone, so this goes nowhere; to raise would make aiohttp log a traceback for each.
-        return error_response(ApiError(400, "the client closed the connection", close=True))
+        error = ApiError(400, "the client closed the connection", close=True)
     except Exception:
         log.exception("request %s failed", request_id(request))
-        return error_response(internal_error(request))
+        error = internal_error(request)
+    operation = operation_of(request)
+    dialect = None if operation is None else operation.dialect
+    return error_response(error, headers, None if dialect is None else dialect.word(error, request_id(request)))
 
 
 def error_code(request: web.Request) -> str | None:

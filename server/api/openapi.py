@@ -88,10 +88,11 @@ async def openapi(request: web.Request) -> web.Response:
 
 def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
     """Schemas of every body, reply and event; fields that are only there to be refused are left out."""
-    types = {
-        struct for operation in operations for struct in (operation.body, operation.reply, *operation.events) if struct
-    }
-    _, schemas = msgspec.json.schema_components([*types, ErrorBody], ref_template=REF)
+    types: set[type[msgspec.Struct]] = {ErrorBody}
+    for operation in operations:
+        errors = () if operation.dialect is None else (operation.dialect.error,)
+        types |= {struct for struct in (operation.body, operation.reply, *operation.events, *errors) if struct}
+    _, schemas = msgspec.json.schema_components(types, ref_template=REF)
     for schema in schemas.values():
         for name in Foreign.__struct_fields__:
             schema.get("properties", {}).pop(name, None)
@@ -159,12 +160,12 @@ def _success(operation: Operation) -> dict[str, Any]:
 def _errors(operation: Operation) -> Iterator[tuple[str, Any]]:
     usual = () if operation.open else READ if operation.body is not None else ASKED
     for status in sorted({*usual, *operation.errors, *(GENERATING if operation.generates else ())}):
-        yield str(status), _error(status)
+        yield str(status), _error(status, ErrorBody if operation.dialect is None else operation.dialect.error)
 
 
-def _error(status: int) -> dict[str, Any]:
+def _error(status: int, body: type[msgspec.Struct]) -> dict[str, Any]:
     headers = _HEADERS | (RETRY_AFTER if status == 429 else {})
-    content = {"application/json": {"schema": _ref(ErrorBody)}}
+    content = {"application/json": {"schema": _ref(body)}}
     return {"description": STATUSES[status].meaning, "headers": headers, "content": content}
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -22,6 +22,17 @@ class Parameter:
     where: str
     schema: dict[str, object]
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Another API's manners, where they are not OpenAI's."""
+
+    error: Body
+    word: Callable[[Any, str], msgspec.Struct]
+    """The body of an ApiError, for a request of this id."""
+    id_header: str
+    """The header that repeats the request's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,7 @@ class Operation:
     """Whether it ends in the queue, so that admission and quotas apply to it."""
     open: bool = False
     """Whether it needs no key."""
+    dialect: Dialect | None = None
 
     @property
     def template(self) -> str:

@@ -7,9 +7,23 @@ from server.api.chat import chat_completions
 from server.api.completions import completions
 from server.api.health import Health, Readiness, live, ready
 from server.api.input.schema import ChatBody, CompletionBody
+from server.api.messages.body import CountBody, MessagesBody
+from server.api.messages.endpoint import count_tokens, messages
+from server.api.messages.reply import (
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    MessageDelta,
+    MessageError,
+    MessageObject,
+    MessageStart,
+    MessageStop,
+    TokenCount,
+    message_error,
+)
 from server.api.models import ModelCard, ModelList, list_models, show_model
 from server.api.openapi import openapi
-from server.api.operation import Operation, Parameter
+from server.api.operation import Dialect, Operation, Parameter
 from server.api.output.reply import ChatChunk, ChatReply, CompletionReply
 from server.api.requests import cancel_request, list_requests, show_request
 from server.api.responses.body import ResponsesBody
@@ -19,6 +33,8 @@ from server.api.tokenize import DetokenizeBody, Detokenized, TokenizeBody, Token
 from server.dashboard.feed import send_feed
 from server.http.page import index, send_file
 from server.observe.metrics import metrics
+
+ANTHROPIC = Dialect(MessageError, message_error, "request-id")
 
 MODEL = Parameter("model", "path", {"type": "string", "minLength": 1}, "one of the names in /v1/models")
 CALL = Parameter("id", "path", {"type": "string", "minLength": 1}, "an answer's id, or the X-Request-Id of its request")
@@ -56,6 +72,27 @@ OPERATIONS = (
         ResponseObject,
         events=(ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone),
         generates=True,
+    ),
+    Operation(
+        "post",
+        "/v1/messages",
+        messages,
+        "createMessage",
+        MessagesBody,
+        MessageObject,
+        events=(MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, MessageError),
+        generates=True,
+        dialect=ANTHROPIC,
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        count_tokens,
+        "countMessageTokens",
+        CountBody,
+        TokenCount,
+        errors=(404,),
+        dialect=ANTHROPIC,
     ),
     Operation("get", "/v1/models", list_models, "listModels", reply=ModelList),
     Operation(

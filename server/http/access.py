@@ -79,7 +79,8 @@ def _is_open(request: web.Request) -> bool:
 def _read_key(request: web.Request) -> str:
     """The key that a request brings; empty for none.
 
-    As a bearer token, or as the password of the basic scheme, which is what browsers ask their users for.
+    As a bearer token, as the password of the basic scheme, which is what browsers ask their users for, or in
+    x-api-key, where Anthropic's clients put it.
     """
     scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
     match scheme.lower():
@@ -87,7 +88,7 @@ def _read_key(request: web.Request) -> str:
             return rest.strip()
         case "basic":
             return _password(rest.strip())
-    return ""
+    return request.headers.get("x-api-key", "")
 
 
 def _password(encoded: str) -> str:

@@ -12,7 +12,7 @@ from server.api.errors import error_code, errors_as_json
 from server.api.input.admission import admit
 from server.api.models import remember_start
 from server.api.openapi import DOCUMENT, encode_document
-from server.api.operation import BY_HANDLER, generates
+from server.api.operation import BY_HANDLER, generates, operation_of
 from server.api.operations import OPERATIONS
 from server.dashboard.feed import close_feed
 from server.http.access import ACCESS, authenticate, holder_of, ration
@@ -59,6 +59,9 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "Lengthwise"
     response.headers[HEADER] = request_id(request)
+    operation = operation_of(request)
+    if operation is not None and operation.dialect is not None:
+        response.headers[operation.dialect.id_header] = request_id(request)
 
 
 @web.middleware

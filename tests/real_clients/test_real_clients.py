@@ -47,6 +47,7 @@ CLIENTS: Mapping[str, Client] = MappingProxyType(
         "openai-oldest": Client("openai_client.py", (RANGES["openai"].partition(",")[0].replace(">=", "=="),)),
         "openai-2": Client("openai_client.py", (RANGES["openai"] + ",<3",)),
         "openai-newest": Client("openai_client.py", (RANGES["openai"],)),
+        "anthropic": Client("anthropic_client.py", (RANGES["anthropic"],)),
         "langchain": Client("langchain_client.py", (RANGES["langchain-openai"],)),
         "litellm": Client("litellm_client.py", (RANGES["litellm"], "mcp")),  # which it imports where there are tools
         "instructor": Client("instructor_client.py", (RANGES["instructor"],), calls=1),

@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import orjson
@@ -19,7 +19,6 @@ from aiohttp import web
 from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
 from server.api.input.admission import count_arrived
-from server.api.input.schema import GenerationBody
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.models import model_name
 from server.api.output.reply import Head
@@ -31,8 +30,17 @@ LARGE = 64 * 1024
 LARGE_BODIES = 64
 """Large bodies that may be under way at a time, since each takes its memory from its first byte on."""
 
-T = TypeVar("T", bound=msgspec.Struct)
-G = TypeVar("G", bound=GenerationBody)
+T = TypeVar("T")
+
+
+class NamesModel(Protocol):
+    """A body that may name the model."""
+
+    @property
+    def model(self) -> str | None: ...
+
+
+G = TypeVar("G", bound=NamesModel)
 
 
 async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple[G, Head]:

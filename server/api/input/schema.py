@@ -26,6 +26,8 @@ FunctionName: TypeAlias = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 ModelName: TypeAlias = Annotated[str, Meta(max_length=1024)]
 GrammarText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=65536)]
 ChoiceText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
+Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Deadline: TypeAlias = Annotated[float, Meta(gt=0, le=86_400_000)]
 TemplateVariables: TypeAlias = Annotated[dict[str, str | int | float | bool | None], Meta(max_length=64)]
 
 
@@ -68,7 +70,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
 
 
 class GenerationBody(Foreign, frozen=True, kw_only=True):
-    """Fields of all endpoints that generate."""
+    """Fields of OpenAI's endpoints that generate."""
 
     model: ModelName | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
@@ -90,8 +92,8 @@ class GenerationBody(Foreign, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     prompt_logprobs: Alternatives | None = None
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
-    deadline_ms: Annotated[float, Meta(gt=0, le=86_400_000)] | None = None
+    priority: Priority | None = None
+    deadline_ms: Deadline | None = None
     """When the answer is wanted, in milliseconds after the request came; a day at most."""
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     """Prompts of other salts, or of none, are not read from what is kept of this one's, nor this one from theirs."""

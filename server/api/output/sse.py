@@ -28,10 +28,9 @@ DONE = b"data: [DONE]\n\n"
 
 
 class NamedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A numbered event whose kind is told in the framing too, as an `event:` line."""
+    """An event whose kind is told in the framing too, as an `event:` line."""
 
     type: str
-    sequence_number: int
 
 
 class EventStream:

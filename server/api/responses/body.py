@@ -5,8 +5,7 @@ Only the text form is there; whatever else OpenAI's responses know is refused by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -14,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from models.network.generation_config import TokenCount
-from server.api.errors import ApiError, bad_request
+from server.api.errors import bad_request
 from server.api.input.given_json import is_given
 from server.api.input.prompts import join_content
 from server.api.input.refusals import ABSENT, refuse_asked
@@ -81,6 +80,9 @@ OWN_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """A chat's field -> what the same is called here."""
 
+OWN_WORDS: Mapping[str, str] = MappingProxyType({"response_format.json_schema": "text.format"})
+"""A chat's words in messages about errors -> those of this API."""
+
 
 def as_chat(body: ResponsesBody) -> ChatBody:
     """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
@@ -106,21 +108,6 @@ def _response_format(text: TextConfig | None) -> ResponseFormat | None:
 def wants_logprobs(body: ResponsesBody) -> bool:
     """Asking for alternatives is asking for log-probabilities too."""
     return LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
-
-
-@contextmanager
-def reword_errors() -> Iterator[None]:
-    """Word an ApiError about a chat as one about a response."""
-    try:
-        yield
-    except ApiError as error:
-        if error.param is None or error.param not in OWN_NAMES:
-            raise
-        own = OWN_NAMES[error.param]
-        message = error.message.replace("response_format.json_schema", "text.format")
-        # The name leads; further on, it may be a word of a sentence unless it could be nothing else.
-        message = message.replace(error.param, own, -1 if "_" in error.param else 1)
-        raise ApiError(error.status, message, param=own, code=error.code, headers=error.headers) from None
 
 
 def _messages(body: ResponsesBody) -> list[Message]:

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
-from server.api.errors import ApiError, error_body
+from server.api.errors import ApiError, error_body, reword_errors
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import StreamOptions
@@ -21,7 +21,7 @@ from server.api.output.logprobs import chat_logprobs
 from server.api.output.reply import ChatLogprob, Head, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Updates
-from server.api.responses.body import ResponsesBody, as_chat, reword_errors, wants_logprobs
+from server.api.responses.body import OWN_NAMES, OWN_WORDS, ResponsesBody, as_chat, wants_logprobs
 from server.api.responses.reply import (
     FormatReply,
     IncompleteDetails,
@@ -46,7 +46,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     """Answer text with text, as OpenAI's responses do; nothing is stored."""
     body, head = await read_call(request, ResponsesBody, "resp_")
     chat = as_chat(body)
-    with reword_errors():
+    with reword_errors(OWN_NAMES, OWN_WORDS):
         prompt = await chat_prompt(chat, request.app[MODEL])
         async with register_call(request, chat, [prompt], head) as call:
             form = ResponseForm(head, request.app[MODEL].text, body, call)

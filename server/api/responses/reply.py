@@ -111,7 +111,13 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics | None
 
 
-class PartOfEvent(NamedEvent, frozen=True, kw_only=True):
+class NumberedEvent(NamedEvent, frozen=True, kw_only=True):
+    """An event with its place in the stream."""
+
+    sequence_number: int
+
+
+class PartOfEvent(NumberedEvent, frozen=True, kw_only=True):
     """An event about the one part of the one message."""
 
     item_id: str
@@ -119,13 +125,13 @@ class PartOfEvent(NamedEvent, frozen=True, kw_only=True):
     content_index: int = 0
 
 
-class ResponseEvent(NamedEvent, frozen=True, kw_only=True):
+class ResponseEvent(NumberedEvent, frozen=True, kw_only=True):
     """response.created, .in_progress, .completed, .incomplete and .failed."""
 
     response: ResponseObject
 
 
-class ItemEvent(NamedEvent, frozen=True, kw_only=True):
+class ItemEvent(NumberedEvent, frozen=True, kw_only=True):
     """response.output_item.added and .done."""
 
     output_index: int = 0

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import orjson
 
 from models.text_stream import overlap
+from server.api.tools.tools import Toolbox
 from server.api.tools.words import BETWEEN, CALL_TAIL, CLOSE, OPEN
 
 
@@ -54,6 +55,15 @@ class Reader(Protocol):
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
         """The pieces of the next part of the text; `last` also brings what was held back."""
+
+
+class PlainText:
+    """For an answer that calls no tools: all of it is text."""
+
+    calls = 0
+
+    def push(self, text: str, *, last: bool) -> list[Piece]:
+        return [Said(text)] if text else []
 
 
 class GuaranteedCalls:
@@ -161,6 +171,13 @@ class FoundCalls:
         for name, arguments in calls if self._most is None else calls[: self._most - self.calls]:
             yield Called(self.calls, new_id(), name, arguments)
             self.calls += 1
+
+
+def reader_of(tools: Toolbox, *, guaranteed: bool) -> Reader:
+    """The reader of an answer that may call these tools; `guaranteed` where a grammar makes it."""
+    if not tools:
+        return PlainText()
+    return GuaranteedCalls() if guaranteed else FoundCalls(tools.names, parallel=tools.parallel)
 
 
 def split(text: str, mark: str) -> tuple[str, bool, str]:

@@ -154,9 +154,7 @@ BAD: dict[str, tuple[tuple[str, bytes], int, str | None, str]] = {
     "control tokens in the answer": (chat(skip_special_tokens=False), 400, "skip_special_tokens", "unsupported"),
     "no turn to go on with": (chat(continue_final_message=True), 400, "continue_final_message", "invalid_request"),
     "a turn to go on with and one of its own": (
-        chat(
-            messages=[{"role": "assistant", "content": "a"}], continue_final_message=True, add_generation_prompt=True
-        ),
+        chat(messages=[{"role": "assistant", "content": "a"}], continue_final_message=True, add_generation_prompt=True),
         400,
         "continue_final_message",
         "invalid_request",

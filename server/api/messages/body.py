@@ -1,0 +1,251 @@
+"""The bodies of POST /v1/messages and /v1/messages/count_tokens, and the chat that they stand for.
+
+Anthropic's words; text and tools only, whatever else those messages know is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from models.network.generation_config import Temperature, TokenCount, TopK, TopP
+from server.api.errors import ApiError, bad_request
+from server.api.input.given_json import given_object
+from server.api.input.prompts import join_content
+from server.api.input.refusals import ABSENT, refuse_asked
+from server.api.input.schema import (
+    ChatBody,
+    ChatTool,
+    ContentPart,
+    Deadline,
+    FunctionName,
+    FunctionTool,
+    JsonSchema,
+    Message,
+    ModelName,
+    NamedFunction,
+    NamedTool,
+    PastCall,
+    PastFunction,
+    Priority,
+    ResponseFormat,
+    StopString,
+)
+
+TextParts: TypeAlias = str | Annotated[list[ContentPart], Meta(max_length=2048)]
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A piece of a turn: text, a call of a tool, or its result."""
+
+    type: str
+    text: str | None = None
+    id: str | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    input: msgspec.Raw = ABSENT
+    tool_use_id: str | None = None
+    content: TextParts | None = None
+    is_error: bool | None = None
+
+
+class InputMessage(msgspec.Struct, frozen=True):
+    """One turn of the conversation."""
+
+    role: Literal["user", "assistant"]
+    content: str | Annotated[list[Block], Meta(max_length=2048)]
+
+
+class MessageTool(msgspec.Struct, frozen=True):
+    """A tool of the client's."""
+
+    name: FunctionName
+    description: str | None = None
+    input_schema: msgspec.Raw = ABSENT
+    type: str | None = None
+    strict: bool | None = None
+
+
+class MessageToolChoice(msgspec.Struct, frozen=True):
+    """Whether tools may or must be called, and which."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(msgspec.Struct, frozen=True):
+    """Whether the model shall think apart from its answer."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+
+
+class OutputFormat(msgspec.Struct, frozen=True):
+    """The JSON schema that the answer must match."""
+
+    type: Literal["json_schema"]
+    schema: msgspec.Raw = ABSENT
+
+
+class OutputConfig(msgspec.Struct, frozen=True):
+    """How the answer shall look."""
+
+    format: OutputFormat | None = None
+
+
+class CountBody(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /v1/messages/count_tokens."""
+
+    model: ModelName | None = None
+    messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=2048)]
+    system: TextParts | None = None
+    tools: Annotated[list[MessageTool], Meta(max_length=128)] | None = None
+    tool_choice: MessageToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    mcp_servers: list[msgspec.Raw] | None = None
+
+
+class MessagesBody(CountBody, frozen=True, kw_only=True):
+    """POST /v1/messages."""
+
+    max_tokens: TokenCount
+    stop_sequences: Annotated[list[StopString], Meta(max_length=16)] | None = None
+    stream: bool | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    priority: Priority | None = None
+    deadline_ms: Deadline | None = None
+
+
+CHAT_WORDS: Mapping[str, str] = MappingProxyType(
+    {".function.parameters": ".input_schema", ".function.name": ".name", "response_format.json_schema": "output_config"}
+)
+"""A chat's words in messages about errors -> those of this API."""
+
+
+def as_chat(body: CountBody) -> ChatBody:
+    """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
+    _refuse_unsupported(body)
+    turns = [turn for place, one in enumerate(body.messages) for turn in _turns(one, f"messages[{place}]")]
+    told = [] if body.system is None else [Message("system", join_content(body.system, "system", ("text",)))]
+    choice = body.tool_choice
+    chat = ChatBody(
+        model=body.model,
+        messages=[*told, *turns],
+        # A last turn of the assistant's is the beginning of the answer.
+        continue_final_message=bool(turns) and turns[-1].role == "assistant",
+        tools=[_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or [])],
+        tool_choice=None if choice is None else _tool_choice(choice),
+        parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
+        response_format=_response_format(body.output_config),
+    )
+    return _with_sampling(chat, body) if isinstance(body, MessagesBody) else chat
+
+
+def _with_sampling(chat: ChatBody, body: MessagesBody) -> ChatBody:
+    return msgspec.structs.replace(
+        chat,
+        max_tokens=body.max_tokens,
+        stop=body.stop_sequences,
+        stream=body.stream,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        priority=body.priority,
+        deadline_ms=body.deadline_ms,
+    )
+
+
+def _refuse_unsupported(body: CountBody) -> None:
+    thinks = body.thinking is not None and body.thinking.type == "enabled"
+    refuse_asked(
+        (
+            ("thinking", thinks, "this model does not think apart from its answer; leave it out"),
+            ("mcp_servers", body.mcp_servers, "this server calls no others; leave it out"),
+        )
+    )
+
+
+def _turns(message: InputMessage, path: str) -> Iterator[Message]:
+    """A message as turns of a chat, which has a turn for each result of a tool. Raises ApiError 400."""
+    if isinstance(message.content, str):
+        yield Message(message.role, message.content)
+        return
+    blocks = [(block, f"{path}.content[{place}]") for place, block in enumerate(message.content)]
+    for block, where in blocks:
+        if block.type not in KINDS[message.role]:
+            raise bad_request(
+                f"{where}.type: {block.type!r} is not supported for {message.role}; only text and tools are",
+                "messages",
+                "unsupported",
+            )
+    results = [_result(block, where) for block, where in blocks if block.type == "tool_result"]
+    text = "".join(_text(block, where) for block, where in blocks if block.type == "text")
+    calls = [_call(block, where) for block, where in blocks if block.type == "tool_use"]
+    yield from results
+    if text or not results:
+        yield Message(message.role, text, tool_calls=calls or None)
+
+
+KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "user": frozenset({"text", "tool_result"}),
+        # Thoughts of another model are passed over, as no chat template here has a place for them.
+        "assistant": frozenset({"text", "tool_use", "thinking", "redacted_thinking"}),
+    }
+)
+"""Kinds of blocks by role."""
+
+
+def _text(block: Block, path: str) -> str:
+    if block.text is None:
+        raise _missing(f"{path}.text")
+    return block.text
+
+
+def _call(block: Block, path: str) -> PastCall:
+    if block.name is None or block.id is None:
+        raise _missing(f"{path}.{'name' if block.name is None else 'id'}")
+    given_object(bytes(block.input), f"{path}.input", "messages")
+    return PastCall(PastFunction(block.name, bytes(block.input).decode()), block.id)
+
+
+def _result(block: Block, path: str) -> Message:
+    if not block.tool_use_id:
+        raise _missing(f"{path}.tool_use_id")
+    said = "" if block.content is None else join_content(block.content, f"{path}.content", ("text",))
+    return Message("tool", f"Error: {said}" if block.is_error else said, tool_call_id=block.tool_use_id)
+
+
+def _missing(path: str) -> ApiError:
+    return bad_request(f"{path}: is missing", "messages")
+
+
+def _tool(tool: MessageTool, path: str) -> ChatTool:
+    if tool.type not in (None, "custom"):
+        message = f"{path}.type: {tool.type!r} is a tool of another server's; only tools with an input_schema are known"
+        raise bad_request(message, "tools", "unsupported")
+    return ChatTool("function", FunctionTool(tool.name, tool.description, tool.input_schema, tool.strict))
+
+
+def _tool_choice(choice: MessageToolChoice) -> Literal["none", "auto", "required"] | NamedTool:
+    match choice.type:
+        case "auto" | "none":
+            return choice.type
+        case "any":
+            return "required"
+        case "tool":
+            if choice.name is None:
+                raise bad_request("tool_choice.name: is missing", "tool_choice")
+            return NamedTool(NamedFunction(choice.name))
+
+
+def _response_format(config: OutputConfig | None) -> ResponseFormat | None:
+    if config is None or config.format is None:
+        return None
+    return ResponseFormat("json_schema", JsonSchema(config.format.schema))

@@ -1,0 +1,218 @@
+"""POST /v1/messages and /v1/messages/count_tokens: a conversation in, the assistant's turn out, as Anthropic's API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from engine.messages import REPETITION, FinishReason, RowUpdate
+from server.api.errors import ApiError, reword_errors
+from server.api.input.body import read_body, read_call
+from server.api.input.prompts import chat_prompt, render_chat
+from server.api.input.schema import StreamOptions
+from server.api.messages.body import CHAT_WORDS, CountBody, MessagesBody, as_chat
+from server.api.messages.reply import (
+    BlockDelta,
+    BlockInput,
+    BlockStart,
+    BlockStop,
+    BlockText,
+    ContentBlock,
+    Ending,
+    MessageDelta,
+    MessageObject,
+    MessageStart,
+    MessageStop,
+    MessageUsage,
+    TextBlock,
+    TokenCount,
+    ToolUseBlock,
+    message_error,
+)
+from server.api.models import model_name
+from server.api.output.answer import gather_answers, register_call, stream_answers
+from server.api.output.call import Call
+from server.api.output.reply import Head, json_response
+from server.api.output.sse import EventStream
+from server.api.output.updates import Updates
+from server.api.served_model import MODEL
+from server.api.tools.reading import Argued, Called, Piece, Reader, Said, reader_of
+from server.api.tools.tools import toolbox
+from server.http.request_id import request_id
+
+
+async def messages(request: web.Request) -> web.StreamResponse:
+    """Take the assistant's next turn in a conversation, as Anthropic's messages do."""
+    body, head = await read_call(request, MessagesBody, "msg_")
+    with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
+        chat = as_chat(body)
+        prompt = await chat_prompt(chat, request.app[MODEL])
+        async with register_call(request, chat, [prompt], head) as call:
+            form = MessageForm(head, call, reader_of(prompt.tools, guaranteed=prompt.grammar is not None))
+            if body.stream:
+                writer = MessageWriter(form, request_id(request))
+                return await stream_answers(request, call, writer, StreamOptions())
+            ((_, update),) = await gather_answers(call)
+            return json_response(form.whole(update))
+
+
+async def count_tokens(request: web.Request) -> web.Response:
+    """Count the tokens of a conversation, as Anthropic's messages do; raises ApiError 400."""
+    model = request.app[MODEL]
+    body = await read_body(request, CountBody)
+    model_name(body.model, model)
+
+    def count() -> int:
+        chat = as_chat(body)
+        _, ids = render_chat(
+            chat.messages, None, model, continue_final_message=chat.continue_final_message, tools=toolbox(chat)
+        )
+        return len(ids)
+
+    with reword_errors({}, CHAT_WORDS):
+        counted = await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, count)
+    return json_response(TokenCount(counted))
+
+
+@dataclass(slots=True)
+class MessageForm:
+    """Words one answer as Anthropic's messages: a block for its text, and one for each call."""
+
+    head: Head
+    call: Call
+    reader: Reader
+
+    def begun(self) -> MessageObject:
+        """Before the first token."""
+        return self._message([], None)
+
+    def whole(self, update: RowUpdate) -> MessageObject:
+        """With all tokens."""
+        pieces = self.reader.push(update.text, last=True)
+        return self._message(_blocks(pieces), self.ending(update))
+
+    def usage(self) -> MessageUsage:
+        usage = self.call.usage()
+        cached = usage.prompt_tokens_details.cached_tokens
+        return MessageUsage(usage.prompt_tokens - cached, usage.completion_tokens, cached)
+
+    def ending(self, update: RowUpdate) -> Ending:
+        """Why the answer ended, once all of it is read."""
+        sequence = update.stop_reason
+        stopped = sequence if isinstance(sequence, str) and sequence != REPETITION else None
+        if update.finish_reason is FinishReason.LENGTH:
+            return Ending("max_tokens", None)
+        if self.reader.calls:
+            return Ending("tool_use", None)
+        return Ending("end_turn" if stopped is None else "stop_sequence", stopped)
+
+    def _message(self, content: list[ContentBlock], ending: Ending | None) -> MessageObject:
+        return MessageObject(
+            id=self.head.id,
+            model=self.head.model,
+            content=content,
+            stop_reason=None if ending is None else ending.stop_reason,
+            stop_sequence=None if ending is None else ending.stop_sequence,
+            usage=self.usage(),
+        )
+
+
+def _blocks(pieces: Sequence[Piece]) -> list[ContentBlock]:
+    """The text of an answer and its calls, in the order in which they came; a call that was cut has no input."""
+    blocks: list[ContentBlock] = []
+    for said_or_call, inputs in _grouped(pieces):
+        if isinstance(said_or_call, Said):
+            blocks.append(TextBlock(said_or_call.text))
+        else:
+            blocks.append(ToolUseBlock(_id(said_or_call), said_or_call.name, _object(inputs)))
+    return blocks
+
+
+def _grouped(pieces: Sequence[Piece]) -> Iterator[tuple[Said | Called, str]]:
+    """Each text, neighbours joined, and each call with all of its arguments."""
+    texts, calls = [], {}
+    for piece in pieces:
+        if isinstance(piece, Said):
+            texts.append(piece.text)
+        elif isinstance(piece, Called):
+            calls[piece.index] = (piece, [piece.arguments])
+        else:
+            calls[piece.index][1].append(piece.arguments)
+    if texts:
+        yield Said("".join(texts)), ""
+    for call, arguments in calls.values():
+        yield call, "".join(arguments)
+
+
+def _id(call: Called) -> str:
+    return call.id.replace("call_", "toolu_", 1)
+
+
+def _object(text: str) -> dict[str, object]:
+    """Arguments as an object; an answer that was cut short may have left half of one."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+@dataclass(slots=True)
+class MessageWriter:
+    """One message as typed events. The last of them is the end marker: Anthropic sends no [DONE]."""
+
+    form: MessageForm
+    request_id: str
+    _index: int = -1
+    """The block that has begun last."""
+    _open: type[ContentBlock] | None = field(default=None)
+    """Its kind, until it is whole."""
+
+    async def write(self, stream: EventStream) -> None:
+        await stream.send([MessageStart(message=self.form.begun())])
+        async with Updates(self.form.call.requests) as updates:
+            async for arrivals in updates:
+                await stream.send(self._events(self.form.call.receive(0, arrivals[0])))
+
+    async def fail(self, stream: EventStream, error: ApiError) -> None:
+        await stream.send([message_error(error, self.request_id)])
+
+    def _events(self, update: RowUpdate) -> Iterator[msgspec.Struct]:
+        last = update.finish_reason is not None
+        for piece in self.form.reader.push(update.text, last=last):
+            yield from self._piece(piece)
+        if last:
+            if self._index < 0:
+                yield from self._begin(TextBlock(""))
+            yield from self._end()
+            yield MessageDelta(delta=self.form.ending(update), usage=self.form.usage())
+            yield MessageStop()
+
+    def _piece(self, piece: Piece) -> Iterator[msgspec.Struct]:
+        match piece:
+            case Said(text):
+                if self._open is not TextBlock:
+                    yield from self._begin(TextBlock(""))
+                yield BlockDelta(index=self._index, delta=BlockText(text))
+            case Called(arguments=arguments):
+                yield from self._begin(ToolUseBlock(_id(piece), piece.name, {}))
+                if arguments:
+                    yield BlockDelta(index=self._index, delta=BlockInput(arguments))
+            case Argued(arguments=arguments):
+                yield BlockDelta(index=self._index, delta=BlockInput(arguments))
+
+    def _begin(self, block: ContentBlock) -> Iterator[msgspec.Struct]:
+        yield from self._end()
+        self._index += 1
+        self._open = type(block)
+        yield BlockStart(index=self._index, content_block=block)
+
+    def _end(self) -> Iterator[msgspec.Struct]:
+        if self._open is not None:
+            self._open = None
+            yield BlockStop(index=self._index)

@@ -1,0 +1,242 @@
+"""POST /v1/messages, whole and streamed, over loopback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+import pytest
+
+from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate
+from server.api.limits import Limits
+from server.http.access import Access
+from server.http.front import Front
+from server.http.keys import Keyring
+from tests.server.fakes import ANSWER, FakeText, say
+from tests.server.live import Live, live_server
+
+PATH = "/v1/messages"
+WEATHER = {"name": "weather", "description": "Tells it.", "input_schema": {"type": "object"}}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Graz"}}\n</tool_call>'
+
+
+@pytest.fixture
+async def live(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
+    async with live_server(pool, Limits(), context_length=4096) as live:
+        yield live
+
+
+def body(**fields: object) -> dict[str, object]:
+    return {"max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}], **fields}
+
+
+async def ask(live: Live, **fields: object) -> Any:
+    """A whole message that must succeed."""
+    status, reply = await live.post(PATH, body(**fields))
+    assert status == 200, reply
+    return reply
+
+
+async def stream(live: Live, **fields: object) -> list[Any]:
+    """All events of a stream; checks that each tells its kind in the framing too."""
+    async with live.session.post(live.url + PATH, data=orjson.dumps(body(stream=True, **fields))) as response:
+        assert response.status == 200, await response.text()
+        frames = (await response.read()).decode().split("\n\n")
+    assert frames.pop() == ""
+    events = []
+    for frame in frames:
+        kind, _, data = frame.partition("\n")
+        events.append(orjson.loads(data.removeprefix("data: ")))
+        assert kind == f"event: {events[-1]['type']}"
+    return events
+
+
+def prompt_of(live: Live) -> str:
+    return bytes(live.dispatcher.submitted[-1].prompt).decode()
+
+
+async def test_a_whole_message_has_a_block_of_text(live: Live) -> None:
+    reply = await ask(live, system=[{"type": "text", "text": "Be brief."}], temperature=0.5, top_k=3)
+    text = "system:Be brief.\nuser:Hi\nassistant:"
+    assert prompt_of(live) == text
+    assert reply["id"].startswith("msg_")
+    assert {name: value for name, value in reply.items() if name != "id"} == {
+        "type": "message",
+        "role": "assistant",
+        "model": live.service.model.id,
+        "content": [{"type": "text", "text": ANSWER}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": len(text),
+            "output_tokens": len(ANSWER.encode()) + 1,
+            "cache_read_input_tokens": 0,
+            "cache_creation_input_tokens": 0,
+        },
+    }
+    sampling = live.dispatcher.submitted[0].sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_k) == (100, 0.5, 3)
+
+
+async def test_why_an_answer_ended(live: Live) -> None:
+    cut = await ask(live, max_tokens=2)
+    assert (cut["stop_reason"], cut["content"][0]["text"]) == ("max_tokens", "Gr")
+
+    reasons = iter(("ü", REPETITION))
+
+    def script(row: RowSpec) -> Iterable[RowUpdate]:
+        assert row.sampling.stop == ("ü", "x")
+        yield RowUpdate(row.row_id, (71,), "G", finish_reason=FinishReason.STOP, stop_reason=next(reasons))
+
+    live.dispatcher.script = script
+    for told in (("stop_sequence", "ü"), ("end_turn", None)):
+        stopped = await ask(live, stop_sequences=["ü", "x"])
+        assert (stopped["stop_reason"], stopped["stop_sequence"]) == told
+
+
+async def test_the_events_of_a_stream_build_up_the_whole_message(live: Live) -> None:
+    events = await stream(live)
+    kinds = [event["type"] for event in events]
+    deltas = [event for event in events if event["type"] == "content_block_delta"]
+    assert kinds == [
+        "message_start",
+        "content_block_start",
+        *["content_block_delta"] * len(deltas),
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert events[0]["message"]["content"] == [] and events[0]["message"]["stop_reason"] is None
+    assert events[1]["content_block"] == {"type": "text", "text": ""}
+    assert "".join(event["delta"]["text"] for event in deltas) == ANSWER
+    whole = await ask(live)
+    assert events[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert events[-2]["usage"] == whole["usage"]
+
+
+async def test_a_call_is_a_block_of_its_own(live: Live) -> None:
+    def script(row: RowSpec) -> Iterable[RowUpdate]:
+        yield from say(f"Let me see.\n{CALL}", row)
+
+    live.dispatcher.script = script
+    reply = await ask(live, tools=[WEATHER])
+    said, called = reply["content"]
+    assert said == {"type": "text", "text": "Let me see."}
+    assert called["id"].startswith("toolu_")
+    assert (called["type"], called["name"], called["input"]) == ("tool_use", "weather", {"city": "Graz"})
+    assert reply["stop_reason"] == "tool_use"
+    events = await stream(live, tools=[WEATHER])
+    (begun,) = (event for event in events if event.get("content_block", {}).get("type") == "tool_use")
+    assert (begun["index"], begun["content_block"]["name"], begun["content_block"]["input"]) == (1, "weather", {})
+    parts = [event["delta"] for event in events if event["type"] == "content_block_delta" and event["index"] == 1]
+    assert json.loads("".join(part["partial_json"] for part in parts)) == {"city": "Graz"}
+    assert [event["index"] for event in events if event["type"] == "content_block_stop"] == [0, 1]
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+async def test_calls_and_their_results_go_back_as_turns(live: Live) -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Graz"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "Rain"}]}
+    failed = {"type": "tool_result", "tool_use_id": "toolu_2", "content": "Lost", "is_error": True}
+    turns = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "?", "signature": ""}, call]},
+        {"role": "user", "content": [result, failed, {"type": "text", "text": "So?"}]},
+    ]
+    await ask(live, messages=turns)
+    assert prompt_of(live).replace('"city":"', '"city": "') == (
+        "user:Weather?\n"
+        f"assistant:{CALL}\n"
+        "user:<tool_response>\nRain\n</tool_response>\n<tool_response>\nError: Lost\n</tool_response>\n"
+        "user:So?\n"
+        "assistant:"
+    )
+
+
+async def test_an_answer_goes_on_with_a_last_turn_of_the_assistants(live: Live) -> None:
+    await ask(live, messages=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Gu"}])
+    assert prompt_of(live) == "user:Hi\nassistant:Gu"
+
+
+async def test_tokens_are_counted_as_they_would_be_read(live: Live) -> None:
+    fields = {"messages": [{"role": "user", "content": "Hi"}], "system": "S"}
+    status, reply = await live.post(f"{PATH}/count_tokens", fields)
+    assert (status, reply) == (200, {"input_tokens": len(FakeText().encode("system:S\nuser:Hi\nassistant:"))})
+    status, reply = await live.post(f"{PATH}/count_tokens", {"messages": []})
+    assert (status, reply["error"]["type"]) == (400, "invalid_request_error")
+
+
+SAID = [{"role": "user", "content": "Hi"}]
+BAD: dict[str, tuple[dict[str, object], str]] = {
+    "no max_tokens": ({"messages": SAID}, "max_tokens"),
+    "no turns": (body(messages=[]), "messages"),
+    "a picture": (body(messages=[{"role": "user", "content": [{"type": "image"}]}]), "messages[0].content[0].type"),
+    "a call of the user's": (
+        body(messages=[{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]),
+        "messages[0].content[0].type",
+    ),
+    "a result of no call": (
+        body(messages=[{"role": "user", "content": [{"type": "tool_result"}]}]),
+        "messages[0].content[0].tool_use_id",
+    ),
+    "an input that is no object": (
+        body(
+            messages=[
+                *SAID,
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": 1}]},
+                *SAID,
+            ]
+        ),
+        "messages[1].content[0].input",
+    ),
+    "a server's tool": (body(tools=[{"type": "web_search_20250305", "name": "web_search"}]), "tools[0].type"),
+    "a schema of no object": (
+        body(tools=[{"name": "a", "input_schema": {"type": "array"}}]),
+        "tools[0].input_schema.type",
+    ),
+    "no such tool": (body(tools=[WEATHER], tool_choice={"type": "tool", "name": "b"}), "tool_choice"),
+    "a tool without a name": (body(tools=[WEATHER], tool_choice={"type": "tool"}), "tool_choice.name"),
+    "thoughts": (body(thinking={"type": "enabled", "budget_tokens": 1024}), "thinking"),
+    "other servers": (body(mcp_servers=[{}]), "mcp_servers"),
+    "no schema": (body(output_config={"format": {"type": "json_schema"}}), "output_config"),
+    "too much": (body(max_tokens=100_000), "max_tokens"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_bad_input_is_refused_in_anthropics_form(live: Live, case: str) -> None:
+    fields, named = BAD[case]
+    async with live.session.post(live.url + PATH, data=orjson.dumps(fields)) as response:
+        assert response.status == 400
+        reply = orjson.loads(await response.read())
+        assert reply["request_id"] == response.headers["request-id"]
+    assert (reply["type"], reply["error"]["type"]) == ("error", "invalid_request_error")
+    assert named in reply["error"]["message"]
+    assert not live.dispatcher.submitted
+
+
+async def test_a_failure_within_a_stream_is_its_last_event(live: Live) -> None:
+    def script(row: RowSpec) -> Iterable[RowUpdate]:
+        yield RowUpdate(row.row_id, token_ids=(71,), text="G")
+        yield RowUpdate(row.row_id, finish_reason=FinishReason.ERROR, error="it broke")
+
+    live.dispatcher.script = script
+    last = (await stream(live))[-1]
+    assert (last["type"], last["error"]) == ("error", {"type": "api_error", "message": "it broke"})
+
+
+async def test_other_models_and_callers_without_a_key_are_turned_away(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(), front=Front(access=Access(Keyring(["secret"])))) as live:
+        for headers, model, status, kind in (
+            ({}, None, 401, "authentication_error"),
+            ({"x-api-key": "wrong"}, None, 401, "authentication_error"),
+            ({"x-api-key": "secret"}, "claude", 404, "not_found_error"),
+            ({"x-api-key": "secret"}, None, 200, None),
+        ):
+            data = orjson.dumps(body(model=model))
+            async with live.session.post(live.url + PATH, data=data, headers=headers) as response:
+                reply = orjson.loads(await response.read())
+            assert (response.status, reply.get("error", {}).get("type")) == (status, kind)
