@@ -161,7 +161,7 @@ class CachedPredictor:
     def __init__(self, predictor: LengthPredictor, embedder: TextEmbedder, cache: LengthCache) -> None:
         self._predictor = predictor
         self._embedder = embedder
-        self._cache = cache
+        self.cache = cache
         self._asked: OrderedDict[LengthQuery, _Asked] = OrderedDict()
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
@@ -185,11 +185,11 @@ class CachedPredictor:
         if asked is None:  # too long ago
             return
         if asked.remembered is not None:
-            self._cache.check(asked.remembered, length)
-        self._cache.add(asked.embedding, _prompt_length(query), length)
+            self.cache.check(asked.remembered, length)
+        self.cache.add(asked.embedding, _prompt_length(query), length)
 
     def _look_up(self, query: LengthQuery, embedding: NDArray[np.float32]) -> _Asked:
-        asked = _Asked(embedding, self._cache.find(embedding, _prompt_length(query)))
+        asked = _Asked(embedding, self.cache.find(embedding, _prompt_length(query)))
         self._asked[query] = asked
         self._asked.move_to_end(query)
         while len(self._asked) > MOST_ASKED:

@@ -80,7 +80,9 @@ class Forest:
         self._feature = np.maximum(np.concatenate([tree.feature for tree in trees]), 0)
         self._threshold = np.concatenate([tree.threshold for tree in trees])
         self._means = np.concatenate([tree.value[:, 0, 0] for tree in trees])
-        self._children = np.concatenate([_children(tree, root) for tree, root in zip(trees, self._roots, strict=True)])
+        self._children = np.concatenate(
+            [_children(tree, root).ravel() for tree, root in zip(trees, self._roots, strict=True)]
+        )  # (2 nodes,): left, right
         self._answers, self._starts = self._sort_answers()
 
     def __getstate__(self) -> dict[str, object]:
@@ -99,13 +101,13 @@ class Forest:
         """Features (n, f) -> leaves (n, trees), numbered through all trees."""
         if features.ndim != 2 or features.shape[1] != self.features:
             raise ValueError(f"this forest wants {self.features} features a request, not shape {features.shape}")
-        rows = np.arange(len(features))[:, np.newaxis]
-        values = features.astype(np.float32, copy=False)
-        nodes = np.tile(self._roots, (len(features), 1))
+        values = features.astype(np.float32, copy=False).ravel()
+        first = np.repeat(np.arange(len(features)) * self.features, len(self._roots))  # each request's, for each tree
+        nodes = np.tile(self._roots, len(features))
         for _ in range(self._depth):
-            right = values[rows, self._feature[nodes]] > self._threshold[nodes]
-            nodes = self._children[nodes, right.view(np.int8)]
-        return nodes
+            right = values[first + self._feature[nodes]] > self._threshold[nodes]
+            nodes = self._children[2 * nodes + right]
+        return nodes.reshape(len(features), -1)
 
     def _distribution(self, leaves: NDArray[np.intp]) -> LengthDistribution:
         """Each tree's leaf counts as one, however many answers it holds."""

@@ -1,20 +1,23 @@
-"""The way from the event loop to a predictor elsewhere and back: requests that arrive while it works go to it together.
+"""The way from the event loop to a predictor and back: requests that arrive while it works go to it together.
 
-It owns the time limit. A request that is not answered in time goes on with the fallback, and is answered while it
-queues or runs. It knows neither embeddings nor processes.
+It owns the time limit and what stands in for a prediction. A request that is not answered in time goes on with the
+fallback, and is answered while it queues or runs. It knows neither embeddings nor processes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Front, check_estimates
 from scheduler.length.history import LengthHistory
-from scheduler.length.prediction import Answer, Estimate, LengthPredictor, Prediction
+from scheduler.length.prediction import Answer, Estimate, LengthPredictor, Prediction, Source, prediction_of
+
+log = logging.getLogger(__name__)
 
 TIME_LIMIT = 0.01
 """Seconds that a request waits for its prediction before it goes on with the fallback."""
@@ -48,7 +51,7 @@ class _Asked:
     answer: Answer
 
 
-class MicroBatcher(Front):
+class MicroBatcher:
     """Predicts lengths in small batches. Event loop only; `run` must run as long as predictions are wanted."""
 
     def __init__(
@@ -63,7 +66,15 @@ class MicroBatcher(Front):
         """`idle_share` is the part of its time, 1 at most, that the predictor spends on requests that do not wait;
         `observe` is called with the seconds that each request waited here.
         """
-        super().__init__(history, observe)
+        self.sources: Counter[Source] = Counter()
+        """Number of predictions from each source."""
+        self.timeouts = 0
+        """Requests that went on without a prediction because it took too long, or the predictor keeps failing."""
+        self.failures = 0
+        """Times that the predictor failed to answer."""
+        self._failures_in_row = 0
+        self._history = history
+        self._observe = observe
         self._predictor = predictor
         self._time_limit = time_limit
         self._idle_share = idle_share
@@ -137,17 +148,45 @@ class MicroBatcher(Front):
         estimates: Sequence[Estimate | None]
         try:
             found = await self._predictor.estimate([asked.query for asked in batch])
-            estimates = check_estimates(found, len(batch))
+            estimates = _check(found, len(batch))
             self._failures_in_row, self._paused_until = 0, 0.0
         except Exception as error:
             self._fail(error)
-            self._pause()
             estimates = [None] * len(batch)
         for asked, estimate in zip(batch, estimates, strict=True):
             if not asked.answer.done():
                 asked.answer.set_result(estimate)
 
-    def _pause(self) -> None:
+    def _fail(self, error: Exception) -> None:
+        """Count a failure, and pause after some in a row."""
+        if self._failures_in_row == 0:
+            log.warning("the length predictor failed, requests go on with the fallback", exc_info=error)
+        self.failures += 1
+        self._failures_in_row += 1
         if self._failures_in_row > MOST_FAILURES:
             doublings = min(self._failures_in_row - MOST_FAILURES - 1, DOUBLINGS)
             self._paused_until = asyncio.get_running_loop().time() + min(LONGEST_PAUSE, 2.0**doublings)
+
+    def _conclude(
+        self, query: LengthQuery, estimate: Estimate | None, waited: float, late: Answer | None
+    ) -> Prediction:
+        """The prediction that an estimate means, or else the usual length of answers, or else the longest."""
+        prediction = None if estimate is None else prediction_of(query, estimate)
+        if prediction is None:
+            features = () if estimate is None else estimate.features
+            usual = self._history.expect(query.instruction)
+            length, source = (query.max_tokens, Source.MAX_TOKENS) if usual is None else (usual, Source.HISTORY)
+            prediction = Prediction(min(length, query.max_tokens), source, features, late=late)
+        self._observe(waited)
+        self.sources[prediction.source] += 1
+        return prediction
+
+
+def _check(estimates: Sequence[Estimate], asked: int) -> Sequence[Estimate]:
+    """The estimates, if there are as many as were asked for and their lengths can be; raises ValueError."""
+    if len(estimates) != asked:
+        raise ValueError(f"{len(estimates)} estimates for {asked} requests")
+    for one in estimates:
+        if one.distribution is not None and not one.distribution.is_possible:
+            raise ValueError(f"no answer can have these lengths: {one.distribution}")
+    return estimates

@@ -6,6 +6,7 @@ event loop.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -123,12 +124,15 @@ class OnlineForest:
         if len(self._rows) >= FEWEST:
             self._begin()
 
-    def estimate(self, query: LengthQuery) -> Estimate:
-        """How long an answer may become; without a distribution until the first forest has grown."""
-        features = self._features.read(query.tokens)
-        present = self._present
-        known = None if present is None else present.distributions(np.array([features], dtype=np.float32))[0]
-        return Estimate((*features, self._features.digest), known, Source.OWN)
+    async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
+        """How long answers may become, as a LengthPredictor; without distributions until the first forest has grown."""
+        await asyncio.sleep(0)  # one batch a turn of the loop, however many are asked for
+        features = [self._features.read(query.tokens) for query in queries]
+        present, digest = self._present, self._features.digest
+        known: Sequence[LengthDistribution | None] = [None] * len(queries)
+        if present is not None:
+            known = present.distributions(np.array(features, dtype=np.float32))
+        return [Estimate((*read, digest), one, Source.OWN) for read, one in zip(features, known, strict=True)]
 
     def add(self, row: ServedRow) -> None:
         """Learn from an answer that has ended."""

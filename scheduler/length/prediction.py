@@ -82,7 +82,7 @@ def prediction_of(query: LengthQuery, estimate: Estimate) -> Prediction | None:
 
 
 class LengthPredictor(Protocol):
-    """Predicts elsewhere, a batch at a time; may raise anything."""
+    """Predicts a batch at a time; may raise anything."""
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query, in order."""

@@ -14,9 +14,9 @@ from engine.messages import FinishReason, SamplingParams
 from scheduler.journal.writer import Journal
 from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import Front
 from scheduler.length.late import LateEstimates
 from scheduler.length.learning import Learning, Lesson
+from scheduler.length.microbatch import MicroBatcher
 from scheduler.length.online import OnlineForest
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Estimate, Prediction, prediction_of
@@ -42,7 +42,7 @@ async def true_length(query: LengthQuery, sampling: SamplingParams) -> Predictio
 class PredictorParts:
     """The parts that predict and learn, for metrics about them; None for what is not there."""
 
-    front: Front | None = None
+    front: MicroBatcher | None = None
     learning: Learning | OnlineForest | None = None
     cache: LengthCache | None = None
     late: LateEstimates = field(default_factory=LateEstimates)

@@ -26,13 +26,12 @@ from scheduler.journal.file import JournalError, RequestEntry, read
 from scheduler.journal.writer import Journal
 from scheduler.length.cache import CAPACITY, CachedPredictor, LengthCache
 from scheduler.length.features import LengthQuery
-from scheduler.length.front import InProcess
 from scheduler.length.history import LengthHistory
 from scheduler.length.late import LateEstimates
 from scheduler.length.learning import Learning, ServedRow, served_rows
 from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
-from scheduler.length.prediction import Prediction
+from scheduler.length.prediction import LengthPredictor, Prediction
 from scheduler.length.token_features import TokenFeatures
 from scheduler.serving_time.machine import Submit, inline
 from scheduler.strategy import STRATEGIES, Length
@@ -171,32 +170,37 @@ async def open_lengths(
         origin = Origin(model_key(config.model), config.strategy, config.journal_prompts, config.journal_sync)
         if predictor is not None:
             await _until_ready(predictor)
-            yield await _connect(config, predictor, clock, journal, origin, stack, context)
+            parts = await _process_parts(config, predictor, clock, stack)
+            yield await _connect(config, parts, journal, origin, stack, context)
         elif context.token_features is not None:
-            yield await _predict_in_process(config, context.token_features, clock, journal, origin, context)
+            parts = await _own_parts(config, context.token_features, clock, journal, origin, context)
+            yield await _connect(config, parts, journal, origin, stack, context)
         else:
             records = Records(origin, journal, lambda ended: None)
             yield Lengths(IN_PROCESS[choose_predictor(config)], records)
 
 
-async def _predict_in_process(
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts that differ between kinds of predictors."""
+
+    predictor: LengthPredictor
+    learning: Learning | OnlineForest | None
+    cached: CachedPredictor | None = None
+
+
+async def _own_parts(
     config: ServeConfig,
     features: TokenFeatures,
     clock: Clock,
     journal: Journal | None,
     origin: Origin,
     context: PredictorContext,
-) -> Lengths:
-    """Put the parts together that predict from the model's own embeddings, with what the journal knows."""
+) -> _Parts:
+    """What predicts from the model's own embeddings, with what the journal knows."""
     known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, origin.model)
-    forest, history = OnlineForest(features, context.submit, clock, known, context.fit), LengthHistory()
-    front = InProcess(forest.estimate, history, context.held)
-    learning = forest if config.learning_interval else None
-
-    async def predict(query: LengthQuery, sampling: SamplingParams) -> Prediction:
-        return front.predict(query)
-
-    return Lengths(predict, Records(origin, journal, _learner(history, learning)), PredictorParts(front, learning))
+    forest = OnlineForest(features, context.submit, clock, known, context.fit)
+    return _Parts(forest, forest if config.learning_interval else None)
 
 
 def _served_before(path: Path, model: str) -> list[ServedRow]:
@@ -222,37 +226,41 @@ def _learner(
     return on_answer
 
 
+async def _process_parts(config: ServeConfig, predictor: Predictor, clock: Clock, stack: AsyncExitStack) -> _Parts:
+    """What predicts in a process; the loop that trains it is started."""
+    process, size = predictor.process, cache_size(config, predictor.kind)
+    cached = CachedPredictor(process, process, LengthCache(size)) if size else None
+    learning = await _open_learning(config, predictor, clock)
+    if learning is not None:
+        await stack.enter_async_context(background(learning.run(), "length learning"))
+    return _Parts(cached or process, learning, cached)
+
+
 async def _connect(
     config: ServeConfig,
-    predictor: Predictor,
-    clock: Clock,
+    parts: _Parts,
     journal: Journal | None,
     origin: Origin,
     stack: AsyncExitStack,
     context: PredictorContext,
 ) -> Lengths:
-    """Put the parts together whose predictor is a process, and start their loops."""
-    process, history = predictor.process, LengthHistory()
-    size = cache_size(config, predictor.kind)
-    cache = LengthCache(size) if size else None
-    cached = None if cache is None else CachedPredictor(process, process, cache)
+    """Put a predictor's parts together, and start the loop that feeds it."""
+    history = LengthHistory()
     front = MicroBatcher(
-        cached or process,
+        parts.predictor,
         history,
         time_limit=config.prediction_timeout,
         idle_share=IDLE_SHARE if context.shared_cores else 1.0,
         observe=context.held,
     )
     await stack.enter_async_context(background(front.run(), "length front"))
-    learning = await _open_learning(config, predictor, clock)
-    if learning is not None:
-        await stack.enter_async_context(background(learning.run(), "length learning"))
 
     async def predict(query: LengthQuery, sampling: SamplingParams) -> Prediction:
         return await front.predict(query)
 
-    records = Records(origin, journal, _learner(history, learning, cached))
-    return Lengths(predict, records, PredictorParts(front, learning, cache, LateEstimates(context.late)))
+    records = Records(origin, journal, _learner(history, parts.learning, parts.cached))
+    cache = None if parts.cached is None else parts.cached.cache
+    return Lengths(predict, records, PredictorParts(front, parts.learning, cache, LateEstimates(context.late)))
 
 
 async def _until_ready(predictor: Predictor) -> None:
