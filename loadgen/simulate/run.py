@@ -26,7 +26,7 @@ from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.profile_file import FOLDER, read_profile
+from scheduler.serving_time.profile_file import latest_profile, read_profile
 from scheduler.strategy import STRATEGIES, Length, Strategy
 
 GROUP_TOKENS = 8192
@@ -105,12 +105,9 @@ def _profile_path(args: argparse.Namespace) -> Path:
         if not path.exists():
             raise UserError(f"--cost {args.cost}: is no file, and none of profile, {', '.join(PRESETS)}")
         return path
-    folder: Path = args.cache() / FOLDER
-    found = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise UserError("--cost profile: this machine has no profile yet; run `lengthwise profile` first")
-    Console(stderr=True).print(f"profile: {found[-1]}", highlight=False)
-    return found[-1]
+    latest = latest_profile(args.cache())
+    Console(stderr=True).print(f"profile: {latest}", highlight=False)
+    return latest
 
 
 def _simulate_all(

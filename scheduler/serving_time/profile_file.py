@@ -119,3 +119,13 @@ def load_profile(cache: Path, conditions: Conditions) -> Profile | None:
     if profile.conditions != conditions:
         raise UserError(f"{path} is a profile of {profile.conditions}, not of {conditions}: remove it")
     return profile
+
+
+def latest_profile(cache: Path, model: str | None = None) -> Path:
+    """The file of the newest profile, of a model that has this name or of any; raises UserError where there is none."""
+    found = sorted((cache / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found:
+        if model is None or Path(read_profile(path).conditions.model).name == model:
+            return path
+    whose = "this machine" if model is None else f"{model} on this machine"
+    raise UserError(f"there is no profile of {whose} yet: serve for a minute, or run `lengthwise profile`")

@@ -25,6 +25,7 @@ from server.cli import openapi as openapi_command
 from server.cli import profile as profile_command
 from server.cli import systemd as systemd_command
 from server.cli import train as train_command
+from server.cli import whatif as whatif_command
 from server.cli.command_line import CommandLine
 from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import PREFIX, add_settings, config_file, find_strangers, given
@@ -49,6 +50,7 @@ examples:
   lengthwise bench --num-prompts 50 --request-rate 2      measure a running server
   lengthwise compare --strategies baton-pd,lengthwise     compare two strategies on this machine
   lengthwise simulate --strategies vs,scls --rate 10      compare two strategies without a machine
+  lengthwise whatif                                       tell what would have served the journal's requests better
 
 `lengthwise COMMAND --help` explains a command.
 """
@@ -103,6 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench_command.add_parser(subparsers, (experiments.add_benchmarks,))
     compare_command.add_parser(subparsers)
     simulate_command.add_parser(subparsers, default_cache, experiments.validate)
+    whatif_command.add_parser(subparsers)
     experiments.add_paper(subparsers)
     return parser
 

@@ -145,7 +145,7 @@ def test_a_profile_is_a_machine(tmp_path: Path, by_name: bool) -> None:
     [
         (("--strategies", "vs,nonsense"), "nonsense is none of"),
         (("--cost", "nonsense"), "--cost nonsense: is no file"),
-        (("--cost", "profile"), "run `lengthwise profile` first"),
+        (("--cost", "profile"), "no profile of this machine yet"),
         (("--capacity-tokens", "20", "--max-output-len", "50", *SHORT), "--max-input-len"),
         (("--capacity-tokens", "9", *SHORT), "no prompt is shorter than 9 tokens"),
         (("--dataset-name", "azure"), "--dataset-path"),

@@ -1,0 +1,133 @@
+"""A replay under every strategy and under other settings, at the speed that the machine had when it served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from types import MappingProxyType
+
+from loadgen.simulate.latencies import Latencies, measure_latencies
+from loadgen.simulate.prediction import Prediction, replay_forecasts
+from loadgen.simulate.simulation import Machine, Served, simulate
+from loadgen.whatif.replay import Replay
+from models.errors import UserError
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Limits
+from scheduler.options import Scheduling
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import STRATEGIES, Length
+
+FITS = 4
+"""Simulations in which the speed of the machine is found."""
+
+OTHER_SIZES: Mapping[str, Callable[[Machine], Machine]] = MappingProxyType(
+    {
+        "half the slots": lambda one: replace(one, max_num_seqs=max(1, one.max_num_seqs // 2)),
+        "twice the slots": lambda one: replace(one, max_num_seqs=2 * one.max_num_seqs),
+        "half the memory": lambda one: replace(one, capacity_tokens=max(one.context_length, one.capacity_tokens // 2)),
+        "one more executor": lambda one: replace(one, workers=one.workers + 1),
+    }
+)
+"""Machines to try; an executor that is added has a device of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The settings of a server, and the learned prices of its machine."""
+
+    options: Scheduling
+    machine: Machine
+    prices: Bilinear
+    group_tokens: int
+    prediction: Prediction
+    """What a strategy is told that wants lengths, where the journal has no predictions."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One replay."""
+
+    strategy: str
+    sizes: str
+    """How its machine differs from the one that served; empty: not at all."""
+    latencies: Latencies
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What became of the requests, and what would have."""
+
+    replay: Replay
+    slowdown: float
+    """Seconds for which requests were served, over what the learned prices say."""
+    recorded: Latencies
+    own: Trial
+    """The strategy that served, simulated."""
+    others: tuple[Trial, ...]
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All replays, the own strategy's first."""
+        return (self.own, *self.others)
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """Deviation of the simulated from the recorded, as shares of the recorded: of the mean JCT, and of its p99."""
+        real, simulated = self.recorded.jct, self.own.latencies.jct
+        return simulated.mean / real.mean - 1, simulated.percentiles[99.0] / real.percentiles[99.0] - 1
+
+
+def try_all(replay: Replay, setting: Setting, names: Sequence[str], done: Callable[[], None]) -> WhatIf:
+    """Replay under each strategy, calling `done` after it; and the best of them and the own one on other machines."""
+    slowdown = find_slowdown(replay, setting)
+    setting = replace(setting, machine=replace(setting.machine, cost=setting.prices.slowed(slowdown)))
+    trials = []
+    for name in dict.fromkeys((replay.strategy, *names)):
+        trials.append(Trial(name, "", measure_latencies(play(replay, setting, name))))
+        done()
+    best = min(trials, key=lambda one: one.latencies.jct.mean).strategy
+    for name in dict.fromkeys((replay.strategy, best)):
+        for sizes, machine in _other_machines(setting.machine):
+            served = play(replay, replace(setting, machine=machine), name)
+            trials.append(Trial(name, sizes, measure_latencies(served)))
+    return WhatIf(replay, slowdown, measure_latencies(replay.recorded), trials[0], tuple(trials[1:]))
+
+
+def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:
+    """The strategies that are asked for, else all that a server of the same weights could run; raises UserError."""
+    able = {one.name: one for one in STRATEGIES.values() if one.quantization is None and one.length != Length.ORACLE}
+    if unknown := [name for name in asked or () if name not in able]:
+        raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(able)}")
+    return tuple(asked or able)
+
+
+def _other_machines(machine: Machine) -> Iterator[tuple[str, Machine]]:
+    for sizes, change in OTHER_SIZES.items():
+        if (changed := change(machine)) != machine:
+            yield sizes, changed
+
+
+def find_slowdown(replay: Replay, setting: Setting) -> float:
+    """The factor by which the machine must be slower than its learned prices for the simulated requests to be served
+    as long, from their start to their end, as the recorded ones were."""
+    served_for = fmean(one.end - one.started for one in replay.recorded)
+    factor = 1.0
+    for _ in range(FITS):
+        slowed = replace(setting, machine=replace(setting.machine, cost=setting.prices.slowed(factor)))
+        factor *= served_for / fmean(one.end - one.started for one in play(replay, slowed, replay.strategy))
+    return factor
+
+
+def play(replay: Replay, setting: Setting, name: str) -> tuple[Served, ...]:
+    """The requests as a strategy would serve them; the scheduler knows the prices as they were learned."""
+    machine, strategy = setting.machine, STRATEGIES[name]
+    limits = Limits.of(setting.options, setting.group_tokens, machine.max_num_seqs)
+    limits = limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+    predict = None
+    if strategy.length != Length.NONE:
+        predict = replay_forecasts(replay.predictions) if replay.predicted else setting.prediction.source(setting.seed)
+    parts = assemble(strategy, limits, setting.prices)
+    most = min(replay.max_tokens, machine.context_length)
+    return simulate(parts, machine, replay.trace, most, predict=predict).requests

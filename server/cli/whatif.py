@@ -1,0 +1,111 @@
+"""`lengthwise whatif`: the requests of the journal under other strategies and on other machines, simulated.
+
+It owns the arguments and the errors; loadgen/whatif does the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from models.catalog.catalog import default_cache
+from models.errors import UserError
+from models.flags import Subparsers, add_options, read_options
+from models.options import Count, Natural, Positive, option, options_of
+from scheduler.options import Scheduling
+from server.cli.config import GROUPS, ServeConfig, load_config
+from server.cli.settings import add_settings, config_file, given
+from server.process.cache_paths import journal_path, model_key
+
+if TYPE_CHECKING:
+    from loadgen.whatif.replay import Replay
+    from loadgen.whatif.trials import Setting
+
+BEARING = frozenset(
+    {"executors", "max_num_seqs", "max_model_len", "max_num_batched_tokens", "journal"}
+    | {one.name for one in options_of(Scheduling)}
+)
+"""The settings of `serve` that bear on a replay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trying:
+    """What is replayed, and under what."""
+
+    of: str | None = option(None, "model whose requests are replayed, as the journal names it (default: the latest)")
+    last: Count = option(2000, "requests at most, the newest")
+    strategies: tuple[str, ...] | None = option(
+        None, "strategies to try (default: all that need no other weights)", commas=True, metavar="A,B,..."
+    )
+    capacity_tokens: Count | None = option(
+        None, "tokens of K and V that an executor holds, lengthwise:kv_capacity_tokens in /metrics "
+        "(default: enough for all slots)",
+    )  # fmt: skip
+    noise: Positive = option(
+        0.5, "standard deviation of a predicted length's logarithm, where the journal holds no predictions"
+    )
+    trial_seed: Natural = option(0, "seed of these")
+    report: Path | None = option(None, "write the page as HTML too")
+    save_result: Path | None = option(None, "write the figures as JSON too")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command and its flags to the program's own."""
+    parser = subparsers.add_parser(
+        "whatif",
+        help="tell which strategy would have served the journal's requests better",
+        description="Replay the newest requests that the server recorded (when they came, how long they were; no "
+        "texts) under every strategy and on other sizes of machine, with the prices that were learned on this one, and "
+        "say what would have served them better, beside the simulator's error on these very requests. Settings of the "
+        "server are read as `lengthwise serve` reads them.",
+    )
+    add_options(parser, options_of(Trying))
+    add_settings(parser, GROUPS, BEARING)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay and tell; returns the exit code. Raises UserError."""
+    # These import numpy and the scheduler, which --help can do without.
+    from loadgen.console import table_console
+    from loadgen.html.plot import INSTALL, can_draw
+    from loadgen.result_file import require_writable, save, save_json
+    from loadgen.whatif.replay import read_replay
+    from loadgen.whatif.report import make_page, show, whatif_json
+    from loadgen.whatif.trials import choose_strategies, try_all
+    from models.progress import Bars
+
+    asked = read_options(args, Trying)
+    config = load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
+    require_writable(asked.report, "--report")
+    require_writable(asked.save_result)
+    if asked.report and not can_draw():
+        raise UserError(f"--report needs {INSTALL}")
+    replay = read_replay(journal_path(default_cache(), config.journal), asked.of and model_key(asked.of), asked.last)
+    names = choose_strategies(asked.strategies)
+    with Bars() as bars:
+        bars.begin("strategies", len({replay.strategy, *names}))
+        found = try_all(replay, _setting(asked, config, replay), names, bars.advance)
+    table_console().print(show(found))
+    save_json(asked.save_result, whatif_json(found))
+    if asked.report:
+        save(asked.report, make_page(found).encode(), "--report")
+    return 0
+
+
+def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:
+    from loadgen.simulate.prediction import Prediction
+    from loadgen.simulate.simulation import Machine
+    from loadgen.whatif.trials import Setting
+    from scheduler.serving_time.profile_file import latest_profile, read_profile
+
+    prices = read_profile(latest_profile(default_cache(), replay.model)).model
+    context = max(config.max_model_len or 0, replay.longest, replay.max_tokens)
+    capacity = asked.capacity_tokens or config.max_num_seqs * context
+    machine = Machine(
+        prices, capacity, config.max_num_seqs, context, config.executors or 1, config.max_num_batched_tokens
+    )
+    return Setting(config, machine, prices, config.max_num_batched_tokens, Prediction(asked.noise), asked.trial_seed)
