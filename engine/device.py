@@ -118,8 +118,8 @@ class Batch(Protocol[RowT]):
     def remove(self, row: RowT, *, wipe: bool) -> None:
         """Let a row leave; its place and memory are free at once. `wipe` for rows that computed NaN."""
 
-    def shrink(self, capacity_tokens: int) -> None:
-        """Go on with less memory for K and V; no row may be left."""
+    def resize(self, capacity_tokens: int) -> None:
+        """Go on with other memory for K and V, less where that is not to be had; no row may be left."""
 
     def check(self) -> None:
         """Assert that rows and memory agree; for tests."""
@@ -163,7 +163,8 @@ class Device(Protocol[RowT]):
         """Whether collecting the chunk under way would wait for nothing."""
 
     def collect_chunk(self) -> Outcome[RowT]:
-        """End the chunk under way: the rows that it has read to their end, with their first tokens."""
+        """End the chunk under way: the rows that it has read to their end, with their first tokens. A group that fails
+        is gone."""
 
     def enter(self, rows: Sequence[RowT]) -> Outcome[RowT]:
         """Let rows enter the batch in a step that computes all their tokens (Baton's shape)."""

@@ -10,25 +10,34 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import torch
 
+from engine.health import FIRST_CAPACITY, Health
 from engine.messages import (
     Admit,
     Cancel,
     Command,
     Deliver,
     ExecutorDied,
+    ExecutorHealth,
     ExecutorInfo,
     Pause,
+    RowSpec,
     RowUpdate,
+    SamplingParams,
     StepReport,
     Stop,
 )
 from engine.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
+
+PROOF = RowSpec(-1, (0, 0, 0, 0), SamplingParams(max_tokens=3, temperature=0, ignore_eos=True))
+"""A row by which a device proves itself: it is read, joins the batch, and is decoded."""
 
 
 class Executor:
@@ -43,6 +52,7 @@ class Executor:
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._turns = 0
         self._shape = pipeline.shape()  # as it was reported last
+        self._health = Health()
         self.beat = 0
         """Changes before and after every turn: while rows are here and it does not, the thread stands still."""
         self._running = True
@@ -95,16 +105,23 @@ class Executor:
         self.beat += 1
         if not self._running:
             return
-        if not self._pipeline.idle:
-            self._turn()
-        elif self._pipeline.shape() != self._shape:  # the last rows were cancelled, and no turn will tell
-            self._pipeline.clear()
-            self._report([], 0.0)
+        now, health, pipeline = time.monotonic(), self._health, self._pipeline
+        if health.grow_at is not None and now >= health.grow_at and health.fault is None:
+            self._report_moves(partial(self._grow, now))
+        if health.fault is not None:
+            self._rest(now)
+        elif not pipeline.idle:
+            if now >= health.resume:
+                self._turn()
+        elif pipeline.shape() != self._shape:  # the last rows were cancelled, and no turn will tell
+            self._report_moves(pipeline.clear)
 
     def _take_commands(self) -> None:
-        """Carry out all commands that are there; with nothing else to do, wait for one."""
+        """Carry out all commands that are there; while there is nothing else to do, wait for one."""
+        idle = self._pipeline.idle
+        due = self._health.wakes_at(idle=idle)
         try:
-            self._carry_out(self._inbox.get(block=self._pipeline.idle))
+            self._carry_out(self._inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic())))
             while True:
                 self._carry_out(self._inbox.get_nowait())
         except queue.Empty:
@@ -126,7 +143,44 @@ class Executor:
         updates = self._pipeline.turn()
         self._turns += 1
         self.beat += 1
+        self._health.note_turn(time.monotonic(), short=self._pipeline.short)
         self._report(updates, time.perf_counter() - begin)
+        failures = max(self._pipeline.failures.values())
+        if self._health.is_suspect(failures, self._pipeline.capacity):
+            self._report_moves(self._pipeline.hand_back_all)
+            self._prove()
+
+    def _report_moves(self, move: Callable[[], object]) -> None:
+        """Report what happened to rows outside of any turn."""
+        self._pipeline.clear()
+        move()
+        self._report([], 0.0)
+
+    def _prove(self) -> None:
+        """Let the device prove itself, alone; tell when that changes whether it takes rows."""
+        if self._pipeline.capacity < FIRST_CAPACITY:
+            self._pipeline.grow(FIRST_CAPACITY)
+        before = self._health.fault
+        error = self._pipeline.prove(PROOF)
+        self._health.note_proof(time.monotonic(), error)
+        if error is not None and before is None:
+            log.error("executor %d takes no rows until its device has proved itself: %s", self.info.index, error)
+        elif before is not None and error is None:
+            log.warning("executor %d has proved itself, and takes rows again", self.info.index)
+        if (error is None) is not (before is None):
+            self._deliver(ExecutorHealth(self.info.index, error))
+
+    def _rest(self, now: float) -> None:
+        """Let rows go that came before it was known that none shall, and prove the device again when that is due."""
+        if self._pipeline.row_count:
+            self._report_moves(self._pipeline.hand_back_all)
+        if now >= self._health.resume:
+            self._prove()
+
+    def _grow(self, now: float) -> None:
+        """Take memory back, unless the batch must not be disturbed now."""
+        if self._pipeline.grow(2 * self._pipeline.capacity):
+            self._health.note_growth(now, self._pipeline.capacity)
 
     def _report(self, updates: list[RowUpdate], seconds: float) -> None:
         pipeline = self._pipeline

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from engine.device import Action, Device, Outcome, OutOfMemoryError, RowT
 from engine.group import Rank
 from engine.kv.host_store import HostStore
-from engine.messages import Cause, Entry, RowId, RowUpdate, Tally
+from engine.messages import Cause, Entry, RowId, RowSpec, RowUpdate, Tally
 from engine.row_table import RowTable
 
 MOST_SETBACKS = 8
@@ -30,12 +30,28 @@ class Lifecycle(RowTable[RowT]):
         self._launched = Tally()  # what the chunk that was launched last computes, until that is booked
         self.entering: list[RowT] = []
         """Rows that enter by shape in the action under way."""
+        self.failures = dict.fromkeys(Action, 0)
+        """Actions of each kind that failed in a row, for all rows, and not for lack of memory."""
 
     def turn(self) -> list[RowUpdate]:
         """One step; returns what it brought to each row, so that no token waits for another step to end."""
         self.clear()
         self.finish(self.next())
         return self.updates
+
+    def prove(self, spec: RowSpec) -> str | None:
+        """Run one row, while no other is here; returns what is wrong, None where it came to its end."""
+        self.admit([spec])
+        error: str | None = None
+        while self._rows and error is None:
+            self.turn()
+            error = next((update.error for update in self.updates if update.error is not None), None)
+            error = "it runs out of memory" if self.short else error
+        self.cancel([spec.row_id])
+        self.clear()
+        if error is None:
+            self.failures = dict.fromkeys(Action, 0)
+        return error
 
     def next(self) -> Action | None:
         """Move rows, and say what the device does next; None when that must be asked again."""
@@ -74,13 +90,22 @@ class Lifecycle(RowTable[RowT]):
             return math.inf
         return max(1, group.terms.iterations - group.iterations)
 
-    def _book(self, outcome: Outcome[RowT]) -> None:
+    def _book(self, action: Action, outcome: Outcome[RowT]) -> None:
+        self._count(action, failed=bool(outcome.failures) and not outcome.updates)
         self.tally += outcome.tally
         self.updates += outcome.updates
         for row in [self._rows[update.row_id] for update in outcome.updates if update.finish_reason is not None]:
             self._end(row)
         for rows, error in outcome.failures:
             self._fail(rows, error)
+
+    def _count(self, action: Action, *, failed: bool) -> None:
+        self.failures[action] = self.failures[action] + 1 if failed else 0
+
+    def _fail_all(self, action: Action, rows: Iterable[RowT], error: Exception) -> None:
+        """End the rows of an action that failed as a whole."""
+        self._count(action, failed=True)
+        self._fail(rows, error)
 
     # Prefill
 
@@ -123,7 +148,7 @@ class Lifecycle(RowTable[RowT]):
         except OutOfMemoryError as error:
             self._prefill_smaller(rows, error)
         except Exception as error:
-            self._fail(rows, error)
+            self._fail_all(Action.PREFILL, rows, error)
         else:
             self._reading = True
         return self._reading
@@ -131,14 +156,22 @@ class Lifecycle(RowTable[RowT]):
     def _finish_chunk(self) -> None:
         """Stage the rows whose prompts have been read, with their first tokens."""
         self._reading = False
-        outcome = self._device.collect_chunk()
-        for row in outcome.read:
-            self._queues.stage(row)
-            row.group.unread.discard(row.row_id)
-        self._book(outcome)
+        rows = list(self._device.prefilling)
+        try:
+            outcome = self._device.collect_chunk()
+        except OutOfMemoryError as error:
+            self._prefill_smaller(rows, error)
+        except Exception as error:
+            self._fail_all(Action.PREFILL, rows, error)
+        else:
+            for row in outcome.read:
+                self._queues.stage(row)
+                row.group.unread.discard(row.row_id)
+            self._book(Action.PREFILL, outcome)
 
     def _prefill_smaller(self, rows: list[RowT], error: OutOfMemoryError) -> None:
         """Begin a group's unfinished prompts again in two halves; a single one after memory was given back."""
+        self.short = True
         if len(rows) == 1:
             self._relieve(error)
         lost, left = _set_back(rows)
@@ -239,11 +272,11 @@ class Lifecycle(RowTable[RowT]):
             lost, _ = _set_back(entering)
             self._fail(lost, error)
         except Exception as error:
-            self._fail([*entering, *self._device.batch.rows], error)
+            self._fail_all(Action.ENTER, [*entering, *self._device.batch.rows], error)
         else:
             del self._queues.entering[: len(entering)]
             self.begun += tuple(row.row_id for row in entering)
-            self._book(outcome)
+            self._book(Action.ENTER, outcome)
 
     def _finish_decode(self, iterations: int) -> None:
         try:
@@ -251,9 +284,9 @@ class Lifecycle(RowTable[RowT]):
         except OutOfMemoryError as error:
             self._relieve(error)
         except Exception as error:
-            self._fail(list(self._device.batch.rows), error)
+            self._fail_all(Action.DECODE, list(self._device.batch.rows), error)
         else:
-            self._book(outcome)
+            self._book(Action.DECODE, outcome)
             self._end_slice(iterations)
 
     def _end_slice(self, iterations: int) -> None:

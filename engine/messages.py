@@ -231,6 +231,8 @@ class Cause(StrEnum):
     SLICE = "slice"
     OVERFLOW = "overflow"
     PAUSE = "pause"
+    FAULT = "fault"
+    """The device fails, and the rows shall go on elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +308,16 @@ class ExecutorDied:
     """Rows that had begun and can go on elsewhere all the same, since they were not running when it died."""
 
 
-Report: TypeAlias = StepReport | ExecutorDied
+@dataclass(frozen=True, slots=True)
+class ExecutorHealth:
+    """An executor whose device fails takes no rows until the device has proved itself; what it held it hands back."""
+
+    executor: int
+    fault: str | None
+    """Why it takes none; None when it takes rows again."""
+
+
+Report: TypeAlias = StepReport | ExecutorDied | ExecutorHealth
 
 Deliver: TypeAlias = Callable[[Report], None]
 """Hands a report to the event loop; called in the executor's thread, must not block."""

@@ -48,6 +48,7 @@ class RowTable(Generic[RowT]):
         self._closed: Group | None = None  # the group that the batch is running, if no other row may join it
         self._admitted = 0
         self._handed_back: list[HandedBack] = []
+        self._full_capacity = device.batch.capacity_tokens
         self.updates: list[RowUpdate] = []
         """Tokens and ends of rows, since `clear`."""
         self.begun: tuple[RowId, ...] = ()
@@ -56,11 +57,18 @@ class RowTable(Generic[RowT]):
         """Rows that were taken out of the batch to host memory, since `clear`."""
         self.tally = Tally()
         """Tokens computed, since `clear`."""
+        self.short = False
+        """Whether the device ran out of memory, since `clear`."""
 
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do, nor rows to report that were handed back."""
         return not (self._rows or self._handed_back)
+
+    @property
+    def capacity(self) -> float:
+        """Part of the memory for K and V that is left of what the device had at first."""
+        return self._device.batch.capacity_tokens / self._full_capacity
 
     @property
     def closed(self) -> bool:
@@ -77,7 +85,7 @@ class RowTable(Generic[RowT]):
 
     def clear(self) -> None:
         """Begin a new report."""
-        self.updates, self.begun, self.extracted, self.tally = [], (), (), Tally()
+        self.updates, self.begun, self.extracted, self.tally, self.short = [], (), (), Tally(), False
 
     def take_handed_back(self) -> tuple[HandedBack, ...]:
         """Rows that were let go since the last call."""
@@ -136,6 +144,10 @@ class RowTable(Generic[RowT]):
         """Hand rows back in the next report; those that have ended or are gone are ignored."""
         here = [self._rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self._rows]
         self._hand_back([row for row in here if not row.ended], Cause.PAUSE)
+
+    def hand_back_all(self) -> None:
+        """Let every row go, to go on elsewhere."""
+        self._hand_back([row for row in self._rows.values() if not row.ended], Cause.FAULT)
 
     def salvage(self) -> tuple[RowId, ...]:
         """Put by what can go on elsewhere when this device is lost: rows that have begun and were not running, with
@@ -239,9 +251,22 @@ class RowTable(Generic[RowT]):
         capacity = self._device.batch.capacity_tokens
         smaller = max(1, int(capacity * RELIEF))
         log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, capacity, error)
+        self.short = True
+        self._resize(smaller)
+
+    def grow(self, part: float) -> bool:
+        """Take memory for K and V back, up to this part of what there was at first, for which the batch is put by.
+
+        False, and nothing changes, while no other row may join the batch.
+        """
+        if self._closed is None:
+            self._resize(max(1, int(self._full_capacity * min(part, 1.0))))
+        return self._closed is None
+
+    def _resize(self, capacity_tokens: int) -> None:
         while self._device.batch.rows:
             self._overflow()
-        self._device.batch.shrink(smaller)
+        self._device.batch.resize(capacity_tokens)
 
     def _open_rows(self, group: Group) -> list[RowT]:
         return [row for row in self._rows.values() if row.row_id in group.open]

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from engine.messages import ExecutorDied, Pause, Report, SamplingParams, StepReport, Stop
+from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, SamplingParams, StepReport, Stop
 from scheduler.assembly import Parts
 from scheduler.batching.preemption import Preemption
 from scheduler.clock import Clock, earlier
@@ -86,7 +86,7 @@ class Dispatcher:
     @property
     def alive(self) -> bool:
         """Whether requests can still be served."""
-        return not self._broken and any(worker.port.alive for worker in self._table.live())
+        return not self._broken and bool(self._table.serving())
 
     @property
     def waiting(self) -> Collection[Request]:
@@ -188,6 +188,8 @@ class Dispatcher:
                 self._table.remove_executor(executor, error, set(salvaged))
                 if not self._table.live():
                     self._dead.set()
+            case ExecutorHealth(executor, fault):
+                self._table.workers[executor].fault = fault
         self._changed()
 
     async def run(self) -> None:
@@ -208,7 +210,7 @@ class Dispatcher:
     def dispatch(self) -> None:
         """Hand out plans until no executor can be given more."""
         self._expire(self._clock.now())
-        while any(self._assign(worker) for worker in self._parts.placement(self._table.live())):
+        while any(self._assign(worker) for worker in self._parts.placement(self._table.serving())):
             pass
         if self._parts.preemption is not None and self._table.waiting:
             self._preempt(self._parts.preemption)
@@ -285,7 +287,7 @@ class Dispatcher:
     def _preempt(self, preemption: Preemption) -> None:
         """Ask executors to hand back rows whose slots waiting requests shall have."""
         now = self._clock.now()
-        pauses = preemption(self._table.live(), self._parts.batcher.ranked(now), now)
+        pauses = preemption(self._table.serving(), self._parts.batcher.ranked(now), now)
         for index, row_ids in pauses.items():
             self._table.workers[index].pausing.update(row_ids)
             self._table.workers[index].port.post(Pause(row_ids))

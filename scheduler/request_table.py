@@ -60,8 +60,12 @@ class RequestTable:
         ]
 
     def live(self) -> list[Worker]:
-        """Executors that can be given something."""
+        """Executors that are not lost."""
         return [worker for worker in self.workers.values() if not worker.lost]
+
+    def serving(self) -> list[Worker]:
+        """Executors that can be given rows."""
+        return [worker for worker in self.workers.values() if worker.serves]
 
     def queue(self, request: Request) -> None:
         """Put a request among those that wait."""

@@ -42,6 +42,8 @@ class Worker:
     """Rows that it was asked to hand back and has not."""
     lost: bool = False
     """Whether it died or was given up, so that its requests must go elsewhere."""
+    fault: str | None = None
+    """Why it takes no rows for a while; None while it does."""
 
     @property
     def info(self) -> ExecutorInfo:
@@ -51,6 +53,11 @@ class Worker:
     def capacity_tokens(self) -> int:
         """Tokens of K and V that it can hold; less than at start once it ran out of memory."""
         return self.shape.capacity_tokens or self.info.capacity_tokens
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes rows."""
+        return self.port.alive and not self.lost and self.fault is None
 
     @property
     def rows(self) -> int:

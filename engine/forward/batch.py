@@ -101,6 +101,15 @@ class RunningBatch:
         places = [min(length, most) - 1 for length in self.arena.lengths]
         return self._graphs.step([row.last_token for row in self.rows], places)
 
+    def undo_step(self) -> None:
+        """Take back the latest step, of whose logits no row has taken a token."""
+        self.arena.close(1)
+
+    def undo_entry(self, joined: Sequence[Row]) -> None:
+        """Take back the latest entry, that of these rows, of whose logits no row has taken a token."""
+        self.arena.close(max(row.length for row in joined), len(joined))
+        del self.rows[len(self.rows) - len(joined) :]
+
     def enter(self, joining: Sequence[Row]) -> Tensor:
         """A step in which rows enter with their prompts (Baton's shape), behind those that run.
 
@@ -178,11 +187,11 @@ class RunningBatch:
             return None
         return choose_view(arena.capacity_tokens, arena.max_rows, rows, needed, 2 * needed)
 
-    def shrink(self, capacity_tokens: int) -> None:
-        """Go on with a smaller budget for K and V, and without graphs; no row may be left."""
+    def resize(self, capacity_tokens: int) -> None:
+        """Go on with another budget for K and V, and without graphs; no row may be left."""
         if self._graphs is not None:
             self._graphs.release()
-        self.arena.give_back(capacity_tokens)
+        self.arena.resize(capacity_tokens)
 
     def reads(self) -> Tally:
         """Cells that the latest step read, as long as its rows are all here and none has taken its token."""

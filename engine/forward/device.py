@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -20,6 +20,7 @@ from engine.messages import RowSpec, RowUpdate, Tally
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.grammar import Grammars, Matcher
+from engine.sampling.sampler import Unchosen
 from models.network.loader import LoadedModel
 from models.text import Text
 
@@ -82,7 +83,7 @@ class TorchDevice:
         self._stream.await_fetched()
         try:
             row.kv = self.batch.extract(row) if row.kv is None else row.kv.to_host()
-        except RuntimeError as error:  # what torch raises for any lack of memory, the host's too
+        except (RuntimeError, MemoryError) as error:  # torch raises the first for any lack of memory, the host's too
             log.warning("K and V of a row could not be copied to host memory, so they are computed again: %s", error)
             return False
         return True
@@ -115,53 +116,88 @@ class TorchDevice:
         self._stream.wait()
         if self.prefill is None:  # its last row was cancelled while the chunk was under way
             return Outcome()
-        ended = self.prefill.collect()
+        try:
+            with _refusing():
+                ended = self.prefill.collect()
+                for done in ended:
+                    self._stream.hand_over(done.kv.keys, done.kv.values, done.logits)
+                rows = [done.row for done in ended]
+                choices = sampling.sample(rows, torch.stack([done.logits for done in ended])) if rows else []
+        except Exception:
+            self.prefill = None
+            raise
         if not self.prefill.rows:
             self.prefill = None
-        if not ended:
-            return Outcome()
         for done in ended:
-            self._stream.hand_over(done.kv.keys, done.kv.values, done.logits)
             done.row.kv = done.kv
-        rows = [done.row for done in ended]
-        return _choose(rows, torch.stack([done.logits for done in ended]), Tally(), read=rows)
+        return _accept(rows, choices, Tally(generated=len(rows)), read=rows)
 
     def enter(self, rows: Sequence[Row]) -> Outcome[Row]:
         fed = [row.length for row in rows]
         with _refusing():
             logits = self.batch.enter(rows)
+            choices = _sample(self.batch.rows, logits, lambda: self.batch.undo_entry(rows))
         running = len(self.batch) - len(rows)
         tally = Tally(prompt=sum(fed), pad=max(fed) * len(self.batch) - sum(fed) - running)
-        return _choose(self.batch.rows, logits, tally)
+        return self._take(choices, tally)
 
     def step(self, iterations: int) -> Outcome[Row]:
         """One decode iteration, whatever was asked for: each one's tokens are told at once."""
         with _refusing():
             logits = self.batch.step()
-        return _choose(self.batch.rows, logits, self.batch.reads())
+            choices = _sample(self.batch.rows, logits, self.batch.undo_step)
+        return self._take(choices, self.batch.reads())
+
+    def _take(self, choices: Sequence[Choice | Unchosen], tally: Tally) -> Outcome[Row]:
+        """Let the rows of the batch that have not ended take their tokens."""
+        live = [row for row in self.batch.rows if not row.ended]
+        return _accept(live, choices, tally + Tally(generated=len(live), invalid=len(self.batch) - len(live)))
+
+
+_SHORTAGE = (
+    "can't allocate memory",
+    "could not create a primitive",
+    "could not create a memory",
+    "out of memory",
+    "_ALLOC_FAILED",
+)
+"""Parts of messages by which torch's CPU allocator, oneDNN and CUDA's libraries tell that there is no memory: they
+raise RuntimeError for that as for all else."""
 
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Raise a torch-free OutOfMemoryError in place of torch's."""
+    """Raise a torch-free OutOfMemoryError for any lack of memory."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and not _is_shortage(error):
+            raise
         # What failed holds tensors in its frames, views of K and V among them: memory that is to be given back.
         traceback.clear_frames(error.__traceback__)
         raise OutOfMemoryError(str(error)) from error
 
 
-def _choose(rows: Sequence[Row], logits: Tensor, tally: Tally, read: Sequence[Row] = ()) -> Outcome[Row]:
-    """Sample each row's next token and let the rows take them. Rows that have ended get none."""
+def _is_shortage(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or any(part in str(error) for part in _SHORTAGE)
+
+
+def _sample(rows: Sequence[Row], logits: Tensor, undo: Callable[[], None]) -> list[Choice | Unchosen]:
+    """The next token of each row that has not ended; where that fails, the pass that made the logits is undone."""
     live = [place for place, row in enumerate(rows) if not row.ended]
-    tally += Tally(generated=len(live), invalid=len(rows) - len(live))
-    if len(live) < len(rows):
-        rows, logits = [rows[place] for place in live], logits[live]
     try:
-        choices = sampling.sample(rows, logits)
-    except Exception as error:
-        return Outcome((), [(list(rows), error)], tally, read)
+        if len(live) < len(rows):
+            rows, logits = [rows[place] for place in live], logits[live]
+        return sampling.sample(rows, logits)
+    except BaseException:
+        undo()
+        raise
+
+
+def _accept(
+    rows: Sequence[Row], choices: Sequence[Choice | Unchosen], tally: Tally, read: Sequence[Row] = ()
+) -> Outcome[Row]:
+    """Let rows take their tokens, each alone."""
     updates: list[RowUpdate] = []
     failures: list[tuple[Sequence[Row], Exception]] = []
     for row, choice in zip(rows, choices, strict=True):

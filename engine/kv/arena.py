@@ -175,16 +175,23 @@ class KvArena:
         self.valid[:live, : cells.stop - cells.start] = valid
         self._shift(-cells.start)
 
-    def give_back(self, capacity_tokens: int) -> None:
-        """Go on with a smaller budget, when the device proved to have less memory than it was thought to.
+    def resize(self, capacity_tokens: int) -> None:
+        """Go on with another budget, when the device has less memory than it was thought to, or has it again.
 
-        Only while no row is live: the old buffers are freed before the new ones are taken. Addresses change.
+        Only while no row is live: the old buffers are freed before the new ones are taken. Addresses change. Where the
+        device has not so much, half of it is tried, and so on; raises its error when not even one token is to be had.
         """
         assert not self.origins, "rows must be extracted first"
         self._flat_keys = self._flat_values = self.keys = self.values = torch.empty(0)
         if self.shape.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._take(capacity_tokens)
+        while True:
+            try:
+                return self._take(capacity_tokens)
+            except (RuntimeError, MemoryError, OSError):
+                if capacity_tokens == 1:
+                    raise
+                capacity_tokens //= 2
 
     def open(self, joining: Sequence[int] = ()) -> int:
         """Give every live row one more cell, the one that this step will write; returns how many columns it took.

@@ -120,7 +120,7 @@ class SimulatedBatch:
             row.generated += 1
             self.insert(row)
 
-    def shrink(self, capacity_tokens: int) -> None:
+    def resize(self, capacity_tokens: int) -> None:
         self.capacity_tokens = capacity_tokens
 
     def check(self) -> None:

@@ -87,7 +87,7 @@ class RoundRobinBatcher:
         self._last = index
 
     def _reclaim(self) -> None:
-        """Take back the requests that wait for executors that are gone."""
-        for index in [index for index, worker in self._workers.items() if worker.lost]:
+        """Take back the requests that wait for executors that take none."""
+        for index in [index for index, worker in self._workers.items() if not worker.serves]:
             self._unassigned.extendleft(reversed(list(self._queues.pop(index).waiting)))
             del self._workers[index]

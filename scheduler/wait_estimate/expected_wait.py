@@ -133,7 +133,7 @@ class ExpectedWait:
         return sum(self._speed.remaining(request) for request in held) / len(held) if held else 0.0
 
     def _live(self) -> list[Worker]:
-        return [worker for worker in self._workers if not worker.lost]
+        return [worker for worker in self._workers if worker.serves]
 
     def _usual_rows(self) -> int:
         """R: the rows held, or all slots while some are free."""

@@ -134,7 +134,7 @@ class Scene:
         shape, index = worker.shape, worker.info.index
         return snapshot.ExecutorNow(
             index=index,
-            alive=worker.port.alive and not worker.lost,
+            alive=worker.serves,
             rows=[_row(row) for row in self._lanes[index].occupants],
             batch=shape.rows,
             staged=shape.staged,

@@ -147,7 +147,7 @@ class Gauges(Collector):
         info = {"version": VERSION, "strategy": self._sources.strategy}
         yield _family(GaugeMetricFamily, "lengthwise:info", "Always 1; its labels tell what serves.", [(info, 1.0)])
         for name, text, read in (
-            ("lengthwise:executor_up", "Whether an executor lives.", _up),
+            ("lengthwise:executor_up", "Whether an executor takes rows.", lambda worker: worker.serves),
             ("lengthwise:executor_rows", "Rows of its batch.", lambda worker: worker.shape.rows),
             ("lengthwise:executor_slots", "Most rows of its batch.", lambda worker: worker.info.max_rows),
             ("lengthwise:staged_rows", "Rows that have K and V and wait for a slot.", _staged),
@@ -181,10 +181,6 @@ def _family(
     for labels, value in values:
         family.add_metric(list(labels.values()), value)
     return family
-
-
-def _up(worker: Worker) -> bool:
-    return worker.port.alive and not worker.lost
 
 
 def _staged(worker: Worker) -> int:

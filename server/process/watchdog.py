@@ -26,6 +26,9 @@ INTERVAL = 1.0
 ALLOWED_TURNS = 5.0
 """Turns as long as the slowest of late for which an executor may be silent."""
 
+RECOVERY = 15.0
+"""Seconds that executors have to prove themselves while none takes rows."""
+
 FADE = 0.99
 """Part of the slowest turn's duration that is left at each further turn."""
 
@@ -44,6 +47,8 @@ class Beating(Protocol):
 class Holders(Protocol):
     """The part of scheduler.dispatcher.Dispatcher that knows which executor holds requests."""
 
+    @property
+    def alive(self) -> bool: ...
     def held_by(self, executor: int) -> int: ...
     def give_up(self, executor: int, error: str) -> None: ...
 
@@ -68,6 +73,7 @@ class Watchdog:
         self._watched = {executor.info.index: _Watched(executor) for executor in executors}
         self._holders = holders
         self._timeout = timeout
+        self._dead = 0.0  # seconds for which no executor has taken rows
         self._interval = interval
 
     def receive(self, report: Report) -> None:
@@ -86,7 +92,10 @@ class Watchdog:
         return self._watched[executor].silence
 
     def look(self, passed: float) -> None:
-        """Look at each executor, `passed` seconds after the last time; give up those that stand still."""
+        """Look at each executor, `passed` seconds after the last time; give up those that stand still, and all where
+        none has proved itself for too long.
+        """
+        self._dead = 0.0 if self._holders.alive else self._dead + passed
         for index, watched in self._watched.items():
             if watched.given_up:
                 continue
@@ -94,8 +103,13 @@ class Watchdog:
             watched.silence = watched.silence + passed if still else 0.0
             watched.beat = watched.executor.beat
             if self._timeout and watched.silence >= self._allowed(watched):
-                watched.given_up = True
-                self._holders.give_up(index, f"it stands still: no sign of life for {watched.silence:.0f} s")
+                self._give_up(watched, f"it stands still: no sign of life for {watched.silence:.0f} s")
+            elif self._dead >= RECOVERY:
+                self._give_up(watched, f"its device has not proved itself for {self._dead:.0f} s, and no other serves")
+
+    def _give_up(self, watched: _Watched, error: str) -> None:
+        watched.given_up = True
+        self._holders.give_up(watched.executor.info.index, error)
 
     def _allowed(self, watched: _Watched) -> float:
         return max(self._timeout, ALLOWED_TURNS * watched.slowest)

@@ -6,11 +6,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from types import MappingProxyType
 from typing import cast
 
 import pytest
 import torch
 
+from engine.device import Action
 from engine.executor import Executor
 from engine.messages import (
     Admit,
@@ -50,6 +52,7 @@ class ScriptedPipeline:
     begun: tuple[RowId, ...] = ()
     extracted: tuple[RowId, ...] = ()
     tally = Tally()
+    short, capacity, failures = False, 1.0, MappingProxyType({Action.DECODE: 0})
 
     @property
     def idle(self) -> bool:

@@ -12,6 +12,7 @@ from engine.messages import (
     Cancel,
     Cause,
     ExecutorDied,
+    ExecutorHealth,
     FinishReason,
     HandedBack,
     SamplingParams,
@@ -20,7 +21,7 @@ from engine.messages import (
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
-from scheduler.request import Failure, Request, State
+from scheduler.request import Failure, Refused, Request, State
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, cancelled, port, token
 
@@ -86,6 +87,46 @@ def test_nothing_is_kept_of_a_row_that_it_was_to_drop() -> None:
     ports[0].untaken = (Admit((request.spec,)), Cancel((request.row_id,)))
     dispatcher.receive(ExecutorDied(0, "fire"))
     assert cancelled(ports[1].take()) == [request.row_id]
+
+
+@pytest.mark.parametrize("strategy", ["baton-pd", "ils"])
+def test_an_executor_whose_device_fails_gets_nothing_until_it_is_well(strategy: str) -> None:
+    """Of two executors the broken one went on taking calls, and answered each with an error."""
+    ports, clock = [port(0, rows=2), port(1, rows=2)], VirtualClock()
+    dispatcher = Dispatcher(assemble(STRATEGIES[strategy], Limits(100, 0, min_interval=1.0)), ports, clock)
+
+    def dispatch() -> tuple[list[list[int]], list[list[int]]]:
+        for _ in range(4):
+            clock.time += 2
+            dispatcher.dispatch()
+        return admitted(ports[0].take()), admitted(ports[1].take())
+
+    dispatcher.receive(ExecutorHealth(0, "it is on fire"))
+    requests = [dispatcher.submit(range(4), PARAMS) for _ in range(2)]
+    first, second = dispatch()
+    assert not first and sorted(sum(second, [])) == [0, 1]
+    dispatcher.receive(ExecutorHealth(1, "so is this"))
+    back = HandedBack((0, 1), Cause.FAULT)
+    dispatcher.receive(replace(ports[1].report(token(0, 5)), handed_back=(back,)))
+    assert dispatch() == ([], []) and dispatcher.requests_queued == 2
+    with pytest.raises(Refused, match="no executor"):
+        dispatcher.submit(range(4), PARAMS)
+    assert [request.state for request in requests] == [State.WAITING] * 2
+    dispatcher.receive(ExecutorHealth(0, None))
+    first, second = dispatch()
+    assert sorted(sum(first, [])) == [0, 1] and not second and dispatcher.alive
+
+
+def test_what_waits_for_a_device_to_be_well_fails_when_the_last_is_lost() -> None:
+    ports = [port(0), port(1)]
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(100, 0)), ports, VirtualClock())
+    request = dispatcher.submit(range(4), PARAMS)
+    for index in (0, 1):
+        dispatcher.receive(ExecutorHealth(index, "it is on fire"))
+    dispatcher.give_up(0, "too long")
+    assert request.state is State.WAITING
+    dispatcher.give_up(1, "too long")
+    assert (request.state, request.failure) == (State.FAILED, Failure.EXECUTOR)
 
 
 async def test_with_the_last_executor_the_service_is_dead() -> None:

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import cast
 
+from engine.device import Action
 from engine.executor import Executor
 from engine.messages import (
     BatchShape,
@@ -44,6 +46,7 @@ class FragilePipeline:
     begun: tuple[RowId, ...] = ()
     extracted: tuple[RowId, ...] = ()
     tally = Tally()
+    short, capacity, failures = False, 1.0, MappingProxyType({Action.DECODE: 0})
 
     def __init__(self) -> None:
         self.made: dict[RowId, int] = {}

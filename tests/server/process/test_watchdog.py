@@ -23,6 +23,7 @@ class Held:
 
     rows: dict[int, int]
     given_up: list[tuple[int, str]] = field(default_factory=list)
+    alive: bool = True
 
     def held_by(self, executor: int) -> int:
         return self.rows[executor]
@@ -112,3 +113,19 @@ def test_a_process_that_was_stopped_for_an_hour_blames_nobody() -> None:
     executors[0].beat += 1
     looks(watchdog, 1)
     assert held.given_up == []
+
+
+def test_where_no_device_proves_itself_all_are_given_up_and_not_before() -> None:
+    executors, held = watched(2)
+    held.rows = {0: 0, 1: 0}
+    watchdog = Watchdog(executors, held, 0.0)
+    held.alive = False
+    looks(watchdog, 14)
+    held.alive = True
+    looks(watchdog, 1)
+    held.alive = False
+    looks(watchdog, 14)
+    assert not held.given_up
+    looks(watchdog, 5)
+    assert [executor for executor, _ in held.given_up] == [0, 1]
+    assert "has not proved itself for 15 s" in held.given_up[0][1]

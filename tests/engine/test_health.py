@@ -1,0 +1,244 @@
+"""Devices that fail for a while: they pause, prove themselves and take their memory back, and no row is lost to it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine import health as health_module
+from engine.executor import PROOF, Executor
+from engine.health import FIRST_CALM, Health
+from engine.kv.arena import KvArena
+from engine.messages import (
+    Admit,
+    Cause,
+    ExecutorHealth,
+    ExecutorInfo,
+    FinishReason,
+    HandedBack,
+    Report,
+    RowId,
+    StepReport,
+)
+from engine.pipeline import Pipeline
+from models.network.kv_adapter import KvStore
+from models.network.loader import LoadedModel
+from models.text import Text
+from tests.engine.rows import faulty, finish, pipeline_of, spec, tokens_of
+
+SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5)]
+TURN = 0.005
+"""Seconds of a turn in virtual time."""
+SHORTAGES = [
+    torch.OutOfMemoryError("CUDA out of memory (injected)"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("could not create a primitive"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    MemoryError(),
+]
+
+
+class Fault:
+    """Raises `error` in every pass while `on`; the places where it did."""
+
+    def __init__(self, error: Exception, where: type[KvStore] = KvStore, on: bool = True) -> None:
+        self.error, self.where, self.on = error, where, on
+
+    def __call__(self, store: KvStore, logits: Tensor) -> Tensor:
+        if self.on and (self.where is KvStore or isinstance(store, self.where)):
+            raise self.error
+        return logits
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=lambda error: str(error)[:20])
+def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(
+    tiny_model: LoadedModel, tiny_text: Text, error: Exception
+) -> None:
+    """0.3 s without memory left 2 of 16,384 tokens for K and V, for ever; errors of the CPU's allocator failed rows."""
+    alone = pipeline_of(tiny_model, tiny_text)
+    alone.admit(SPECS)
+    expected = tokens_of(finish(alone))
+    fault, health, now, found = Fault(error, on=False), Health(), 0.0, []
+    pipeline = pipeline_of(faulty(tiny_model, fault), tiny_text, capacity=16_384)
+    pipeline.admit(SPECS)
+    while not pipeline.idle:
+        fault.on = 0.02 <= now < 0.32
+        now = max(now, health.resume) + TURN
+        found += pipeline.turn()
+        pipeline.check()
+        health.note_turn(now, short=pipeline.short)
+        assert not health.is_suspect(max(pipeline.failures.values()), pipeline.capacity)
+    assert tokens_of(found) == expected
+    assert 0.5 < pipeline.capacity < 1
+    while health.grow_at is not None:
+        now = health.grow_at
+        pipeline.grow(2 * pipeline.capacity)
+        health.note_growth(now, pipeline.capacity)
+    assert pipeline.capacity == 1 and now < 60
+
+
+def test_memory_that_is_short_again_is_taken_back_ever_more_rarely() -> None:
+    health, now, waits = Health(), 0.0, []
+    for _ in range(9):
+        health.note_turn(now, short=True)
+        assert health.grow_at is not None
+        waits.append(health.grow_at - now)
+        now = health.grow_at
+        health.note_growth(now, 1.0)
+    assert waits == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0]
+    health.note_turn(now + 400, short=True)
+    assert health.grow_at == now + 400 + FIRST_CALM
+
+
+def test_rows_that_run_are_put_by_while_memory_is_taken_back(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    alone = pipeline_of(tiny_model, tiny_text)
+    alone.admit(SPECS)
+    expected = tokens_of(finish(alone))
+    pipeline = pipeline_of(tiny_model, tiny_text, capacity=400)
+    pipeline.batch.resize(200)
+    pipeline.admit(SPECS)
+    found = [update for _ in range(4) for update in pipeline.turn()]
+    assert pipeline.grow(1.0) and pipeline.shape().capacity_tokens == 400
+    pipeline.check()
+    assert tokens_of([*found, *finish(pipeline)]) == expected
+
+
+def test_memory_that_is_not_there_is_asked_for_in_halves(
+    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena, take = KvArena(tiny_model.kv, 400, max_rows=4), KvArena._take
+
+    def scarce(self: KvArena, capacity_tokens: int) -> None:
+        if capacity_tokens > 90:
+            raise OSError(12, "Cannot allocate memory")
+        take(self, capacity_tokens)
+
+    monkeypatch.setattr(KvArena, "_take", scarce)
+    arena.resize(360)
+    assert arena.capacity_tokens == 90
+    arena.check()
+
+
+class Bench:
+    """An executor on the tiny model with a fault, and its reports."""
+
+    def __init__(self, model: LoadedModel, text: Text, fault: Fault) -> None:
+        self.fault = fault
+        self.pipeline: Pipeline = pipeline_of(faulty(model, fault), text)
+        self.reports: queue.Queue[Report] = queue.Queue()
+        self.executor = Executor(ExecutorInfo(0, "cpu", 1000, 8, 500), self.pipeline, self.reports.put)
+
+    def until(self, seen: Callable[[Report], bool]) -> list[Report]:
+        """Reports up to the first of which this is true."""
+        found = [self.reports.get(timeout=20)]
+        while not seen(found[-1]):
+            found.append(self.reports.get(timeout=20))
+        return found
+
+    def admit(self, *row_ids: RowId) -> None:
+        for row_id in row_ids:
+            self.executor.post(Admit((spec(row_id, 4, max_tokens=4),)))
+
+
+@pytest.fixture
+def bench(tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(health_module, "FIRST_REST", 0.01)
+    monkeypatch.setattr(health_module, "LONGEST_REST", 0.01)
+    bench = Bench(tiny_model, tiny_text, Fault(RuntimeError("the device is on fire"), on=False))
+    bench.executor.start()
+    yield bench
+    bench.executor.stop(20)
+    assert not bench.executor.alive
+
+
+def ends(reports: list[Report]) -> dict[RowId, FinishReason]:
+    updates = [update for report in reports if isinstance(report, StepReport) for update in report.updates]
+    return {update.row_id: update.finish_reason for update in updates if update.finish_reason is not None}
+
+
+def handed_back(reports: list[Report]) -> list[HandedBack]:
+    return [back for report in reports if isinstance(report, StepReport) for back in report.handed_back]
+
+
+def is_health(report: Report) -> bool:
+    return isinstance(report, ExecutorHealth)
+
+
+@pytest.mark.parametrize("where", [KvStore, KvArena], ids=["every pass", "every decode step"])
+def test_a_device_that_fails_lets_its_rows_go_and_takes_none_until_it_is_well(
+    bench: Bench, where: type[KvStore]
+) -> None:
+    """Every step raised, all calls failed, and it went on taking them."""
+    bench.fault.where, bench.fault.on = where, True
+    bench.admit(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+    told = bench.until(is_health)
+    assert told[-1] == ExecutorHealth(0, "the engine failed on this request (RuntimeError)")
+    bench.admit(10)
+    seen = bench.until(lambda report: bool(handed_back([report])))
+    (back,) = handed_back(seen)
+    assert (back.row_ids, back.cause) == ((10,), Cause.FAULT)
+    failed, left = ends(told), [row_id for back in handed_back(told) for row_id in back.row_ids]
+    assert set(failed.values()) == {FinishReason.ERROR} and sorted([*failed, *left]) == list(range(10))
+    assert left or where is KvArena
+    bench.fault.on = False
+    assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
+    bench.admit(10, 11)
+    done: list[Report] = []
+    while len(ends(done)) < 2:
+        done += bench.until(lambda report: bool(ends([report])))
+    assert ends(done) == {10: FinishReason.LENGTH, 11: FinishReason.LENGTH}
+
+
+def test_rows_that_fail_on_a_sound_device_take_nothing_from_others(
+    bench: Bench, tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    """Else one client, by what fails alone, would stop the server: the device proves itself at once, and goes on."""
+    poisoned = {20, 21, 22, 23}
+
+    def poison(store: KvStore, logits: Tensor) -> Tensor:
+        rows = getattr(store, "rows", None)
+        if isinstance(rows, list) and any(row.row_id in poisoned for row in rows):
+            raise RuntimeError("no kernel for this")
+        return logits
+
+    bench.pipeline.device._model = faulty(tiny_model, poison)
+    bench.admit(*poisoned, 24)
+    done: list[Report] = []
+    while len(ends(done)) < 5:
+        new = bench.until(lambda report: bool(ends([report]) or handed_back([report])))
+        for back in handed_back(new):
+            bench.admit(*back.row_ids)
+        done += new
+    assert ends(done) == {**dict.fromkeys(poisoned, FinishReason.ERROR), 24: FinishReason.LENGTH}
+    assert not any(is_health(report) for report in done)
+
+
+def test_memory_comes_back_to_an_executor_that_is_idle(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row longer than what was left would have waited for ever."""
+    monkeypatch.setattr(health_module, "FIRST_CALM", 0.05)
+    bench.fault.error, bench.fault.where, bench.fault.on = SHORTAGES[1], KvArena, True
+    bench.admit(0)
+    bench.until(lambda report: isinstance(report, StepReport) and report.shape.capacity_tokens < 900)
+    bench.fault.on = False
+    bench.until(lambda report: bool(ends([report])))
+    bench.until(lambda report: isinstance(report, StepReport) and report.shape.capacity_tokens == 1000)
+
+
+def test_a_device_with_little_memory_left_proves_itself_with_more(bench: Bench) -> None:
+    bench.fault.error, bench.fault.on = MemoryError(), True
+    bench.pipeline.batch.resize(120)
+    bench.admit(0)
+    assert bench.until(is_health)[-1] == ExecutorHealth(0, "it runs out of memory")
+    bench.fault.on = False
+    assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
+    assert 200 < bench.pipeline.shape().capacity_tokens <= 250
+
+
+def test_the_row_of_a_proof_is_no_request(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    pipeline = pipeline_of(tiny_model, tiny_text)
+    assert pipeline.prove(PROOF) is None
+    assert pipeline.idle and not pipeline.updates and not pipeline.begun
