@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.api.errors import error_code, errors_as_json
+from server.api.input import unknown
 from server.api.input.admission import admit
 from server.api.models import remember_start
 from server.api.openapi import DOCUMENT, encode_document
@@ -59,6 +60,9 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "Lengthwise"
     response.headers[HEADER] = request_id(request)
+    ignored = unknown.header_of(request)
+    if ignored is not None:
+        response.headers[unknown.HEADER] = ignored
     operation = operation_of(request)
     if operation is not None and operation.dialect is not None:
         response.headers[operation.dialect.id_header] = request_id(request)

@@ -19,6 +19,7 @@ from aiohttp import web
 from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
 from server.api.input.admission import count_arrived
+from server.api.input.unknown import list_unknown, note_unknown
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.models import model_name
 from server.api.output.reply import Head
@@ -58,9 +59,17 @@ async def read_body(request: web.Request, schema: type[T]) -> T:
     with _hold_room(request, request.app[PENDING]):
         raw = await _read(request, request.app[LIMITS])
     count_arrived(request)
+    refused = request.app[LIMITS].refuse_unknown_fields
+
+    def read() -> tuple[T, tuple[str, ...]]:
+        return parse(raw, schema), list_unknown(raw, schema, thoroughly=refused)
+
     if len(raw) < LARGE:
-        return parse(raw, schema)
-    return await asyncio.get_running_loop().run_in_executor(request.app[MODEL].tokenizer_pool, parse, raw, schema)
+        body, unknown = read()
+    else:
+        body, unknown = await asyncio.get_running_loop().run_in_executor(request.app[MODEL].tokenizer_pool, read)
+    note_unknown(request, unknown, refused=refused)
+    return body
 
 
 @contextmanager
