@@ -20,6 +20,7 @@ def add_parser(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], N
         description="Send a workload to any server with an OpenAI-compatible API, each request at its time whatever "
         "became of those before, and report throughput and latencies. Flags and figures are those of "
         "`vllm bench serve`.",
+        allow_abbrev=False,  # else flags of the commands below that begin as several of its own are refused
     )
     add_flags(parser)
     parser.set_defaults(run=run)

@@ -15,8 +15,11 @@ from loadgen.experiments.grid.contenders import BASE, CONTENDERS
 from loadgen.experiments.grid.figures import compare
 from loadgen.experiments.grid.loads import LONGEST, SHAPES, TASKS, load_lengths
 from loadgen.experiments.grid.machines import MACHINES
+from loadgen.experiments.grid.options import Grid
 from loadgen.experiments.grid.report import draw, group_cells, show
 from loadgen.experiments.grid.run import measure, measure_capacity, run_grid
+from models.flags import read_options
+from server.cli import main as cli
 
 ONE = Cell("small CPU", "bimodal", 1.3, 1.0, "noisy:0.3", 0)
 OTHER = Cell("small CPU", "narrow", 1.0, 0.02, "noisy:0.3", 0)
@@ -77,3 +80,9 @@ def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pyt
     show(results, Console(file=out, width=200))
     assert "all: 2 cells" in out.getvalue() and out.getvalue().count("lengthwise") == len(group_cells(results))
     assert draw(results).startswith("<svg")
+
+
+def test_its_flags_may_begin_as_several_of_bench_do() -> None:
+    """`bench` refused --trace as short for one of --trace-start, --trace-duration and --trace-speed."""
+    args = cli.build_parser().parse_args(["bench", "grid", "--trace", "a.csv", "--trace", "b.csv"])
+    assert read_options(args, Grid).trace == ("a.csv", "b.csv")
