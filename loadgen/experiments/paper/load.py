@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.load.arrivals import Arrivals, arrival_times
 from loadgen.simulate.load import simulated_load
@@ -32,7 +33,7 @@ LONGEST = 1024
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Lengths in the order in which they are sent; their times are not used."""
+    """Lengths in the order in which they are sent; only a Load of their own times uses these."""
 
     lengths: tuple[Lengths, ...]
     source: str
@@ -51,17 +52,24 @@ class Load:
     seed: int = 0
     sorted_gaps: bool = False
     """Whether the shortest gap between two arrivals comes first and the longest last."""
+    own_times: bool = False
+    """Whether requests come at the times that they have in the pool, which are stretched to the rate."""
 
     def requests(self, pool: Pool) -> list[Lengths]:
-        arrivals = Arrivals(self.rate, self.burstiness)
-        times = arrival_times(arrivals, self.count, np.random.default_rng(self.seed))
-        if self.sorted_gaps:
-            times = np.cumsum(np.sort(np.diff(times, prepend=0.0)))
         begin = self.seed * self.count  # other seeds have other requests, as long as the pool has more
-        return [
-            replace(pool.lengths[(begin + place) % len(pool.lengths)], arrival=float(time))
-            for place, time in enumerate(times)
-        ]
+        if self.own_times and begin + self.count > len(pool.lengths):
+            begin = 0
+        chosen = [pool.lengths[(begin + place) % len(pool.lengths)] for place in range(self.count)]
+        return [replace(one, arrival=float(time)) for one, time in zip(chosen, self._times(chosen), strict=True)]
+
+    def _times(self, chosen: Sequence[Lengths]) -> NDArray[np.float64]:
+        if self.own_times:
+            times = np.array([one.arrival - chosen[0].arrival for one in chosen], dtype=np.float64)
+            times *= self.count / self.rate / times[-1]
+            return times
+        arrivals, rng = Arrivals(self.rate, self.burstiness), np.random.default_rng(self.seed)
+        times = np.array(arrival_times(arrivals, self.count, rng), dtype=np.float64)
+        return np.cumsum(np.sort(np.diff(times, prepend=0.0))) if self.sorted_gaps else times
 
 
 def trace_pool(path: Path, max_output: int = LONGEST, input_scale: float = 1.0) -> Pool:

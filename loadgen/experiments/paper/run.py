@@ -20,6 +20,8 @@ from loadgen.experiments.paper.plan import Experiment, Plan, carry_out, experime
 from loadgen.experiments.paper.report import report
 from loadgen.experiments.paper.scls import experiments as scls
 from loadgen.experiments.paper.ssjf import experiments as ssjf
+from loadgen.experiments.paper.ssjf.place import ACCURACY, CUTS
+from loadgen.experiments.paper.ssjf.place import LONGEST as LONGEST_CHAT
 from loadgen.experiments.paper.stage import Stage
 from loadgen.experiments.paper.trial import Player
 from loadgen.result_file import require_writable, save_json
@@ -28,7 +30,16 @@ from loadgen.simulate.simulation import Watch
 from models.progress import Bars
 
 INTERRUPTED = 130
-SIMULATED_ONLY = ("-ds", "-authors", "case-study", "correlations", "learning", "overhead")
+SIMULATED_ONLY = (
+    "-ds",
+    "-authors",
+    "case-study",
+    "correlations",
+    "learning",
+    "overhead",
+    "formulations",
+    "azure-times",
+)
 """Ends of the names of experiments that there are in the simulator only."""
 
 Build: TypeAlias = Callable[[Stage], Plan]
@@ -66,9 +77,9 @@ PAPERS: Mapping[str, Paper] = MappingProxyType(
         ),
         "ssjf": Paper(
             ssjf.EXPERIMENTS,
-            lambda seed, scale: chat_pool(seed, ssjf.LONGEST, scale),
-            ssjf.LONGEST,
-            lambda lengths: Prediction(sigma_for_accuracy(lengths, ssjf.CUTS, ssjf.ACCURACY)),
+            lambda seed, scale: chat_pool(seed, LONGEST_CHAT, scale),
+            LONGEST_CHAT,
+            lambda lengths: Prediction(sigma_for_accuracy(lengths, CUTS, ACCURACY)),
         ),
         "baton": Paper(baton.EXPERIMENTS, lambda seed, scale: Pool((), baton.SOURCE)),
     }

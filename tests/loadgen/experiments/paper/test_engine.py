@@ -17,7 +17,8 @@ from engine.messages import Tally
 from loadgen.experiments.paper import engine as paper_engine
 from loadgen.experiments.paper.engine import EnginePlayer, record_course
 from loadgen.experiments.paper.plan import NotHere
-from loadgen.experiments.paper.ssjf import experiments as ssjf
+from loadgen.experiments.paper.ssjf import experiments
+from loadgen.experiments.paper.ssjf import place as ssjf
 from loadgen.experiments.paper.stage import limits
 from loadgen.experiments.paper.trial import Course, Trial, trial
 from loadgen.experiments.playing import random_prompts
@@ -186,7 +187,7 @@ def test_other_papers_run_as_well(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(ssjf, "ORDERS", ("fcfs", "ssjf"))
+    monkeypatch.setattr(experiments, "ORDERS", ("fcfs", "ssjf"))
     monkeypatch.setattr(ssjf, "REAL", replace(ssjf.REAL, sizes=(2,)))
     file = tmp_path / "result.json"
     flags = ("--real", "--model", str(tiny_folder), "--length-scale", "0.03125", "--duration", "0.02", "--rounds", "2")

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from loadgen.experiments.paper.hardware import Hardware
-from loadgen.experiments.paper.load import shortened
+from loadgen.experiments.paper.load import Pool, shortened
 from loadgen.experiments.paper.plan import Plan, carry_out
 from loadgen.experiments.paper.run import PAPERS
 from loadgen.experiments.paper.scls.experiments import HF
 from loadgen.experiments.paper.trial import run_trial
+from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 from tests.loadgen.experiments.paper.parts import COST, HARDWARE, POOL, Scripted, stage_of, trial_of
 
@@ -106,7 +107,8 @@ def test_ssjf_has_its_rows_and_gaps() -> None:
 
 def test_ssjf_is_offered_as_its_authors_count_in_the_simulator_alone() -> None:
     names = ["rates-authors", "burstiness-authors", "rounds-authors"]
-    assert PAPERS["ssjf"].names(real=False)[-3:] == names and not {*names} & {*PAPERS["ssjf"].names(real=True)}
+    assert {*names} < {*PAPERS["ssjf"].names(real=False)}
+    assert PAPERS["ssjf"].names(real=True) == ["rates", "burstiness", "sizes", "rounds"]
     stage = stage_of(
         Scripted(lambda course, seed: trial_of(first_quarter=3.0 if "fcfs" in course.strategy.name else 6.0)), None
     )
@@ -120,6 +122,15 @@ def test_ssjf_is_offered_as_its_authors_count_in_the_simulator_alone() -> None:
     for name in names:
         assert {row.measured for row in made[name].rows if "throughput" in row.what} == {"2.00×"}
         assert "first quarter to be answered" in made[name].plan.setting
+
+
+def test_ssjf_takes_a_traces_times_where_there_are_any() -> None:
+    stage = stage_of(Scripted(), None)
+    [row] = PAPERS["ssjf"].experiments["azure-times"](stage).others
+    assert "give --trace" in row.measured
+    stage.pool = Pool(tuple(Lengths(3.0 * place, 5, 5) for place in range(60)), "with times")
+    runs = PAPERS["ssjf"].experiments["azure-times"](stage).runs
+    assert runs and all(run.load.own_times for run in runs)
 
 
 def test_ssjf_rounds_differ_in_predictions_alone() -> None:

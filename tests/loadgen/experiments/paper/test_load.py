@@ -39,6 +39,14 @@ def test_sorted_gaps_are_the_same_ones_the_shortest_first() -> None:
     assert sorted_ones == pytest.approx(sorted(plain))
 
 
+def test_a_traces_own_times_are_stretched_to_the_rate() -> None:
+    pool = Pool(tuple(Lengths(float(place**2), 1, 1) for place in range(10)), "squares")
+    made = Load(rate=0.5, count=4, seed=1, own_times=True).requests(pool)
+    assert [one.arrival for one in made] == pytest.approx([0.0, 8 * 9 / 33, 8 * 20 / 33, 8.0]), "requests 4 to 7"
+    last = Load(rate=0.5, count=4, seed=2, own_times=True).requests(pool)
+    assert [one.arrival for one in last] == pytest.approx([0.0, 8 / 9, 32 / 9, 8.0]), "too few are left: the first ones"
+
+
 def test_all_at_once() -> None:
     assert {one.arrival for one in Load(float("inf"), 5).requests(POOL)} == {0.0}
 

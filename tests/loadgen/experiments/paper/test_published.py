@@ -9,6 +9,7 @@ import pytest
 from loadgen.experiments.paper.gains import TITLES, read_published
 from loadgen.experiments.paper.magnus import serving as magnus
 from loadgen.experiments.paper.ssjf import experiments as ssjf
+from loadgen.experiments.paper.ssjf.place import ACCURACY
 
 GAINS = {
     "magnus-main": [
@@ -60,4 +61,4 @@ def test_ssjf() -> None:
     for _, jct, _, times, _ in read_published("short-jobs-first", "rounds"):
         assert (jct, times) == ([33.1, 38.9], [1.67, 2.22])
     assert dict(ssjf.ROUND_ACCURACY) == {"round 1": 0.619, "round 2": 0.6}
-    assert ssjf.ACCURACY == 0.615 and magnus.RMSE == 15.649
+    assert ACCURACY == 0.615 and magnus.RMSE == 15.649

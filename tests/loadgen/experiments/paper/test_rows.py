@@ -22,7 +22,7 @@ from loadgen.experiments.paper.scls.rows import (
     slice_rows,
     worker_rows,
 )
-from loadgen.experiments.paper.ssjf.experiments import size_rows
+from loadgen.experiments.paper.ssjf.rows import formulation_rows, size_rows
 from loadgen.experiments.paper.trial import Trial
 
 PLAIN = Trial(
@@ -224,3 +224,18 @@ def test_a_skipped_row_says_why() -> None:
 def test_ranges_for_the_eye() -> None:
     assert span(1.0, 1.0, "x") == "1.00×" and span(1.0, 2.5, "s") == "1.0 to 2.5 s"
     assert rises([1, 2, 3]) and not rises([1, 1]) and rises([])
+
+
+def test_ssjf_formulation_rows() -> None:
+    modes, orders = ("none", "dynamic", "continuous"), {"fcfs": (10.0, 1.0), "ssjf": (6.0, 2.0)}
+    points = ["ordinal classes, MSE", "ordinal classes, L1", "classes", "regression, MSE", "regression, L1"]
+    lines = [
+        line(f"{order}-{mode}", point, mean=mean, first_quarter=quarter)
+        for point in points
+        for mode in modes
+        for order, (mean, quarter) in orders.items()
+    ]
+    rows = formulation_rows(lines, "first_quarter")
+    assert len(rows) == 10 and {row.measured for row in rows} == {"40.0 %", "2.00×"}
+    last = found(rows, "regression, L1, 61.5% right: throughput")
+    assert last.published == "2.21×" and last.document["measured"] == dict.fromkeys(modes, pytest.approx(2.0))
