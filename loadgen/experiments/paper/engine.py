@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
+from loadgen.compare.machine import measure_theft
 from loadgen.experiments.paper.baton.tables import run_baton
-from loadgen.experiments.paper.hardware import LENGTH_SCALE, Hardware
+from loadgen.experiments.paper.hardware import LENGTH_SCALE, REQUESTS, Hardware
 from loadgen.experiments.paper.options import PaperOptions
 from loadgen.experiments.paper.plan import NotHere
 from loadgen.experiments.paper.run import PAPERS, run_paper
@@ -56,6 +57,7 @@ def _open(asked: PaperOptions) -> tuple[Hardware, Player]:
         about=_about(engine),
         length_scale=LENGTH_SCALE if asked.length_scale is None else asked.length_scale,
         loads=asked.loads,
+        requests=REQUESTS if asked.requests is None else asked.requests,
         duration=asked.duration,
         rounds=1 if asked.rounds is None else asked.rounds,
     )
@@ -96,7 +98,9 @@ class EnginePlayer:
         engine = _fitted(self._engine(course.strategy), course)
         prompts = random_prompts(requests, engine.vocabulary, seed)
         with new_executors(engine) as rig:
-            return trial(*rig.run(record_course(course, rig.executors, rig.relay, requests, prompts, seed, watch)))
+            stolen = measure_theft()
+            done = rig.run(record_course(course, rig.executors, rig.relay, requests, prompts, seed, watch))
+            return replace(trial(*done), stolen=100 * (stolen() or 0.0))
 
     def _engine(self, strategy: Strategy) -> Engine:
         kept = strategy.quantization

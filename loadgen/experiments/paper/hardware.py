@@ -11,8 +11,8 @@ from scheduler.serving_time.bilinear import Bilinear
 LENGTH_SCALE = 1 / 8
 """The factor of lengths by default: 128 tokens are the most then where a paper has 1024."""
 
-DURATION = 30.0
-"""Seconds of arrivals of a run by default; the slowest strategies serve for minutes what comes in these."""
+REQUESTS = 600
+"""Requests of a run by default: with fewer no queue forms, or what ends the run decides."""
 
 SLOTS = 64
 """Rows of an executor: more than the memory that experiments give it lets most batches have, as in the papers."""
@@ -32,13 +32,20 @@ class Hardware:
     length_scale: float = LENGTH_SCALE
     loads: tuple[float, ...] | None = None
     """Rates, as multiples of what the baseline serves; None: as the experiment has it."""
+    requests: int = REQUESTS
+    """Requests of a run, unless there is a duration."""
     duration: float | None = None
+    """Seconds of arrivals."""
     rounds: int = 1
 
+    def count(self, rate: float) -> int:
+        """Count the requests of a run at this rate."""
+        return self.requests if self.duration is None else max(2, round(rate * self.duration))
+
     @property
-    def seconds(self) -> float:
-        """Seconds of arrivals."""
-        return DURATION if self.duration is None else self.duration
+    def amount(self) -> str:
+        """Words for the requests of a run."""
+        return f"{self.requests} requests a run" if self.duration is None else f"{self.duration:g} s of arrivals"
 
     def tokens(self, length: int) -> int:
         """A paper's length in tokens, scaled."""

@@ -11,7 +11,7 @@ from typing import Literal
 from models.errors import UserError
 from models.options import Count, Natural, Positive, option
 
-REAL_ONLY = ("model", "executors", "length_scale", "loads", "rounds")
+REAL_ONLY = ("model", "executors", "length_scale", "loads", "requests", "rounds")
 """Flags that mean nothing to the simulator."""
 MAGNUS_ONLY = frozenset(("wma_threshold", "tasks", "answers"))
 INSTEAD: Mapping[str, str] = MappingProxyType(
@@ -25,6 +25,7 @@ FIXED_BY_BATON: Mapping[str, str] = MappingProxyType(
     {
         "duration": "its queries are all there from the start",
         "loads": "its queries are all there from the start",
+        "requests": "its text tells how many queries there are",
         "executors": "its tables have one",
         "trace": "its queries are drawn as its text says",
         "input_scale": "its queries are drawn as its text says",
@@ -48,7 +49,7 @@ class Experiments:
     seed: Natural = option(0, "seed of lengths, arrivals and errors")
     duration: Positive | None = option(
         None,
-        "seconds of arrivals (default: the paper's; with --real 30, for ssjf 30 requests; baton has none)",
+        "seconds of arrivals (default: the paper's; with --real what --requests says; baton has none)",
         metavar="S",
     )
     rates: tuple[Positive, ...] | None = option(
@@ -103,11 +104,12 @@ class RealEngine:
     )
     loads: tuple[Positive, ...] | None = option(
         None,
-        "rates, as multiples of what the paper's first baseline serves here (default: 2,6 for magnus, 2,4 for scls, "
-        "4,16 for ssjf)",
+        "rates, as multiples of what the paper's first baseline serves here (default: 3,8 for magnus, 2,4 for scls, "
+        "3,8 for ssjf)",
         commas=True,
         metavar="A,B,...",
     )
+    requests: Count | None = option(None, "requests of each run, unless there is a --duration (default: 600)")
     rounds: Count | None = option(None, "runs of each, with other requests; means are shown (default: 1)")
 
 

@@ -13,6 +13,7 @@ from loadgen.experiments.paper.plan import Experiment, Line
 
 HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
+        "requests": ("requests", 0),
         "duration": ("duration s", 1),
         "throughput": ("req/s", 2),
         "answered_meanwhile": ("req/s meanwhile", 2),
@@ -28,6 +29,7 @@ HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "few_slices": ("≤3 slices %", 1),
         "early_returns": ("early %", 1),
         "imbalance": ("CT STD s", 1),
+        "stolen": ("stolen %", 1),
     }
 )
 """Figures of a trial: how their column is called, and its digits."""
@@ -46,10 +48,12 @@ def _measured(one: Experiment) -> Table:
     table = Table()
     table.add_column("strategy", no_wrap=True)
     table.add_column("at", no_wrap=True)
-    for name in one.plan.figures:
+    stolen = ("stolen",) if any(line.trial.stolen for line in one.lines) else ()
+    names = ("requests", *one.plan.figures, *stolen)
+    for name in names:
         table.add_column(HEADS[name][0], justify="right")
     for line in one.lines:
-        table.add_row(line.strategy, line.point, *(_cell(line, name) for name in one.plan.figures))
+        table.add_row(line.strategy, line.point, *(_cell(line, name) for name in names))
     return table
 
 

@@ -78,9 +78,10 @@ class Stage:
         load = Load(float("inf"), count, seed=self.setting.seed)
         return self.play(Run(name, "all at once", machine, load, limits)).throughput
 
-    def load(self, rate: float, seconds: float) -> Load:
-        """Poisson arrivals at a rate, for so many seconds."""
-        return Load(rate, max(2, round(rate * seconds)), seed=self.setting.seed)
+    def load(self, rate: float) -> Load:
+        """Poisson arrivals at a rate."""
+        count = max(2, round(rate * self.seconds)) if self.hardware is None else self.hardware.count(rate)
+        return Load(rate, count, seed=self.setting.seed)
 
 
 def _after(watch: Watch, before: int) -> Watch:

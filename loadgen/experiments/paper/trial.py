@@ -57,6 +57,8 @@ class Trial:
     """Share of slices that ended early since all their rows had."""
     imbalance: float
     """Standard deviation of the executors' completion times (SCLS, 3.2)."""
+    stolen: float = 0.0
+    """Share of the processors' time that the machine's host took; 0 in a simulation, and where no system tells."""
 
 
 @dataclass(frozen=True, slots=True)

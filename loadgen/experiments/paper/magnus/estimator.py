@@ -98,7 +98,7 @@ def learning(stage: Stage) -> Plan:
     profile = bilinear(V100_CHATGLM_6B)
     served = stage.capacity("vs", V100_CHATGLM_6B, limits(), 350)
     seconds = 60.0 * MINUTES if stage.setting.duration is None else stage.setting.duration
-    requests = stage.load(SHARE * served, seconds).requests(stage.pool)
+    requests = Load(SHARE * served, round(SHARE * served * seconds), seed=stage.setting.seed).requests(stage.pool)
     rows: list[Row] = []
     for name, (factor, sigma) in CASES.items():
         cost = RoughCost(profile, factor, sigma, stage.setting.seed)

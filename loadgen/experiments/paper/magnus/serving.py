@@ -104,7 +104,7 @@ def _simulated(stage: Stage) -> Place:
         "Magnus",
         machine,
         bounds,
-        {f"{rate:.3g}/s": stage.load(rate * machine.workers / whole, seconds) for rate in rates},
+        {f"{rate:.3g}/s": stage.load(rate * machine.workers / whole) for rate in rates},
         f"{machine.workers} × ChatGLM-6B on a V100 32 GB, {seconds:g} s of Poisson arrivals; rates, which the text "
         f"does not name, are {described}, for {whole} workers; Φ {bounds.wma_threshold}; predictions are off by {RMSE} "
         "tokens (RMSE), as those for ChatGLM-6B in Table II",
@@ -123,8 +123,8 @@ def _real(stage: Stage, hardware: Hardware) -> Place:
         "Magnus, on the engine",
         machine,
         bounds,
-        {f"{load:g} ×": stage.load(load * served, hardware.seconds) for load in loads},
-        f"{hardware.describe(context)}; {hardware.seconds:g} s of Poisson arrivals at {times(loads, served, 'vs')}; "
+        {f"{load:g} ×": stage.load(load * served) for load in loads},
+        f"{hardware.describe(context)}; {hardware.amount}, Poisson arrivals at {times(loads, served, 'vs')}; "
         f"K and V for {FIXED} rows of the greatest length on each ({FIXED_QUANTIZED} for {QUANTIZED}, with weights in "
         f"int4); Φ {threshold}; predictions are as wrong, in proportion, as by {RMSE} tokens (RMSE) "
         "before lengths were scaled",

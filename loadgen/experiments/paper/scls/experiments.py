@@ -168,12 +168,12 @@ def _simulated(stage: Stage, backend: Backend) -> Place:
         backend.baselines,
         machine,
         limits(slice_length=SLICE, max_batch_size=backend.fixed, min_interval=backend.interval, recompute=True),
-        {f"{rate:g}/s": stage.load(rate * share, seconds) for rate in stage.setting.rates or RATES},
+        {f"{rate:g}/s": stage.load(rate * share) for rate in stage.setting.rates or RATES},
         f"{RATE:g}/s",
-        stage.load(RATE * share, seconds),
+        stage.load(RATE * share),
         SLICES,
         WORKERS,
-        stage.load(RATE, seconds),
+        stage.load(RATE),
         replace(machine, cost=replace(bilinear(machine), c1=COPY)),
         f"; K and V cost {1e6 * COPY:.0f} µs a token to copy",
         f"{machine.workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, {seconds:g} s of Poisson arrivals; "
@@ -199,7 +199,7 @@ def _real(stage: Stage, hardware: Hardware) -> Place:
         recompute=True,
     )
     served = stage.capacity("sls", machine, bounds, PROBE * HF.fixed * hardware.executors)
-    by_point = {f"{load:g} ×": stage.load(load * served, hardware.seconds) for load in loads}
+    by_point = {f"{load:g} ×": stage.load(load * served) for load in loads}
     greatest = f"{max(loads):g} ×"
     cost = hardware.cost
     return Place(
@@ -217,7 +217,7 @@ def _real(stage: Stage, hardware: Hardware) -> Place:
         machine,
         f"; K and V cost {1e3 * cost.c1:.3g} ms a token and {1e3 * cost.c0:.3g} ms a row to copy, and "
         f"{1e3 * cost.p1:.3g} ms a token and {1e3 * cost.p2:.3g} ms a row to read anew",
-        f"{hardware.describe(hardware.context())}; {hardware.seconds:g} s of Poisson arrivals at "
+        f"{hardware.describe(hardware.context())}; {hardware.amount}, Poisson arrivals at "
         f"{times(loads, served, 'sls')}, the greatest where there is one rate only; K and V for {rows} rows of the "
         f"greatest length on each; Γ {interval:.2g} s, λ 0.5, slices of {slice_length} unless said; ils is published "
         "on DeepSpeed, all else on transformers",

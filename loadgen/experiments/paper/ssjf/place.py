@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from loadgen.experiments.paper.hardware import Hardware
+from loadgen.experiments.paper.hardware import REQUESTS, Hardware
 from loadgen.experiments.paper.stage import GROUP_TOKENS, Stage, limits
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.presets import SSJF
@@ -73,13 +73,13 @@ AUTHORS = replace(
 REAL = Sweep(
     title="SSJF, on the engine",
     unit=" ×",  # multiples of what `fcfs-none` serves
-    rates=(4.0, 16.0),
+    rates=(3.0, 8.0),
     burst=0.6,
-    sizes_rate=16.0,
-    rounds_rate=4.0,
+    sizes_rate=8.0,
+    rounds_rate=3.0,
     variations=(1.0, 4.0),
     sizes=(2, 8),
-    requests=30,
+    requests=REQUESTS,
 )
 
 
@@ -141,10 +141,10 @@ def _real(stage: Stage, hardware: Hardware) -> Place:
 
     served = stage.capacity("fcfs-none", machine(SIZE), batch_limits(SIZE, hardware.chunk_tokens), PROBE)
     setting = (
-        f"{hardware.describe(context)}; {_last(stage, REAL)} a run, at multiples (×) of the "
+        f"{hardware.describe(context)}; {hardware.amount}, at multiples (×) of the "
         f"{served:.3g} requests/s that fcfs-none serves; at most {SIZE} rows unless said"
     )
-    sweep = replace(REAL, rates=loads, sizes_rate=max(loads), rounds_rate=min(loads))
+    sweep = replace(REAL, requests=hardware.requests, rates=loads, sizes_rate=max(loads), rounds_rate=min(loads))
     return Place(sweep, machine, hardware.chunk_tokens, served, 1, setting)
 
 

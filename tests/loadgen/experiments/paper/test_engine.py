@@ -133,11 +133,13 @@ def test_figures_are_those_of_the_record(engine: Engine, monkeypatch: pytest.Mon
         return trial(done, early)
 
     monkeypatch.setattr("loadgen.experiments.paper.engine.trial", keep)
+    monkeypatch.setattr("loadgen.experiments.paper.engine.measure_theft", lambda: lambda: 0.07)
     ended: list[int] = []
     made = EnginePlayer(engine)(course("vs"), TRACE, 0, ended.append)
     (done, _) = kept[0]
     assert ended == [1, 2, 3, 4], "what warmed it up is not told"
     assert (made.requests, made.invalid, made.pad) == (4, 9 / 4, 2)
+    assert made.stolen == pytest.approx(7), "percent of the processors' time"
     assert made.throughput == pytest.approx(4 / done.duration)
     assert made.total_tokens == pytest.approx((22 + 9) / done.duration)
     assert made.mean == pytest.approx(sum(one.end - one.arrival for one in done.requests) / 4)

@@ -46,6 +46,15 @@ def test_magnus_has_the_papers_batches_and_vsq_room_for_its_own() -> None:
     assert {run.machine.context_length for run in runs} == {256}
 
 
+def test_runs_have_600_requests_unless_the_user_says_otherwise() -> None:
+    counts = {
+        name: {run.load.count for run in plan(name, "main" if name != "ssjf" else "rates", duration=None).runs}
+        for name in ("magnus", "scls", "ssjf")
+    }
+    assert counts == {name: {600} for name in counts}
+    assert {run.load.count for run in plan("scls", "slices", duration=None, requests=7).runs} == {7}
+
+
 @pytest.mark.parametrize("hardware", [None, HARDWARE], ids=["simulated", "real"])
 def test_magnus_takes_the_users_bound_of_wasted_accesses(hardware: Hardware | None) -> None:
     stage = stage_of(Scripted(), hardware, wma_threshold=321)
@@ -95,7 +104,7 @@ def test_scls_puts_the_whole_load_on_fewer_executors(executors: int, counts: lis
 
 
 def test_ssjf_has_its_rows_and_gaps() -> None:
-    runs = plan("ssjf", "burstiness", duration=None).runs
+    runs = plan("ssjf", "burstiness", duration=None, requests=30).runs
     assert len({run.strategy for run in runs}) == 9
     assert {run.machine.max_num_seqs for run in runs} == {4}
     assert {run.machine.context_length for run in runs} == {128 + 64}
