@@ -6,6 +6,7 @@ It knows neither the model nor the endpoints; the composition root opens the ser
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import multiprocessing
@@ -34,6 +35,7 @@ from server.http.listener import Listener, raise_file_limit, require_c_parser
 from server.http.routes import build_app
 from server.http.service import Service
 from server.observe import logs
+from server.process.loop_watchdog import watch_loop
 from server.process.notify import Notifier, feed_watchdog
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
 from server.process.signals import SIGNALS, Signals
@@ -58,6 +60,8 @@ FAILED = 70
 def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_service: Opener) -> int:
     """Serve until a signal comes; returns the process's exit code. Raises ConfigError."""
     logs.configure(config.log_level, config.log_format)
+    if sys.stderr is not None:
+        faulthandler.enable()  # a service manager's watchdog kills by SIGABRT, and shall learn where threads stood
     notifier = Notifier(os.environ)
     raise_file_limit(config.max_connections)
     front = build_front(config, os.environ)
@@ -111,7 +115,8 @@ async def _serve(
                 tell_limits(service.model)
                 _announce(service, address, time.monotonic() - start)
                 notifier.ready(f"serving {service.model.id} on {address}")
-                async with background(feed_watchdog(notifier, lambda: service.dispatcher.alive), "watchdog"):
+                fed = background(feed_watchdog(notifier, lambda: service.dispatcher.alive), "watchdog")
+                async with fed, watch_loop(_end_standstill):
                     return await _until_end(app, service, config.shutdown_timeout, signals, notifier)
 
 
@@ -143,6 +148,15 @@ def _leave_loading(config: ServeConfig) -> None:
     if config.uds is not None:
         withdraw(config.uds)
     _leave_at_once(0)
+
+
+def _end_standstill() -> None:
+    """End the process with FAILED, and tell where all threads stand; in another thread than the loop's."""
+    signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)  # kills, should what stands still hold the log too
+    if sys.stderr is not None:
+        faulthandler.dump_traceback(all_threads=True)
+    log.critical("the event loop stands still: the process ends with code %d", FAILED)
+    _leave_at_once(FAILED)
 
 
 def _end_soon() -> None:

@@ -43,6 +43,7 @@ from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel
 from server.cli.config import ServeConfig
 from server.http.service import Service
+from server.process import loop_watchdog
 
 ANSWER = "Grüße, 世界 😀!"
 REFUSED = "{{refused}}"
@@ -291,6 +292,9 @@ async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
             case "mortal":
                 dispatcher.script = die
         with ThreadPoolExecutor(1) as pool:
+            if config.model == "standing still":
+                loop_watchdog.LIMIT, loop_watchdog.INTERVAL = 0.5, 0.05
+                asyncio.get_running_loop().call_later(0.2, threading.Event().wait)
             yield fake_service(pool, dispatcher, Limits())
             if config.model in AT_THE_END:
                 print("leaving", flush=True)

@@ -129,6 +129,14 @@ async def test_when_nothing_is_left_that_could_serve_clients_are_told_and_the_pr
         assert await server.process.wait() == 70
 
 
+async def test_a_loop_that_stands_still_ends_the_process_which_tells_where_all_threads_stood() -> None:
+    async with serving("standing still") as server:
+        _, stderr = await server.process.communicate()
+    assert server.process.returncode == 70
+    assert b"Current thread" in stderr and b"Thread 0x" in stderr
+    assert b'threading.py", line' in stderr and b"in wait" in stderr and b"the event loop stands still" in stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_while_the_program_is_being_imported_ends_it_with_0(number: int, tmp_path: Path) -> None:
     """It ended with -15, for the three seconds that imports take: for systemd, a failure."""
