@@ -207,7 +207,6 @@ def respond(client: OpenAI, **extra: object) -> Response:
         input="Say something, 世界 😀.",
         max_output_tokens=12,
         temperature=0,
-        store=False,
         extra_body={"ignore_eos": True, **extra},
     )
 
@@ -251,9 +250,20 @@ def test_the_clients_own_reader_of_response_streams_reads_ours(client: OpenAI) -
 
 
 def test_what_responses_cannot_do_is_refused(client: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="nothing is stored here") as told:
-        client.responses.create(model=MODEL, input="Hi", previous_response_id="resp_1")
-    assert (told.value.param, told.value.code) == ("previous_response_id", "unsupported")
+    with pytest.raises(openai.BadRequestError, match="no stored conversations here") as told:
+        client.responses.create(model=MODEL, input="Hi", conversation="conv_1")
+    assert (told.value.param, told.value.code) == ("conversation", "unsupported")
+
+
+def test_a_response_goes_on_from_one_that_was_stored(client: OpenAI) -> None:
+    first = respond(client, input="Hi")
+    second = respond(client, input="More", previous_response_id=first.id)
+    assert second.usage is not None and first.usage is not None
+    assert second.usage.input_tokens > first.usage.total_tokens
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        respond(client, input="More", previous_response_id=first.id)
 
 
 async def test_a_request_is_cancelled_by_its_id_and_its_row_is_free(many: AsyncOpenAI) -> None:

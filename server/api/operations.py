@@ -27,8 +27,18 @@ from server.api.operation import Dialect, Operation, Parameter
 from server.api.output.reply import ChatChunk, ChatReply, CompletionReply
 from server.api.requests import cancel_request, list_requests, show_request
 from server.api.responses.body import ResponsesBody
-from server.api.responses.endpoint import responses
-from server.api.responses.reply import ItemEvent, PartEvent, ResponseEvent, ResponseObject, TextDelta, TextDone
+from server.api.responses.endpoint import delete_response, responses, show_response
+from server.api.responses.reply import (
+    ArgumentsDelta,
+    ArgumentsDone,
+    DeletedResponse,
+    ItemEvent,
+    PartEvent,
+    ResponseEvent,
+    ResponseObject,
+    TextDelta,
+    TextDone,
+)
 from server.api.tokenize import DetokenizeBody, Detokenized, TokenizeBody, Tokens, detokenize, tokenize
 from server.dashboard.feed import send_feed
 from server.http.page import index, send_file
@@ -38,6 +48,7 @@ ANTHROPIC = Dialect(MessageError, message_error, "request-id")
 
 MODEL = Parameter("model", "path", {"type": "string", "minLength": 1}, "one of the names in /v1/models")
 CALL = Parameter("id", "path", {"type": "string", "minLength": 1}, "an answer's id, or the X-Request-Id of its request")
+RESPONSE = Parameter("id", "path", {"type": "string", "minLength": 1}, "a response's id")
 LIMIT = Parameter(
     "limit", "query", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}, "how many at most"
 )
@@ -70,8 +81,27 @@ OPERATIONS = (
         "createResponse",
         ResponsesBody,
         ResponseObject,
-        events=(ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone),
+        events=(ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone, ArgumentsDelta, ArgumentsDone),
         generates=True,
+        errors=(404,),
+    ),
+    Operation(
+        "get",
+        "/v1/responses/{id}",
+        show_response,
+        "showResponse",
+        reply=ResponseObject,
+        parameters=(RESPONSE,),
+        errors=(404,),
+    ),
+    Operation(
+        "delete",
+        "/v1/responses/{id}",
+        delete_response,
+        "deleteResponse",
+        reply=DeletedResponse,
+        parameters=(RESPONSE,),
+        errors=(404,),
     ),
     Operation(
         "post",

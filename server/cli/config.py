@@ -167,6 +167,9 @@ class Admission:
     requests_per_minute: Count | None = option(None, "generating requests that a key may make in any minute")
     max_concurrent_requests: Count | None = option(None, "generating requests that a key may have at a time")
     max_body_bytes: Annotated[int, Meta(ge=1024)] = option(4 * 1024 * 1024, "largest request body")
+    stored_response_bytes: Natural = option(
+        64 * 1024 * 1024, "responses that are kept, in memory, for previous_response_id; 0: none"
+    )
     refuse_unknown_fields: bool = option(
         False, "answer 400 to a body with a field that the API does not have, in place of naming it in a header"
     )

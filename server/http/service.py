@@ -12,6 +12,7 @@ from server.api.calls.register import REGISTER, Register
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths
 from server.api.health import LIFE, Life
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
+from server.api.responses.store import STORE, ResponseStore
 from server.api.served_model import MODEL, ServedModel
 from server.dashboard.feed import FEED, Feed
 from server.observe.metrics import METRICS, Metrics
@@ -43,6 +44,7 @@ class Service:
         app[MODEL] = self.model
         app[LIMITS] = self.limits
         app[LENGTHS] = self.lengths
+        app[STORE] = ResponseStore(self.limits.stored_response_bytes)
         app[LIFE] = Life(self.responsive)
         app[PENDING] = PendingCalls()
         app[REGISTER] = Register(self.dispatcher)

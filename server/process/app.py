@@ -190,6 +190,7 @@ def _limits(config: ServeConfig) -> Limits:
         sse_keep_alive_interval=config.sse_keep_alive_interval,
         max_num_queued_reqs=config.max_num_queued_reqs,
         max_num_queued_tokens=config.max_num_queued_tokens,
+        stored_response_bytes=config.stored_response_bytes,
         refuse_unknown_fields=config.refuse_unknown_fields,
     )
 

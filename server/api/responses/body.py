@@ -1,42 +1,75 @@
 """The body of POST /v1/responses, and the chat that it stands for: its conversation and its sampling.
 
-Only the text form is there; whatever else OpenAI's responses know is refused by name.
+Text and functions are there; whatever else OpenAI's responses know is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from models.network.generation_config import TokenCount
-from server.api.errors import bad_request
+from server.api.errors import ApiError, bad_request
 from server.api.input.given_json import is_given
 from server.api.input.prompts import join_content
 from server.api.input.refusals import ABSENT, refuse_asked
 from server.api.input.schema import (
     Alternatives,
     ChatBody,
+    ChatTool,
     ContentPart,
+    FunctionName,
+    FunctionTool,
     GenerationBody,
     JsonSchema,
     Message,
+    NamedFunction,
+    NamedTool,
+    PastCall,
+    PastFunction,
     ResponseFormat,
 )
+
+TEXTS = ("input_text", "output_text", "text")
+"""Kinds of parts of a turn."""
+
+Content: TypeAlias = str | Annotated[list[ContentPart], Meta(max_length=2048)]
 
 LOGPROBS = "message.output_text.logprobs"
 """The name in `include` that asks for log-probabilities."""
 
 
 class InputItem(msgspec.Struct, frozen=True):
-    """One turn of the conversation."""
+    """One turn of the conversation, a call of a function in it, or a call's result."""
 
     type: str = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | Annotated[list[ContentPart], Meta(max_length=2048)] | None = None
+    content: Content | None = None
+    call_id: str | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    arguments: str | None = None
+    output: Content | None = None
+
+
+class ResponseTool(msgspec.Struct, frozen=True):
+    """A tool; they are all functions, and lie flat."""
+
+    type: str
+    name: FunctionName | None = None
+    description: str | None = None
+    parameters: msgspec.Raw = ABSENT
+    strict: bool | None = None
+
+
+class NamedFunctionChoice(msgspec.Struct, frozen=True):
+    """The function that must be called."""
+
+    name: str
+    type: Literal["function"] = "function"
 
 
 class TextFormat(msgspec.Struct, frozen=True):
@@ -71,8 +104,9 @@ class ResponsesBody(GenerationBody, frozen=True, kw_only=True):
     previous_response_id: str | None = None
     conversation: msgspec.Raw = ABSENT
     prompt: msgspec.Raw = ABSENT
-    tools: list[msgspec.Raw] | None = None
-    tool_choice: str | dict[str, msgspec.Raw] | None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 OWN_NAMES: Mapping[str, str] = MappingProxyType(
@@ -80,17 +114,24 @@ OWN_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """A chat's field -> what the same is called here."""
 
-OWN_WORDS: Mapping[str, str] = MappingProxyType({"response_format.json_schema": "text.format"})
+OWN_WORDS: Mapping[str, str] = MappingProxyType(
+    {"response_format.json_schema": "text.format", ".function.parameters": ".parameters", ".function.name": ".name"}
+)
 """A chat's words in messages about errors -> those of this API."""
 
 
-def as_chat(body: ResponsesBody) -> ChatBody:
-    """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
+def as_chat(body: ResponsesBody, spoken: Sequence[Message]) -> ChatBody:
+    """The chat that a body asks for, with its conversation; raises ApiError 400 for what a chat cannot say."""
     _refuse_unsupported(body)
+    told = [] if body.instructions is None else [Message("system", body.instructions)]
+    choice = body.tool_choice
     common = {name: getattr(body, name) for name in GenerationBody.__struct_fields__}
     return ChatBody(
         **common | {"response_format": _response_format(body.text)},
-        messages=_messages(body),
+        messages=[*told, *spoken],
+        tools=[_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or [])],
+        tool_choice=NamedTool(NamedFunction(choice.name)) if isinstance(choice, NamedFunctionChoice) else choice,
+        parallel_tool_calls=body.parallel_tool_calls,
         max_completion_tokens=body.max_output_tokens,
         logprobs=wants_logprobs(body),
         top_logprobs=body.top_logprobs,
@@ -110,32 +151,74 @@ def wants_logprobs(body: ResponsesBody) -> bool:
     return LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
 
 
-def _messages(body: ResponsesBody) -> list[Message]:
-    told = [] if body.instructions is None else [Message("system", body.instructions)]
+def conversation(body: ResponsesBody) -> list[Message]:
+    """The input as turns of a chat; raises ApiError 400."""
     if isinstance(body.input, str):
-        return [*told, Message("user", body.input)]
-    return [*told, *(_message(item, f"input[{place}]") for place, item in enumerate(body.input))]
+        return [Message("user", body.input)]
+    turns: list[Message] = []
+    for place, item in enumerate(body.input):
+        turn = _turn(item, f"input[{place}]")
+        if turn is None:
+            continue
+        if turn.tool_calls and turns and turns[-1].role == "assistant":  # text and calls of one answer are one turn
+            calls = [*(turns[-1].tool_calls or ()), *turn.tool_calls]
+            turns[-1] = msgspec.structs.replace(turns[-1], tool_calls=calls)
+        else:
+            turns.append(turn)
+    return turns
 
 
-def _message(item: InputItem, path: str) -> Message:
-    if item.type != "message":
-        raise bad_request(f"{path}.type: only 'message' is supported", "input", "unsupported")
-    if item.role is None:
-        raise bad_request(f"{path}.role: is missing", "input")
-    return Message(item.role, join_content(item.content, f"{path}.content", ("input_text", "output_text")))
+def _turn(item: InputItem, path: str) -> Message | None:
+    """An item as a turn of a chat; None for the thoughts of another model, which no chat template here has a place for.
+
+    Raises ApiError 400.
+    """
+    match item.type:
+        case "message":
+            if item.role is None:
+                raise _missing(f"{path}.role")
+            return Message(item.role, join_content(item.content, f"{path}.content", TEXTS))
+        case "function_call":
+            if item.name is None or item.arguments is None or item.call_id is None:
+                names = ("name", item.name), ("arguments", item.arguments), ("call_id", item.call_id)
+                raise _missing(f"{path}.{next(name for name, value in names if value is None)}")
+            return Message("assistant", tool_calls=[PastCall(PastFunction(item.name, item.arguments), item.call_id)])
+        case "function_call_output":
+            if not item.call_id:
+                raise _missing(f"{path}.call_id")
+            return Message("tool", join_content(item.output, f"{path}.output", TEXTS), tool_call_id=item.call_id)
+        case "reasoning":
+            return None
+    raise bad_request(
+        f"{path}.type: {item.type[:64]!r} is not supported; only text and functions are", "input", "unsupported"
+    )
+
+
+def _missing(path: str) -> ApiError:
+    return bad_request(f"{path}: is missing", "input")
+
+
+def _tool(tool: ResponseTool, path: str) -> ChatTool:
+    if tool.type != "function":
+        message = f"{path}.type: {tool.type[:64]!r} is a tool of another server's; only 'function' is supported"
+        raise bad_request(message, "tools", "unsupported")
+    if tool.name is None:
+        raise bad_request(f"{path}.name: is missing", "tools")
+    return ChatTool("function", FunctionTool(tool.name, tool.description, tool.parameters, tool.strict))
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:
     """Raise ApiError 400 for the first field that asks for what is not there."""
     asked = (
-        ("store", body.store, "nothing is stored here; leave it out or set it to false"),
         ("background", body.background, "answers come in the response only; leave it out"),
-        ("previous_response_id", body.previous_response_id, "nothing is stored here; send the whole conversation"),
-        ("conversation", is_given(body.conversation), "nothing is stored here; send the whole conversation"),
+        (
+            "conversation",
+            is_given(body.conversation),
+            "there are no stored conversations here; use previous_response_id, or send it whole",
+        ),
         ("prompt", is_given(body.prompt), "there are no stored prompts here; use instructions and input"),
         ("truncation", body.truncation == "auto", "nothing is left out of a conversation; use 'disabled'"),
-        ("tools", body.tools, "use /v1/chat/completions for tools"),
-        ("tool_choice", body.tool_choice not in (None, "none", "auto"), "use /v1/chat/completions for tools"),
+        ("top_logprobs", body.tools and wants_logprobs(body), "are not there with tools; use /v1/chat/completions"),
         ("n", (body.n or 1) > 1, "there is one answer to a response; use /v1/chat/completions for several"),
         ("max_tokens", body.max_tokens is not None, "is called max_output_tokens here"),
         ("response_format", body.response_format, "is called text.format here"),

@@ -1,10 +1,12 @@
-"""POST /v1/responses: text in, text out, as OpenAI's responses have it, whole or as typed events. Nothing is stored."""
+"""POST /v1/responses: a conversation in, text and calls of functions out, as OpenAI's responses; and those that are
+kept.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,93 +16,133 @@ from engine.messages import FinishReason, RowUpdate
 from server.api.errors import ApiError, error_body, reword_errors
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
-from server.api.input.schema import StreamOptions
-from server.api.output.answer import gather_answers, join_updates, register_call, stream_answers
+from server.api.input.schema import ChatBody, Message, StreamOptions
+from server.api.output.answer import gather_answers, register_call, stream_answers
 from server.api.output.call import Call
 from server.api.output.logprobs import chat_logprobs
 from server.api.output.reply import ChatLogprob, Head, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Updates
-from server.api.responses.body import OWN_NAMES, OWN_WORDS, ResponsesBody, as_chat, wants_logprobs
+from server.api.responses.body import (
+    OWN_NAMES,
+    OWN_WORDS,
+    ResponsesBody,
+    ResponseTool,
+    as_chat,
+    conversation,
+    wants_logprobs,
+)
+from server.api.responses.items import OutputItems, said_in
 from server.api.responses.reply import (
+    DeletedResponse,
     FormatReply,
     IncompleteDetails,
     InputDetails,
-    ItemEvent,
-    OutputMessage,
-    OutputText,
-    PartEvent,
+    OutputItem,
     ResponseEvent,
     ResponseFailure,
     ResponseObject,
     ResponseUsage,
     Status,
-    TextDelta,
-    TextDone,
     TextReply,
 )
+from server.api.responses.store import STORE, ResponseStore
 from server.api.served_model import MODEL, Codec
+from server.api.tools.reading import Reader, reader_of
+from server.http.access import holder_of
 
 
 async def responses(request: web.Request) -> web.StreamResponse:
-    """Answer text with text, as OpenAI's responses do; nothing is stored."""
+    """Answer a conversation with text and calls of functions, as OpenAI's responses do."""
     body, head = await read_call(request, ResponsesBody, "resp_")
-    chat = as_chat(body)
+    store, holder = request.app[STORE], holder_of(request)
+    earlier = body.previous_response_id
+    before = () if earlier is None else store.find(earlier, holder, "previous_response_id").messages
+    spoken = (*before, *conversation(body))
+    chat = as_chat(body, spoken)
     with reword_errors(OWN_NAMES, OWN_WORDS):
         prompt = await chat_prompt(chat, request.app[MODEL])
         async with register_call(request, chat, [prompt], head) as call:
-            form = ResponseForm(head, request.app[MODEL].text, body, call)
+            reader = reader_of(prompt.tools, guaranteed=prompt.grammar is not None)
+            answer = ResponseAnswer(head, request.app[MODEL].text, body, chat, call, reader, OutputItems(head.id))
+            keep = Keeping(store, holder, spoken) if body.store is not False else None
             if body.stream:
-                return await stream_answers(request, call, ResponseWriter(call, form), StreamOptions())
+                return await stream_answers(request, call, ResponseWriter(answer, keep), StreamOptions())
             ((_, update),) = await gather_answers(call)
-            return json_response(form.ended(update))
+            deque(answer.receive(update), maxlen=0)
+            reply = answer.ended(update)
+            if keep is not None:
+                keep(reply)
+            return json_response(reply)
+
+
+async def show_response(request: web.Request) -> web.Response:
+    """Show a response that is kept; raises ApiError 404."""
+    return json_response(request.app[STORE].find(request.match_info["id"], holder_of(request), "id").reply)
+
+
+async def delete_response(request: web.Request) -> web.Response:
+    """Forget a response that is kept; raises ApiError 404."""
+    name = request.match_info["id"]
+    request.app[STORE].remove(name, holder_of(request))
+    return json_response(DeletedResponse(name))
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseForm:
-    """Words one answer as OpenAI's responses: one message with one part."""
+class Keeping:
+    """Keeps a response with the conversation that led to it."""
+
+    store: ResponseStore
+    holder: str | None
+    spoken: tuple[Message, ...]
+
+    def __call__(self, reply: ResponseObject) -> None:
+        self.store.add(self.holder, (*self.spoken, said_in(reply.output)), reply)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseAnswer:
+    """One answer in the words of OpenAI's responses."""
 
     head: Head
     text: Codec
     body: ResponsesBody
+    chat: ChatBody
     call: Call
+    reader: Reader
+    items: OutputItems
 
-    @property
-    def item_id(self) -> str:
-        return self.head.id.replace("resp_", "msg_", 1)
+    def receive(self, update: RowUpdate) -> Iterator[msgspec.Struct]:
+        """Take the next part of the answer; yields the events that tell it."""
+        last = update.finish_reason is not None
+        yield from self.items.push(self.reader.push(update.text, last=last), self._logprobs(update))
+        if last:
+            yield from self.items.finish("incomplete" if update.finish_reason is FinishReason.LENGTH else "completed")
 
     def begun(self) -> ResponseObject:
         """Before the first token."""
         return self._response("in_progress", [])
 
-    def ended(self, whole: RowUpdate) -> ResponseObject:
+    def ended(self, last: RowUpdate) -> ResponseObject:
         """With all tokens."""
-        cut = whole.finish_reason is FinishReason.LENGTH
+        cut = last.finish_reason is FinishReason.LENGTH
         details = IncompleteDetails("max_output_tokens") if cut else None
-        return self._response("incomplete" if cut else "completed", [self.item(whole)], incomplete_details=details)
+        return self._response("incomplete" if cut else "completed", self.items.done, incomplete_details=details)
 
-    def failed(self, partial: RowUpdate | None, error: ApiError) -> ResponseObject:
+    def failed(self, error: ApiError) -> ResponseObject:
         """With what there was when it failed, or was broken off."""
-        output = [] if partial is None else [self.item(partial, failed=True)]
         failure = ResponseFailure(error_body(error).error.code, error.message)
-        return self._response("cancelled" if self.call.record.cancelled else "failed", output, error=failure)
+        status: Status = "cancelled" if self.call.record.cancelled else "failed"
+        return self._response(status, self.items.all("incomplete"), error=failure)
 
-    def item(self, update: RowUpdate, *, failed: bool = False) -> OutputMessage:
-        """The message, whole or cut."""
-        cut = failed or update.finish_reason is FinishReason.LENGTH
-        return OutputMessage(self.item_id, "incomplete" if cut else "completed", [self.part(update)])
-
-    def part(self, update: RowUpdate) -> OutputText:
-        return OutputText(update.text, self.logprobs(update))
-
-    def logprobs(self, update: RowUpdate) -> list[ChatLogprob]:
+    def _logprobs(self, update: RowUpdate) -> list[ChatLogprob]:
         wanted = wants_logprobs(self.body) and update.logprobs
         return chat_logprobs(update.logprobs, self.text).content if wanted else []
 
     def _response(
         self,
         status: Status,
-        output: list[OutputMessage],
+        output: list[OutputItem],
         *,
         incomplete_details: IncompleteDetails | None = None,
         error: ResponseFailure | None = None,
@@ -117,9 +159,14 @@ class ResponseForm:
             max_output_tokens=body.max_output_tokens,
             metadata=body.metadata or {},
             model=self.head.model,
-            output=output,
+            output=list(output),
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            previous_response_id=body.previous_response_id,
+            store=body.store is not False,
             temperature=sampling.temperature,
             text=TextReply(_format(body)),
+            tool_choice=body.tool_choice or "auto",
+            tools=[_tool(tool) for tool in body.tools or []],
             top_logprobs=body.top_logprobs or 0,
             top_p=sampling.top_p,
             usage=self._usage() if over else None,
@@ -136,6 +183,13 @@ class ResponseForm:
         )
 
 
+def _tool(tool: ResponseTool) -> dict[str, Any]:
+    """A tool as it was given."""
+    parameters = msgspec.json.decode(tool.parameters) if bytes(tool.parameters) else None
+    told = {name: getattr(tool, name) for name in ("type", "name", "description", "strict")}
+    return told | {"parameters": parameters}
+
+
 def _format(body: ResponsesBody) -> FormatReply:
     asked = None if body.text is None else body.text.format
     if asked is None or asked.type != "json_schema":
@@ -147,61 +201,24 @@ def _format(body: ResponsesBody) -> FormatReply:
 class ResponseWriter:
     """One response as typed, numbered events. The last of them is the end marker: OpenAI sends no [DONE] here."""
 
-    call: Call
-    form: ResponseForm
-    _numbers: Iterator[int] = field(default_factory=count)
-    _updates: list[RowUpdate] = field(default_factory=list)
+    answer: ResponseAnswer
+    keep: Keeping | None
 
     async def write(self, stream: EventStream) -> None:
-        begun = self.form.begun()
+        begun = self.answer.begun()
         await stream.send([self._event("response.created", begun), self._event("response.in_progress", begun)])
-        async with Updates(self.call.requests) as updates:
+        call = self.answer.call
+        async with Updates(call.requests) as updates:
             async for arrivals in updates:
-                await stream.send(self._events(self.call.receive(0, arrivals[0])))
-        await stream.send(self._ending(join_updates(self._updates)))
+                last = call.receive(0, arrivals[0])
+                await stream.send(self.answer.receive(last))
+        response = self.answer.ended(last)
+        if self.keep is not None:
+            self.keep(response)
+        await stream.send([self._event(f"response.{response.status}", response)])
 
     async def fail(self, stream: EventStream, error: ApiError) -> None:
-        partial = join_updates(self._updates) if self._updates else None
-        await stream.send([self._event("response.failed", self.form.failed(partial, error))])
-
-    def _events(self, update: RowUpdate) -> Iterator[msgspec.Struct]:
-        if not self._updates:
-            yield from self._opening()
-        self._updates.append(update)
-        logprobs = self.form.logprobs(update)
-        if update.text or logprobs:
-            yield TextDelta(
-                type="response.output_text.delta",
-                sequence_number=next(self._numbers),
-                item_id=self.form.item_id,
-                delta=update.text,
-                logprobs=logprobs,
-            )
-
-    def _opening(self) -> Iterator[msgspec.Struct]:
-        item = OutputMessage(self.form.item_id, "in_progress", [])
-        yield self._item("response.output_item.added", item)
-        yield self._part("response.content_part.added", OutputText("", []))
-
-    def _ending(self, whole: RowUpdate) -> Iterator[msgspec.Struct]:
-        part = self.form.part(whole)
-        yield TextDone(
-            type="response.output_text.done",
-            sequence_number=next(self._numbers),
-            item_id=self.form.item_id,
-            text=part.text,
-            logprobs=part.logprobs,
-        )
-        yield self._part("response.content_part.done", part)
-        yield self._item("response.output_item.done", self.form.item(whole))
-        response = self.form.ended(whole)
-        yield self._event(f"response.{response.status}", response)
+        await stream.send([self._event("response.failed", self.answer.failed(error))])
 
     def _event(self, kind: str, response: ResponseObject) -> ResponseEvent:
-        return ResponseEvent(type=kind, sequence_number=next(self._numbers), response=response)
-
-    def _item(self, kind: str, item: OutputMessage) -> ItemEvent:
-        return ItemEvent(type=kind, sequence_number=next(self._numbers), item=item)
-
-    def _part(self, kind: str, part: OutputText) -> PartEvent:
-        return PartEvent(type=kind, sequence_number=next(self._numbers), item_id=self.form.item_id, part=part)
+        return ResponseEvent(type=kind, sequence_number=next(self.answer.items.numbers), response=response)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from server.api.output.reply import ChatLogprob, Metrics
 from server.api.output.sse import NamedEvent
+from server.api.responses.body import NamedFunctionChoice
 
-Status = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
 
 class OutputText(msgspec.Struct, frozen=True):
@@ -21,14 +23,26 @@ class OutputText(msgspec.Struct, frozen=True):
     type: str = "output_text"
 
 
-class OutputMessage(msgspec.Struct, frozen=True):
+class OutputMessage(msgspec.Struct, frozen=True, tag="message"):
     """The assistant's turn; no content before its first token."""
 
     id: str
-    status: Literal["in_progress", "completed", "incomplete"]
+    status: ItemStatus
     content: list[OutputText]
     role: str = "assistant"
-    type: str = "message"
+
+
+class FunctionCallItem(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
+    """A call of a function; its arguments are JSON. Its result names it by `call_id`."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: ItemStatus
+
+
+OutputItem: TypeAlias = OutputMessage | FunctionCallItem
 
 
 class InputDetails(msgspec.Struct, frozen=True):
@@ -82,6 +96,14 @@ class TextReply(msgspec.Struct, frozen=True):
     format: FormatReply
 
 
+class DeletedResponse(msgspec.Struct, frozen=True):
+    """A response that is kept no longer."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
+
+
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     """A response: OpenAI's object, what is not supported at its default, and where the time went."""
 
@@ -96,14 +118,14 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None
     metadata: dict[str, str]
     model: str
-    output: list[OutputMessage]
-    parallel_tool_calls: bool = True
-    previous_response_id: str | None = None
-    store: bool = False
+    output: list[OutputItem]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    store: bool
     temperature: float
     text: TextReply
-    tool_choice: str = "none"
-    tools: list[str] = []
+    tool_choice: str | NamedFunctionChoice
+    tools: list[dict[str, Any]]
     top_logprobs: int
     top_p: float
     truncation: str = "disabled"
@@ -118,10 +140,10 @@ class NumberedEvent(NamedEvent, frozen=True, kw_only=True):
 
 
 class PartOfEvent(NumberedEvent, frozen=True, kw_only=True):
-    """An event about the one part of the one message."""
+    """An event about the one part of a message."""
 
     item_id: str
-    output_index: int = 0
+    output_index: int
     content_index: int = 0
 
 
@@ -134,8 +156,8 @@ class ResponseEvent(NumberedEvent, frozen=True, kw_only=True):
 class ItemEvent(NumberedEvent, frozen=True, kw_only=True):
     """response.output_item.added and .done."""
 
-    output_index: int = 0
-    item: OutputMessage
+    output_index: int
+    item: OutputItem
 
 
 class PartEvent(PartOfEvent, frozen=True, kw_only=True):
@@ -149,6 +171,23 @@ class TextDelta(PartOfEvent, frozen=True, kw_only=True):
 
     delta: str
     logprobs: list[ChatLogprob]
+
+
+class ArgumentsDelta(NumberedEvent, frozen=True, kw_only=True):
+    """response.function_call_arguments.delta."""
+
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class ArgumentsDone(NumberedEvent, frozen=True, kw_only=True):
+    """response.function_call_arguments.done."""
+
+    item_id: str
+    output_index: int
+    name: str
+    arguments: str
 
 
 class TextDone(PartOfEvent, frozen=True, kw_only=True):

@@ -98,6 +98,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "seed": 6,
         "enforce_eager": True,
         "allow_replay": True,
+        "stored_response_bytes": 1000,
         "refuse_unknown_fields": True,
         "max_num_queued_reqs": 11,
         "max_num_queued_tokens": 12,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
 import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
+from server.api.limits import Limits
+from server.http.access import Access
+from server.http.front import Front
+from server.http.keys import Keyring
 from tests.server.fakes import ANSWER, UNKNOWN, FakeText, say
-from tests.server.live import Live
+from tests.server.live import Live, live_server
 
 PATH = "/v1/responses"
 LOGPROBS = "message.output_text.logprobs"
@@ -38,6 +43,30 @@ async def stream(live: Live, **fields: object) -> list[Any]:
         events.append(event)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events
+
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city":"Graz"}}\n</tool_call>'
+
+
+@pytest.fixture
+async def tooled(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
+    """A server whose answers call a tool, with a context that the words about tools fit into."""
+
+    def script(row: RowSpec) -> Iterable[RowUpdate]:
+        yield from say(f"Let me see.\n{CALL}", row)
+
+    async with live_server(pool, Limits(), context_length=4096) as live:
+        live.dispatcher.script = script
+        yield live
+
+
+def prompt_of(live: Live) -> str:
+    return bytes(live.dispatcher.submitted[-1].prompt).decode()
 
 
 async def test_a_whole_response_has_one_message_with_one_part(live: Live) -> None:
@@ -72,7 +101,7 @@ async def test_a_whole_response_has_one_message_with_one_part(live: Live) -> Non
         "Be brief.",
         {"a": "b"},
         0.5,
-        False,
+        True,
         {"format": {"type": "text"}},
     ]
     answer = len(ANSWER.encode()) + 1
@@ -158,11 +187,102 @@ async def test_the_extensions_of_chats_are_there_too(live: Live) -> None:
     assert (sampling.ignore_eos, sampling.repetition_penalty, request.priority) == (True, 1.5, -1)
 
 
+async def test_a_call_is_an_item_of_its_own_whole_and_streamed(tooled: Live) -> None:
+    reply = await ask(tooled, tools=[WEATHER], store=False)
+    said, called = reply["output"]
+    assert said["content"][0]["text"] == "Let me see."
+    assert {**called, "id": "", "call_id": ""} == {
+        "type": "function_call",
+        "status": "completed",
+        "id": "",
+        "call_id": "",
+        "name": "weather",
+        "arguments": '{"city":"Graz"}',
+    }
+    assert (reply["tools"][0]["name"], reply["tools"][0]["parameters"]) == ("weather", WEATHER["parameters"])
+    events = await stream(tooled, tools=[WEATHER])
+    assert [event["type"].removeprefix("response.") for event in events if "text.delta" not in event["type"]] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    assert [event["output_index"] for event in events if "output_index" in event][-4:] == [1, 1, 1, 1]
+    assert events[-1]["response"]["output"] == [events[-6]["item"], events[-2]["item"]]
+    assert events[-2]["item"]["arguments"] == events[-3]["arguments"] == '{"city":"Graz"}'
+
+
+async def test_calls_and_results_of_earlier_turns_are_read(tooled: Live) -> None:
+    """As a client with `store` false passes them back, its other items among them."""
+    first = await ask(tooled, tools=[WEATHER], store=False)
+    result = {"type": "function_call_output", "call_id": first["output"][1]["call_id"], "output": "Rain"}
+    asked = {"role": "user", "content": "Hi"}
+    await ask(tooled, input=[asked, {"type": "reasoning", "summary": []}, *first["output"], result], store=False)
+    whole = prompt_of(tooled)
+    assert whole == (
+        f"user:Hi\nassistant:Let me see.\n{CALL}\nuser:<tool_response>\nRain\n</tool_response>\nassistant:"
+    )
+    stored = await ask(tooled, tools=[WEATHER], instructions="Not kept.")
+    result["call_id"] = stored["output"][1]["call_id"]
+    reply = await ask(tooled, input=[result], previous_response_id=stored["id"])
+    assert prompt_of(tooled) == whole
+    assert (reply["previous_response_id"], reply["store"]) == (stored["id"], True)
+
+
+async def test_stored_responses_are_shown_forgotten_and_bounded(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(stored_response_bytes=6000), context_length=4096) as live:
+        kept, passed = await ask(live), await ask(live, store=False)
+        streamed = (await stream(live))[-1]["response"]
+        for reply, status in ((kept, 200), (streamed, 200), (passed, 404)):
+            async with live.session.get(f"{live.url}{PATH}/{reply['id']}") as response:
+                assert response.status == status
+                shown = orjson.loads(await response.read())
+            assert status == 404 or shown == reply
+        async with live.session.delete(f"{live.url}{PATH}/{kept['id']}") as response:
+            assert orjson.loads(await response.read()) == {"id": kept["id"], "object": "response", "deleted": True}
+        status, reply = await live.post(PATH, {"input": "Hi", "previous_response_id": kept["id"]})
+        assert (status, reply["error"]["code"]) == (404, "response_not_found")
+        for _ in range(5):
+            last = await ask(live)
+        status, _ = await live.post(PATH, {"input": "Hi", "previous_response_id": streamed["id"]})
+        assert status == 404
+        await ask(live, previous_response_id=last["id"])
+
+
+async def test_a_key_goes_on_from_its_own_responses_only(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(), front=Front(Access(Keyring(["mine", "other"])))) as live:
+        earlier = None
+        for key, status in (("mine", 200), ("other", 404), ("mine", 200)):
+            body = orjson.dumps({"input": "Hi", "previous_response_id": earlier})
+            headers = {"Authorization": f"Bearer {key}"}
+            async with live.session.post(live.url + PATH, data=body, headers=headers) as response:
+                assert response.status == status
+                earlier = earlier or orjson.loads(await response.read())["id"]
+
+
 BAD: dict[str, tuple[dict[str, object], str | None, str]] = {
     # what: (fields, param, beginning of the message)
     "no input": ({"input": None}, "input", "input: "),
     "an empty list": ({"input": []}, "input", "input: "),
-    "an item of another kind": ({"input": [{"type": "function_call", "name": "f"}]}, "input", "input[0].type: "),
+    "an item of another kind": ({"input": [{"type": "computer_call"}]}, "input", "input[0].type: "),
+    "a call without arguments": (
+        {"input": [{"type": "function_call", "name": "f", "call_id": "c"}]},
+        "input",
+        "input[0].arguments: ",
+    ),
+    "a result of no call": (
+        {"input": [{"type": "function_call_output", "output": "x"}]},
+        "input",
+        "input[0].call_id: ",
+    ),
     "an item without role": ({"input": [{"content": "Hi"}]}, "input", "input[0].role: "),
     "an item without content": ({"input": [{"role": "user"}]}, "input", "input[0].content: "),
     "an image": (
@@ -182,14 +302,19 @@ BAD: dict[str, tuple[dict[str, object], str | None, str]] = {
     ),
     "too long an input": ({"input": "x" * 300}, "input", "input: has "),
     "too long an answer": ({"max_output_tokens": 1000}, "max_output_tokens", "max_output_tokens: the prompt"),
-    "storing": ({"store": True}, "store", "store: "),
     "the background": ({"background": True}, "background", "background: "),
-    "an earlier response": ({"previous_response_id": "resp_1"}, "previous_response_id", "previous_response_id: "),
     "a stored conversation": ({"conversation": "c"}, "conversation", "conversation: "),
     "a stored prompt": ({"prompt": {"id": "p"}}, "prompt", "prompt: "),
     "leaving out what is too long": ({"truncation": "auto"}, "truncation", "truncation: "),
-    "tools": ({"tools": [{"type": "web_search"}]}, "tools", "tools: "),
-    "a forced tool": ({"tool_choice": "required"}, "tool_choice", "tool_choice: "),
+    "a tool of another server's": ({"tools": [{"type": "web_search"}]}, "tools", "tools[0].type: "),
+    "a tool without a name": ({"tools": [{"type": "function"}]}, "tools", "tools[0].name: "),
+    "a tool without an object": (
+        {"tools": [{**WEATHER, "parameters": {"type": "array"}}]},
+        "tools",
+        "tools[0].parameters.type: ",
+    ),
+    "a forced tool and none": ({"tool_choice": "required"}, "tool_choice", "tool_choice: "),
+    "log-probabilities of calls": ({"tools": [WEATHER], "top_logprobs": 1}, "top_logprobs", "top_logprobs: "),
     "several answers": ({"n": 2}, "n", "n: "),
     "a chat's max_tokens": ({"max_tokens": 5}, "max_tokens", "max_tokens: is called max_output_tokens"),
     "a chat's response_format": ({"response_format": {"type": "text"}}, "response_format", "response_format: "),

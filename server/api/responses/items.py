@@ -1,0 +1,171 @@
+"""The pieces of one answer -> the items of a response: a message for its text, an item for each call of a function.
+
+Each step is told as the events of a stream; a response that is not streamed passes them over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import msgspec
+
+from server.api.input.schema import Message, PastCall, PastFunction
+from server.api.output.reply import ChatLogprob
+from server.api.responses.reply import (
+    ArgumentsDelta,
+    ArgumentsDone,
+    FunctionCallItem,
+    ItemEvent,
+    ItemStatus,
+    OutputItem,
+    OutputMessage,
+    OutputText,
+    PartEvent,
+    TextDelta,
+    TextDone,
+)
+from server.api.tools.reading import Argued, Called, Piece, Said
+
+
+@dataclass(slots=True)
+class OutputItems:
+    """The items of one response as they grow."""
+
+    response_id: str
+    done: list[OutputItem] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=count)
+    """Numbers the events of the stream."""
+    _open: OutputItem | None = None
+    """The item that grows, without what it has grown by."""
+    _parts: list[str] = field(default_factory=list)
+    """Its text or arguments so far."""
+    _logprobs: list[ChatLogprob] = field(default_factory=list)
+
+    def push(self, pieces: Sequence[Piece], logprobs: Sequence[ChatLogprob]) -> Iterator[msgspec.Struct]:
+        """Add the next pieces; log-probabilities, which only answers without tools have, are those of the text."""
+        for piece in pieces or ([Said("")] if logprobs else []):
+            match piece:
+                case Said(text):
+                    yield from self._say(text, logprobs)
+                case Called(arguments=arguments):
+                    yield from self._call(piece)
+                    yield from self._argue(arguments)
+                case Argued(arguments=arguments):
+                    yield from self._argue(arguments)
+
+    def finish(self, status: ItemStatus) -> Iterator[msgspec.Struct]:
+        """End the last item; an answer without any is an empty message."""
+        if self._open is None and not self.done:
+            yield from self._say("", ())
+        yield from self._close(status)
+
+    def all(self, status: ItemStatus) -> list[OutputItem]:
+        """The items so far, with the last in the state that it was left in."""
+        return [*self.done, *(() if self._open is None else (self._whole(self._open, status),))]
+
+    def _say(self, text: str, logprobs: Sequence[ChatLogprob]) -> Iterator[msgspec.Struct]:
+        if not isinstance(self._open, OutputMessage):
+            item = OutputMessage(self._name("msg"), "in_progress", [])
+            yield from self._begin(item)
+            yield self._part("response.content_part.added", OutputText("", []))
+        self._parts.append(text)
+        self._logprobs.extend(logprobs)
+        if text or logprobs:
+            yield TextDelta(
+                type="response.output_text.delta",
+                sequence_number=next(self.numbers),
+                item_id=self._id,
+                output_index=len(self.done),
+                delta=text,
+                logprobs=list(logprobs),
+            )
+
+    def _call(self, call: Called) -> Iterator[msgspec.Struct]:
+        item = FunctionCallItem(
+            id=self._name("fc"), call_id=call.id, name=call.name, arguments="", status="in_progress"
+        )
+        yield from self._begin(item)
+
+    def _argue(self, arguments: str) -> Iterator[msgspec.Struct]:
+        self._parts.append(arguments)
+        if arguments:
+            yield ArgumentsDelta(
+                type="response.function_call_arguments.delta",
+                sequence_number=next(self.numbers),
+                item_id=self._id,
+                output_index=len(self.done),
+                delta=arguments,
+            )
+
+    def _begin(self, item: OutputItem) -> Iterator[msgspec.Struct]:
+        yield from self._close("completed")
+        self._open = item
+        yield self._item("response.output_item.added", item)
+
+    def _close(self, status: ItemStatus) -> Iterator[msgspec.Struct]:
+        if self._open is None:
+            return
+        item = self._whole(self._open, status)
+        yield from self._closing(item)
+        yield self._item("response.output_item.done", item)
+        self.done.append(item)
+        self._open, self._parts, self._logprobs = None, [], []
+
+    def _closing(self, item: OutputItem) -> Iterator[msgspec.Struct]:
+        """What tells the whole of an item before its end."""
+        if isinstance(item, OutputMessage):
+            (part,) = item.content
+            yield TextDone(
+                type="response.output_text.done",
+                sequence_number=next(self.numbers),
+                item_id=item.id,
+                output_index=len(self.done),
+                text=part.text,
+                logprobs=part.logprobs,
+            )
+            yield self._part("response.content_part.done", part)
+        else:
+            yield ArgumentsDone(
+                type="response.function_call_arguments.done",
+                sequence_number=next(self.numbers),
+                item_id=item.id,
+                output_index=len(self.done),
+                name=item.name,
+                arguments=item.arguments,
+            )
+
+    def _whole(self, item: OutputItem, status: ItemStatus) -> OutputItem:
+        text = "".join(self._parts)
+        if isinstance(item, OutputMessage):
+            return msgspec.structs.replace(item, status=status, content=[OutputText(text, list(self._logprobs))])
+        return msgspec.structs.replace(item, status=status, arguments=text)
+
+    @property
+    def _id(self) -> str:
+        return "" if self._open is None else self._open.id
+
+    def _name(self, prefix: str) -> str:
+        """An id for the next item; the first message has the response's own digits."""
+        name = self.response_id.replace("resp_", f"{prefix}_", 1)
+        return f"{name}{len(self.done) + (self._open is not None)}" if self.done or self._open else name
+
+    def _item(self, kind: str, item: OutputItem) -> ItemEvent:
+        return ItemEvent(type=kind, sequence_number=next(self.numbers), output_index=len(self.done), item=item)
+
+    def _part(self, kind: str, part: OutputText) -> PartEvent:
+        return PartEvent(
+            type=kind, sequence_number=next(self.numbers), item_id=self._id, output_index=len(self.done), part=part
+        )
+
+
+def said_in(items: Sequence[OutputItem]) -> Message:
+    """An answer as a turn of a chat."""
+    texts = [part.text for item in items if isinstance(item, OutputMessage) for part in item.content]
+    calls = [
+        PastCall(PastFunction(item.name, item.arguments), item.call_id)
+        for item in items
+        if isinstance(item, FunctionCallItem)
+    ]
+    return Message("assistant", "".join(texts), tool_calls=calls or None)

@@ -1,0 +1,59 @@
+"""Responses that are kept so that a later one can go on from them, in memory, by their holder's key, up to a bound."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from server.api.errors import ApiError
+from server.api.input.schema import Message
+from server.api.output.reply import encode
+from server.api.responses.reply import ResponseObject
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response, and the conversation up to its end."""
+
+    holder: str | None
+    messages: tuple[Message, ...]
+    reply: ResponseObject
+    size: int
+    """Bytes that it counts for: those of its JSON, and of its conversation's texts."""
+
+
+class ResponseStore:
+    """The responses that came last. A holder sees only its own. Event loop only."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._size = 0
+        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
+
+    def add(self, holder: str | None, messages: tuple[Message, ...], reply: ResponseObject) -> None:
+        """Keep a response; those used least recently go when the bound is passed."""
+        size = len(encode(reply)) + sum(len(one.content or "") + 200 for one in messages)
+        self._stored[reply.id] = StoredResponse(holder, messages, reply, size)
+        self._size += size
+        while self._size > self._capacity:
+            _, oldest = self._stored.popitem(last=False)
+            self._size -= oldest.size
+
+    def find(self, name: str, holder: str | None, param: str) -> StoredResponse:
+        """The response of an id; raises ApiError 404 for one that is unknown, forgotten or another's."""
+        found = self._stored.get(name)
+        if found is None or found.holder != holder:
+            message = f"{param}: no response {name[:200]!r} is kept here: it was not stored, or is too long ago"
+            raise ApiError(404, message, param=param, code="response_not_found")
+        self._stored.move_to_end(name)
+        return found
+
+    def remove(self, name: str, holder: str | None) -> None:
+        """Forget a response; raises ApiError 404 as above."""
+        self._size -= self.find(name, holder, "id").size
+        del self._stored[name]
+
+
+STORE = web.AppKey("responses", ResponseStore)
