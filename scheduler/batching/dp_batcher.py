@@ -111,7 +111,7 @@ class DpBatcher:
         return partition(
             np.array([request.tokens for request in ranked], dtype=np.int64),
             np.array([request.needs_prefill for request in ranked]),
-            self._kit.machine.known,
+            self._kit.machine.usable,
             iterations=iterations,
             most_rows=np.array([min(rows, most_rows) for rows in fitting], dtype=np.int64),
         )

@@ -8,6 +8,7 @@ A machine may become slower or faster as a whole. When the latest steps take ano
 them say, all cells are taken to have changed as much: also those that no step has visited since.
 
 What is not known yet has no price: the model is None until FEWEST decode steps and FEWEST_PREFILLS prefills were seen.
+Who must compare batches all the same takes each for as long as its iterations.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import log2
+from math import inf, log2
 from statistics import median
 from typing import TypeAlias
 
@@ -50,6 +51,15 @@ CELLS_PER_DOUBLING = 2
 
 CHANGE = 1.25
 """Ratio by which steps must differ from their cells, by the median, for the machine to have changed."""
+
+UNMEASURED_ITERATION = 0.02
+"""Seconds of an iteration while none was measured, as in SSJF's simulator."""
+
+UNKNOWN = Bilinear(p1=0.0, p2=0.0, p3=0.0, p4=0.0, d1=0.0, d2=0.0, d3=0.0, d4=UNMEASURED_ITERATION)
+"""Stands in for a model while nothing is known: a batch costs its iterations, whatever its rows and prompts."""
+
+KEEP_INTERVAL = 60.0
+"""Seconds between two times that what was learned is kept."""
 
 Submit: TypeAlias = Callable[[Callable[[], None]], object]
 """Runs work off the event loop, one piece after another."""
@@ -88,17 +98,15 @@ class MachineModel:
         self.model = model
 
     @property
-    def known(self) -> Bilinear:
-        """The model; raises ValueError while nothing is known."""
-        if self.model is None:
-            raise ValueError("batches are estimated by what steps take here, which is not known yet")
-        return self.model
+    def usable(self) -> Bilinear:
+        """The model, or UNKNOWN while nothing is known."""
+        return UNKNOWN if self.model is None else self.model
 
     def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
-        return self.known.estimate(rows, input_length, generation_length)
+        return self.usable.estimate(rows, input_length, generation_length)
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
-        return self.known.estimate_all(batches)
+        return self.usable.estimate_all(batches)
 
 
 class StepLearning:
@@ -126,6 +134,8 @@ class StepLearning:
         self._readers: dict[int, StepTimings] = {}
         self._fresh: list[Step] = []
         self._next = 0.0
+        self._next_keep = 0.0
+        self._unkept = False  # whether a fit has changed the model since it was kept last
         for phase, measured in (("prefill", timings.prefill), ("decode", timings.decode)):
             self._add(Step(phase, timing) for timing in measured)  # type: ignore[arg-type]
 
@@ -136,17 +146,25 @@ class StepLearning:
         if now >= self._next and self._fresh:
             self._next = now + (EAGER_INTERVAL if self.machine.model is None else INTERVAL)
             fresh, self._fresh = self._fresh, []
-            self._submit(partial(self._learn, fresh))
+            self._submit(partial(self._learn, fresh, now))
 
-    def _learn(self, fresh: Sequence[Step]) -> None:
+    def close(self) -> None:
+        """Learn from the last steps and keep what was learned, once all that was submitted has been done."""
+        if self._fresh or self._unkept:
+            self._learn(self._fresh, inf)
+
+    def _learn(self, fresh: Sequence[Step], now: float) -> None:
         try:
             self._fit(fresh)
+            if now >= self._next_keep and self._unkept and self._keep is not None and self.machine.model is not None:
+                self._next_keep, self._unkept = now + KEEP_INTERVAL, False
+                self._keep(self.machine.model, self._timings())
         except Exception:
             log.exception("learning what steps take from %d of them failed; prices stay as they are", len(fresh))
 
     def _fit(self, fresh: Sequence[Step]) -> None:
         before = self.machine.model
-        if before is not None:
+        if before is not None and fresh:
             self.latest = Lesson(
                 len(fresh), len(fresh), rmse([(_seconds(before, one), one.timing.seconds) for one in fresh])
             )
@@ -154,12 +172,14 @@ class StepLearning:
         self._add(fresh)
         if self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS:
             return
-        timings = replace(self._measured, prefill=self._medians("prefill"), decode=self._medians("decode"))
+        timings = self._timings()
         copies: tuple[float, ...] = (0.0, 0.0) if before is None else (before.c1, before.c0)
-        self.machine.model = model = Bilinear(*surface(timings.prefill), *surface(timings.decode), *copies)
+        self.machine.model = Bilinear(*surface(timings.prefill), *surface(timings.decode), *copies)
         self.changes += 1
-        if self._keep is not None:
-            self._keep(model, timings)
+        self._unkept = True
+
+    def _timings(self) -> Timings:
+        return replace(self._measured, prefill=self._medians("prefill"), decode=self._medians("decode"))
 
     def _add(self, steps: Iterable[Step]) -> None:
         for step in steps:

@@ -69,18 +69,18 @@ def digest(conditions: Conditions) -> str:
     return hashlib.sha256(msgspec.json.encode(conditions)).hexdigest()[:16]
 
 
-def profile_path(cache: Path, conditions: Conditions) -> Path:
-    """Path of the profile of these conditions, whether it exists or not."""
+def profile_path(cache: Path, conditions: Conditions, *, learned: bool = False) -> Path:
+    """Path of the profile of these conditions, measured or learned, whether it exists or not."""
     name = re.sub(r"[^\w.-]", "_", Path(conditions.model).name)
-    return cache / FOLDER / f"{name}-{conditions.dtype}-{digest(conditions)}.json"
+    return cache / FOLDER / f"{name}-{conditions.dtype}-{digest(conditions)}{'-learned' if learned else ''}.json"
 
 
-def write_profile(cache: Path, profile: Profile) -> Path:
-    """Write a profile over an earlier one of the same conditions, in one step: readers see either, whole.
+def write_profile(cache: Path, profile: Profile, *, learned: bool = False) -> Path:
+    """Write a profile over an earlier one of the same kind and conditions, in one step: readers see either, whole.
 
     Returns the file; raises UserError when it cannot be written.
     """
-    path = profile_path(cache, profile.conditions)
+    path = profile_path(cache, profile.conditions, learned=learned)
     try:
         with replace_file(path) as file:
             file.write(msgspec.json.format(msgspec.json.encode(profile)))
@@ -107,12 +107,12 @@ def read_profile(path: Path) -> Profile:
         raise UserError(f"{path} is not a profile: {error}; {remedy}") from error
 
 
-def load_profile(cache: Path, conditions: Conditions) -> Profile | None:
-    """The profile of these conditions; None when there is none yet.
+def load_profile(cache: Path, conditions: Conditions, *, learned: bool = False) -> Profile | None:
+    """The profile of these conditions, measured or learned; None when there is none yet.
 
     Raises UserError for a file that is there and cannot be used.
     """
-    path = profile_path(cache, conditions)
+    path = profile_path(cache, conditions, learned=learned)
     if not path.exists():
         return None
     profile = read_profile(path)

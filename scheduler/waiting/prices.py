@@ -14,9 +14,7 @@ from typing import TypeAlias
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear, Quantity
-
-UNMEASURED_ITERATION = 0.02
-"""Seconds of an iteration while none was measured, as in SSJF's simulator."""
+from scheduler.serving_time.machine import UNMEASURED_ITERATION
 
 SLOTS = 16
 """Rows at a time where their number is not known."""

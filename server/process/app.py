@@ -29,7 +29,7 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.length.online import fit
 from scheduler.length.token_features import TokenFeatures
 from scheduler.observers import PlanObserver, PlanObservers, RequestObservers
-from scheduler.serving_time.machine import Submit
+from scheduler.serving_time.machine import StepLearning, Submit
 from scheduler.serving_time.profile_file import Conditions
 from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
@@ -78,8 +78,10 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         )
         lengths = await stack.enter_async_context(open_lengths(config, predictor, clock, context))
 
-        learner = stack.enter_context(ThreadPoolExecutor(1, "learner"))
-        parts = _build_parts(config, loaded, learner.submit, lengths, metrics)
+        learner = ThreadPoolExecutor(1, "learner")
+        steps = stack.enter_context(closing(learn_steps(loaded.conditions, learner.submit)))
+        stack.enter_context(learner)  # ends before the last steps are learned from
+        parts = _build_parts(config, loaded, steps, learner.submit, lengths, metrics)
         observers = RequestObservers((metrics, lengths, feed))
         dispatcher = Dispatcher(parts, loaded.executors, clock, observers, loaded.prefixes.length)
         watchdog = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
@@ -126,11 +128,16 @@ def fetch(config: ServeConfig) -> None:
 
 
 def _build_parts(
-    config: ServeConfig, loaded: _Loaded, submit: Submit, lengths: PlanObserver, metrics: Metrics
+    config: ServeConfig,
+    loaded: _Loaded,
+    steps: StepLearning,
+    submit: Submit,
+    lengths: PlanObserver,
+    metrics: Metrics,
 ) -> Parts:
     """The strategy's parts, whose batches are recorded and counted besides being learned from."""
     infos = [executor.info for executor in loaded.executors]
-    parts = parts_for(config, infos, learn_steps(loaded.conditions, submit), submit)
+    parts = parts_for(config, infos, steps, submit)
     return replace(parts, observer=PlanObservers((parts.observer, lengths, metrics)))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 
 from engine.measure.timing import Timings
 from engine.messages import ExecutorInfo
@@ -14,16 +14,13 @@ from models.errors import UserError
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.serving_time.bilinear import Bilinear, fit_errors
-from scheduler.serving_time.machine import Keep, MachineModel, StepLearning, Submit
+from scheduler.serving_time.machine import MachineModel, StepLearning, Submit
 from scheduler.serving_time.profile_file import Conditions, Profile, load_profile, write_profile
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
 from server.version import VERSION
 
 log = logging.getLogger(__name__)
-
-KEEP_INTERVAL = 60.0
-"""Seconds between two times that what was learned is written to the cache."""
 
 
 def parts_for(
@@ -37,33 +34,29 @@ def parts_for(
 
 
 def learn_steps(conditions: Conditions, submit: Submit) -> StepLearning:
-    """Learn what steps take under these conditions: from what the cache has on, and keep it there."""
+    """Learn what steps take under these conditions: from the newer of what was measured and what was learned on, and
+    keep it in the cache, beside what was measured."""
+    found = [one for one in (_load(conditions, learned=learned) for learned in (False, True)) if one is not None]
+    keep = partial(_keep, conditions)
+    if not found:
+        return StepLearning(MachineModel(), submit, keep=keep)
+    newest = max(found, key=lambda profile: profile.measured_at)
+    return StepLearning(MachineModel(newest.model), submit, timings=newest.timings, keep=keep)
+
+
+def _load(conditions: Conditions, *, learned: bool) -> Profile | None:
     try:
-        profile = load_profile(default_cache(), conditions)
+        return load_profile(default_cache(), conditions, learned=learned)
     except UserError as error:
         log.warning("prices are learned anew: %s", error)
-        profile = None
-    keep = _keep(conditions)
-    if profile is None:
-        return StepLearning(MachineModel(), submit, keep=keep)
-    return StepLearning(MachineModel(profile.model), submit, timings=profile.timings, keep=keep)
+        return None
 
 
-def _keep(conditions: Conditions) -> Keep:
-    """A way to keep what was learned in the cache, from time to time; serving goes on where that fails."""
-    written: float | None = None
-
-    def keep(model: Bilinear, timings: Timings) -> None:
-        nonlocal written
-        now = time.monotonic()
-        if written is not None and now < written + KEEP_INTERVAL:
-            return
-        written = now
-        measured_at = datetime.now(UTC).isoformat(timespec="seconds")
-        profile = Profile(conditions, measured_at, VERSION, model, fit_errors(model, timings), timings)
-        try:
-            write_profile(default_cache(), profile)
-        except UserError as error:
-            log.warning("the prices that were learned are not kept: %s", error)
-
-    return keep
+def _keep(conditions: Conditions, model: Bilinear, timings: Timings) -> None:
+    """Keep what was learned in the cache; serving goes on where that fails."""
+    measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+    profile = Profile(conditions, measured_at, VERSION, model, fit_errors(model, timings), timings)
+    try:
+        write_profile(default_cache(), profile, learned=True)
+    except UserError as error:
+        log.warning("the prices that were learned are not kept: %s", error)

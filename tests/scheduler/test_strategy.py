@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from engine.messages import Entry, Terms
-from models.errors import UserError
 from models.network.quantization import Quantization
 from scheduler.assembly import BATCHERS, ORDERS, QUEUES, SERVING_TIMES, assemble
 from scheduler.batching.batcher import Limits
@@ -101,14 +100,6 @@ def test_a_choice_that_no_part_would_read_is_refused(name: str, column: str, cho
     changes: dict[str, Any] = {column: choice}
     with pytest.raises(ValueError, match=f"strategy '{name}': {column}=.*: .*{reason}"):
         replace(STRATEGIES[name], **changes)
-
-
-def test_a_strategy_that_estimates_serving_times_asks_for_a_profile() -> None:
-    with pytest.raises(
-        UserError,
-        match="magnus plans by what a batch takes on this machine, which is not known yet: .* run `lengthwise profile`",
-    ):
-        assemble(STRATEGIES["magnus"], LIMITS)
 
 
 def test_only_what_estimates_by_the_nearest_batches_learns_from_them() -> None:

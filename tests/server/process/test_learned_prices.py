@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.measure.timing import Timing, Timings
+from engine.messages import BatchShape, RowUpdate, StepReport, Tally
 from models.errors import UserError
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
-from scheduler.serving_time.machine import inline
+from scheduler.serving_time.machine import StepLearning, inline
 from scheduler.serving_time.profile_file import VERSION, Conditions, Profile, load_profile, write_profile
 from server.process import scheduling
 from server.process.scheduling import learn_steps
@@ -29,22 +31,53 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_server_begins_with_what_an_earlier_one_has_learned(cache: Path) -> None:
-    learn_steps(CONDITIONS, inline)._keep(MODEL, TIMINGS)  # type: ignore[misc]
-    kept = load_profile(cache, CONDITIONS)
-    assert kept is not None and (kept.model, kept.timings) == (MODEL, TIMINGS)
+def serve(learning: StepLearning, seconds: float) -> None:
+    """A prefill and ten decode steps a second."""
+    for second in range(round(seconds)):
+        prefill = Tally(prompt=50 + second % 7, generated=1)
+        update = (RowUpdate(second, (1,)),)
+        report = StepReport(0, 11 * second + 1, update, BatchShape(), 0.1, begun=(second,), tally=prefill)
+        learning.receive(report, second)
+        for step in range(10):
+            decode = Tally(generated=2, reads=2 * (60 + step))
+            learning.receive(StepReport(0, 11 * second + 2 + step, (), BatchShape(), 0.05, tally=decode), second)
+
+
+def test_a_server_begins_with_what_an_earlier_one_has_learned_up_to_its_end(cache: Path) -> None:
+    """Up to a minute of it was lost."""
+    learning = learn_steps(CONDITIONS, inline)
+    serve(learning, 45)
+    early = load_profile(cache, CONDITIONS, learned=True)
+    learning.close()
+    kept = load_profile(cache, CONDITIONS, learned=True)
+    assert early is not None and kept is not None and kept.model == learning.machine.model
+    assert len(kept.timings.decode) >= len(early.timings.decode) and kept != early
+    assert learn_steps(CONDITIONS, inline).machine.model == kept.model
+
+
+def test_one_that_has_served_nothing_keeps_nothing(cache: Path) -> None:
+    learn_steps(CONDITIONS, inline).close()
+    assert load_profile(cache, CONDITIONS, learned=True) is None
+
+
+def test_what_was_measured_stays_and_counts_where_it_is_newer(cache: Path) -> None:
+    """What was learned took the place of what `lengthwise profile` had measured."""
+    write_profile(cache, PROFILE)
+    learning = learn_steps(CONDITIONS, inline)
+    serve(learning, 30)
+    learning.close()
+    assert load_profile(cache, CONDITIONS) == PROFILE
+    assert learn_steps(CONDITIONS, inline).machine.model == learning.machine.model != MODEL
+    write_profile(cache, replace(PROFILE, measured_at="2999-01-01T00:00:00+00:00"))
     assert learn_steps(CONDITIONS, inline).machine.model == MODEL
 
 
 def test_it_is_written_once_a_minute_at_most(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    times, written = iter((100.0, 110.0, 159.0, 160.0, 161.0)), []
-    monkeypatch.setattr("server.process.scheduling.time.monotonic", lambda: next(times))
-    monkeypatch.setattr(scheduling, "write_profile", lambda cache, profile: written.append(profile.model.p1))
-    keep = learn_steps(CONDITIONS, inline)._keep
-    assert keep is not None
-    for number in range(5):
-        keep(Bilinear(number, 2, 3, 4, 5, 6, 7, 8), TIMINGS)
-    assert written == [0, 3]
+    written: list[Profile] = []
+    monkeypatch.setattr(scheduling, "write_profile", lambda cache, profile, learned: written.append(profile))
+    learning = learn_steps(CONDITIONS, inline)
+    serve(learning, 150)
+    assert len(written) == 3 and learning.changes > 10
 
 
 @pytest.mark.parametrize(
@@ -79,12 +112,10 @@ def test_a_file_that_cannot_be_used_is_a_warning_and_prices_are_learned_anew(
 def test_a_cache_that_cannot_be_written_is_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(cache: Path, profile: Profile) -> Path:
+    def fail(cache: Path, profile: Profile, learned: bool) -> Path:
         raise UserError("cannot write: No space left on device")
 
     monkeypatch.setattr(scheduling, "write_profile", fail)
-    keep = learn_steps(CONDITIONS, inline)._keep
-    assert keep is not None
     with caplog.at_level(logging.WARNING):
-        keep(MODEL, TIMINGS)
+        serve(learn_steps(CONDITIONS, inline), 10)
     assert "are not kept: cannot write: No space left" in caplog.text
