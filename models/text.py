@@ -94,7 +94,7 @@ class Text:
         continue_final_message: bool = False,
         variables: Mapping[str, object] = MappingProxyType({}),
     ) -> list[int]:
-        """Encode messages by the chat template, up to where the assistant speaks, or up to the end of the last message's
+        """Encode messages by the chat template, up to where the assistant speaks, or to the end of the last message's
         text; `variables` are for the template, and so are `tools` where it `takes_tools`.
 
         What looks like a control token inside any of them stays plain text, so no user can forge a turn.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
-from models.errors import UserError
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.dp_batcher import DpBatcher
@@ -98,7 +97,7 @@ def assemble(
 
     The machine's model stays as it is given, or is learned from the steps that are served; None begins without any.
 
-    Raises KeyError for a choice that no part's table has, and UserError where the model must be known from the start.
+    Raises KeyError for a choice that no part's table has.
     """
     if machine is None:
         machine = StepLearning(MachineModel(), submit)
@@ -137,11 +136,4 @@ def _aging(limits: Limits, profile: Bilinear | None) -> Aging:
 
 
 def _estimator(strategy: Strategy, machine: MachineModel) -> ServingTime | None:
-    if strategy.serving_time is None:
-        return None
-    if machine.model is None:
-        raise UserError(
-            f"strategy {strategy.name} plans by what a batch takes on this machine, which is not known yet: "
-            "serve with another strategy for a minute, or run `lengthwise profile`"
-        )
-    return SERVING_TIMES[strategy.serving_time](machine)
+    return None if strategy.serving_time is None else SERVING_TIMES[strategy.serving_time](machine)
