@@ -19,7 +19,7 @@ from engine.simulated.batch import SimulatedBatch
 from engine.simulated.cost import Cost
 from engine.simulated.device import SimulatedDevice
 from engine.simulated.row import SimulatedKv, SimulatedRow
-from engine.simulated.work import Work
+from engine.simulated.work import Pace, Work, keep_pace
 
 HEADROOM = 32
 """Columns that must stay free when a row joins others, as on a real device."""
@@ -63,6 +63,7 @@ class SimulatedExecutor:
         prefixes: PrefixCache[SimulatedKv] | None = None,
         max_prefill_tokens: int | None = None,
         headroom: int = HEADROOM,
+        pace: Pace = keep_pace,
     ) -> None:
         """`max_prefill_tokens`: cells of a chunk of prefill; None reads every group at once."""
         self.info = info
@@ -71,6 +72,7 @@ class SimulatedExecutor:
         """When it has something to do, on the clock; infinity: not before the next command."""
         self.usage = Usage()
         self._now = now
+        self._pace = pace
         self._deliver = deliver
         self._inbox: list[Command] = []
         batch = SimulatedBatch(info.capacity_tokens, info.max_rows, headroom)
@@ -150,7 +152,8 @@ class SimulatedExecutor:
         for _ in range(4 * self._lifecycle.row_count):  # every time that the rules say nothing, they move a row
             action = self._lifecycle.next()
             if action is not None:
-                return self._device.work(action, self._lifecycle.entering, self._lifecycle.iterations_to_look())
+                work = self._device.work(action, self._lifecycle.entering, self._lifecycle.iterations_to_look())
+                return work if self._pace is keep_pace else work.paced(self._pace, self._now())
         if self._lifecycle.row_count:
             raise RuntimeError(f"a simulated device is stuck with {self._lifecycle.row_count} rows: a fault of ours")
         return None

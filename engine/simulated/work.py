@@ -5,11 +5,20 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from engine.device import Action
 
 INSTANT = 1e-9
 """Seconds by which sums of times may differ from each other and still mean the same moment."""
+
+Pace: TypeAlias = Callable[[float, float], float]
+"""(when work begins on the clock, its seconds by the cost) -> the seconds that it takes."""
+
+
+def keep_pace(now: float, seconds: float) -> float:
+    """The Pace of a machine that is always as fast as its cost says."""
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,10 @@ class Work:
     @property
     def seconds(self) -> float:
         return self.lasts(self.iterations)
+
+    def paced(self, pace: Pace, now: float) -> Work:
+        """The work on a machine of this pace, begun now."""
+        return replace(self, lasts=lambda count: pace(now, self.lasts(count)))
 
     def cut(self, elapsed: float) -> Work:
         """As much of it as was begun after so many seconds, one iteration at least."""

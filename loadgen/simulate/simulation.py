@@ -19,6 +19,7 @@ from engine.messages import ExecutorInfo, FinishReason, Report, RowUpdate, Sampl
 from engine.simulated.cost import Cost
 from engine.simulated.executor import SimulatedExecutor, Usage
 from engine.simulated.row import SimulatedKv, SimulatedRow
+from engine.simulated.work import Pace, keep_pace
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.virtual_clock import VirtualClock
 from loadgen.workload.lengths import Lengths
@@ -45,6 +46,8 @@ class Machine:
     """Cells of a chunk of prefill; None reads every group at once."""
     prefix_cache_tokens: int = 0
     """Tokens of prompts whose K and V are kept in host memory, for all executors."""
+    pace: Pace = keep_pace
+    """How its speed changes about that of `cost`, in seconds after the simulation's begin."""
 
     @property
     def longest(self) -> int:
@@ -232,6 +235,7 @@ class _Simulator:
             store=store,
             prefixes=self._prefixes,
             max_prefill_tokens=machine.max_prefill_tokens,
+            pace=machine.pace,
         )
 
     @property

@@ -12,9 +12,6 @@ from loadgen.load.arrivals import Arrivals, arrival_times
 from loadgen.simulate.load import simulated_load
 from loadgen.workload.lengths import Lengths
 
-SHARE = 0.7
-"""Share of the rate that the slowest strategy can serve: beyond, waiting multiplies every small error of the model."""
-
 PROBE = 64
 """Requests, all there from the start, that show what a strategy can serve."""
 
@@ -51,10 +48,10 @@ def lengths(args: argparse.Namespace, context_length: int) -> list[Lengths]:
     return [replace(one, arrival=0.0) for one in simulated_load(args)]
 
 
-def paced(args: argparse.Namespace, probe: Sequence[Lengths], throughput: float) -> list[Lengths]:
-    """Requests of the probe's kind, at a share of the throughput with which it was served."""
+def paced(args: argparse.Namespace, probe: Sequence[Lengths], rate: float) -> list[Lengths]:
+    """Requests of the probe's kind, so many a second."""
     size = QUICK if args.quick else FULL
-    rate, duration = SHARE * throughput, min(args.duration, size.duration)
+    duration = min(args.duration, size.duration)
     count = max(size.least, round(rate * duration))
     times = arrival_times(Arrivals(rate, args.burstiness), count, np.random.default_rng(args.seed))
     return [replace(probe[place % len(probe)], arrival=float(time)) for place, time in enumerate(times)]

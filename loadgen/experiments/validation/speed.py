@@ -1,36 +1,105 @@
-"""The slowdown of a machine against its profile, measured by the iterations of a run.
+"""The speed of a run, told by its own steps: what iterations and prefills took, and how that changed while it ran.
 
 Not from how long executors were at work altogether: how full batches are is an accident of the run as well, and would
-seem to be a slow machine.
+seem to be a slow machine. A step lasts from the report before it to its own, so that what is done between two steps
+counts: rows that join, copies, reports.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from engine.messages import Report, StepReport
-from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.bilinear import Bilinear, FloatArray, surface
+from scheduler.serving_time.step_timings import Phase, Step, StepTimings
+
+FOR_EVER = 1e9
+"""Seconds after a run for which the machine keeps the speed of its prices."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpeed:
+    """The prices of a run, and how its speed changed about them: moments, and the work that a device which is never
+    idle has done by then. Both ascend, from 0; between them the speed is even.
+    """
+
+    prices: Bilinear
+    """Fitted to the run's steps; the sums of all prefills and of all iterations are what they took."""
+    slowdown: float
+    """Seconds of all steps, over what the profile says."""
+    moments: FloatArray
+    """(moments,), in seconds after the run's begin."""
+    work: FloatArray
+    """(moments,), in seconds by the prices."""
+
+    def pace(self, now: float, seconds: float) -> float:
+        """The Pace of a machine that is as fast at each moment as this one was."""
+        done = float(np.interp(now, self.moments, self.work))
+        return float(np.interp(done + seconds, self.work, self.moments)) - now
 
 
 @dataclass(slots=True)
 class Speedometer:
-    """Hears what executors report, and holds their iterations against the profile."""
+    """Hears what executors report, and holds their steps against the profile."""
 
     profile: Bilinear
-    _measured: float = 0.0
-    _profiled: float = 0.0
+    _readers: dict[int, StepTimings] = field(default_factory=dict)
+    _busy_since: dict[int, float] = field(default_factory=dict)
+    """When each executor that still had rows reported last."""
+    _steps: list[tuple[int, float, Step]] = field(default_factory=list)
+    """Executors, and when these ended which steps."""
 
-    @property
-    def slowdown(self) -> float:
-        """Seconds of all iterations, over what the profile says; 1 where there were none."""
-        return self._measured / self._profiled if self._profiled else 1.0
-
-    def hear(self, report: Report) -> None:
-        """Count an iteration; turns that did more are passed over, and those after which no batch is left."""
-        if not isinstance(report, StepReport) or report.tally.prompt or not report.shape.rows:
+    def hear(self, report: Report, now: float) -> None:
+        """Note a step that ended at `now`, in seconds after the run's begin."""
+        if not isinstance(report, StepReport):
             return
-        rows = report.tally.generated + report.tally.invalid  # each makes one token, valid or not
-        if rows and not (report.extracted or report.handed_back):
-            columns = report.shape.end - report.shape.start
-            self._measured += report.seconds
-            self._profiled += float(self.profile.iteration(float(rows), float(columns)))
+        since = self._busy_since.get(report.executor, now - report.seconds)
+        lasted = replace(report, seconds=max(report.seconds, now - since))
+        reader = self._readers.setdefault(report.executor, StepTimings())
+        self._steps += [(report.executor, now, step) for step in reader.read(lasted, self.profile)]
+        if report.shape.rows or report.shape.staged:
+            self._busy_since[report.executor] = now
+        else:
+            self._busy_since.pop(report.executor, None)
+
+    def read(self) -> RunSpeed:
+        """The speed of all that was heard; the profile's where it was nothing."""
+        even = np.array([0.0, FOR_EVER])
+        if {step.phase for _, _, step in self._steps} != {"prefill", "decode"}:
+            return RunSpeed(self.profile, 1.0, even, even)
+        prices = Bilinear(*self._fit("prefill"), *self._fit("decode"), self.profile.c1, self.profile.c0)
+        measured = sum(_seconds(step) for _, _, step in self._steps)
+        profiled = sum(_price(self.profile, step) for _, _, step in self._steps)
+        return RunSpeed(prices, measured / profiled, *self._follow(prices))
+
+    def _follow(self, prices: Bilinear) -> tuple[FloatArray, FloatArray]:
+        """The moments and the work of a RunSpeed, by the steps of the first executor: all share one machine."""
+        moments, work = [0.0], [0.0]
+        for executor, now, step in self._steps:
+            if executor == self._steps[0][0]:
+                began = max(moments[-1], now - _seconds(step))
+                idle = began - moments[-1]
+                moments += [began, max(began, now)]
+                work += [work[-1] + idle, work[-1] + idle + _price(prices, step)]
+        return np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER])
+
+    def _fit(self, phase: Phase) -> tuple[float, ...]:
+        """The four coefficients of a phase, whose sum over its steps is what they took."""
+        steps = [step for _, _, step in self._steps if step.phase == phase]
+        found = surface([step.timing for step in steps])
+        nothing = (0.0, 0.0, 0.0, 0.0)
+        prices = Bilinear(*found, *nothing) if phase == "prefill" else Bilinear(*nothing, *found)
+        factor = sum(map(_seconds, steps)) / sum(_price(prices, step) for step in steps)
+        return tuple(factor * value for value in found)
+
+
+def _seconds(step: Step) -> float:
+    """Seconds that a step took; a step of the decode phase is one iteration."""
+    return step.timing.seconds
+
+
+def _price(prices: Bilinear, step: Step) -> float:
+    price = prices.prefill if step.phase == "prefill" else prices.iteration
+    return price(float(step.timing.rows), float(step.timing.length))

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from engine.messages import ExecutorInfo
+from loadgen.compare.machine import describe_machine
 from loadgen.console import table_console
 from loadgen.experiments.playing import random_prompts
 from loadgen.experiments.real_engine import Engine, load_engine, new_executors
 from loadgen.experiments.recorder import Recorder
 from loadgen.experiments.validation.load import lengths, paced
-from loadgen.experiments.validation.speed import Speedometer
-from loadgen.experiments.validation.verdict import BOUND, Quantity, Verdict, table, verdict_json
+from loadgen.experiments.validation.speed import RunSpeed, Speedometer
+from loadgen.experiments.validation.verdict import Verdict, compare, table, verdict_json
 from loadgen.result_file import require_writable, save_json
+from loadgen.simulate.latencies import measure_latencies
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Machine, Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
@@ -47,7 +49,8 @@ def _validate(args: argparse.Namespace) -> list[Verdict]:
     engine = run_in_own_thread(partial(load_engine, config))
     verdicts = _verdicts(args, engine)
     table_console().print(table(verdicts))
-    save_json(args.save_result, {"bound": BOUND, "strategies": [verdict_json(one) for one in verdicts]})
+    machine = describe_machine()
+    save_json(args.save_result, {"machine": machine, "verdicts": [verdict_json(one) for one in verdicts]})
     return verdicts
 
 
@@ -75,52 +78,57 @@ def _config(args: argparse.Namespace) -> ServeConfig:
 
 
 def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
-    trace: list[Lengths] = []
     found = []
     with Bars() as bars:
         for name in args.strategies:
             config = replace(engine.config, strategy=name)
             with new_executors(engine) as rig:
-                infos = [one.info for one in rig.executors]
-                twin = _twin(engine, infos)
-                trace = trace or _trace(args, engine, twin)
-                prompts = random_prompts(trace, engine.vocabulary, args.seed)
-                recorder = Recorder(rig.executors, rig.relay, trace, prompts, _most_tokens(trace))
-                parts = partial(parts_for, config, infos, engine.profile, inline)
-                speed = Speedometer(engine.profile)
-                watch = bars.watch(f"{name} on the engine: {len(trace)} requests", len(trace))
-                real = rig.run(_record(recorder, parts, _predict(config), watch, speed))
-            found.append(_verdict(name, real, speed.slowdown, partial(_simulate, config, engine, twin, trace)))
+                twin = _twin(engine, [one.info for one in rig.executors])
+            for rho, trace in _traces(args, config, engine, twin, bars):
+                real, speed = _play(args, config, engine, trace, bars)
+                by_run = replace(twin, cost=speed.prices, pace=speed.pace)
+                simulated = [_simulate(config, engine, one, trace) for one in (twin, by_run)]
+                compared = compare(*(measure_latencies(one.requests) for one in (real, *simulated)))
+                found.append(Verdict(name, rho, len(trace), speed.slowdown, compared))
     return found
+
+
+def _play(
+    args: argparse.Namespace, config: ServeConfig, engine: Engine, trace: Sequence[Lengths], bars: Bars
+) -> tuple[Simulation, RunSpeed]:
+    """A trace on new executors, and how fast these were."""
+    speed = Speedometer(engine.profile)
+    watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
+    with new_executors(engine) as rig:
+        prompts = random_prompts(trace, engine.vocabulary, args.seed)
+        recorder = Recorder(rig.executors, rig.relay, trace, prompts, _most_tokens(trace))
+        infos = [one.info for one in rig.executors]
+        parts = partial(parts_for, config, infos, engine.profile, inline)
+        real = rig.run(_record(recorder, parts, _predict(config), watch, speed))
+    return real, speed.read()
 
 
 async def _record(
     recorder: Recorder, parts: Callable[[], Parts], predict: Predict | None, watch: Watch, speed: Speedometer
 ) -> Simulation:
     await recorder.warm_up(parts(), predict)
-    return await recorder.record(parts(), predict, watch, speed.hear)
-
-
-def _verdict(name: str, real: Simulation, slowdown: float, simulate: Callable[[float], Simulation]) -> Verdict:
-    profiled, simulated = simulate(1.0), simulate(slowdown)
-    return Verdict(
-        name,
-        slowdown,
-        Quantity(real.mean_jct, profiled.mean_jct, simulated.mean_jct),
-        Quantity(real.throughput, profiled.throughput, simulated.throughput),
+    begin = recorder.clock.now()
+    return await recorder.record(
+        parts(), predict, watch, lambda report: speed.hear(report, recorder.clock.now() - begin)
     )
 
 
-def _trace(args: argparse.Namespace, engine: Engine, twin: Machine) -> list[Lengths]:
-    """The trace of all strategies: at --rate, else at a share of what the slowest of them can serve."""
+def _traces(
+    args: argparse.Namespace, config: ServeConfig, engine: Engine, twin: Machine, bars: Bars
+) -> Iterator[tuple[float | None, list[Lengths]]]:
+    """The loads of a strategy: at --rate, else at shares of what it serves just now where all come at once."""
     wanted = lengths(args, twin.context_length)
     if args.rate is not None:
-        return wanted
-    served = []
-    for name in args.strategies:
-        done = _simulate(replace(engine.config, strategy=name), engine, twin, wanted)
-        served.append(done.throughput)
-    return paced(args, wanted, min(served))
+        yield None, wanted
+        return
+    served = _play(args, config, engine, wanted, bars)[0].throughput
+    for rho in args.rhos:
+        yield rho, paced(args, wanted, rho * served)
 
 
 # The simulated twin
@@ -138,17 +146,14 @@ def _twin(engine: Engine, infos: Sequence[ExecutorInfo]) -> Machine:
     )
 
 
-def _simulate(
-    config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths], slowdown: float = 1.0
-) -> Simulation:
-    """On executors so much slower than the profile, which is what the scheduler goes on believing."""
+def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths]) -> Simulation:
+    """The trace on simulated executors; the scheduler believes in the profile, as beside the engine."""
     infos = [
         ExecutorInfo(index, "simulated", twin.capacity_tokens, twin.max_num_seqs, twin.context_length)
         for index in range(twin.workers)
     ]
     parts = parts_for(config, infos, engine.profile, inline)
-    slowed = replace(twin, cost=engine.profile.slowed(slowdown))
-    done = simulate(parts, slowed, trace, _most_tokens(trace), predict=_predict(config))
+    done = simulate(parts, twin, trace, _most_tokens(trace), predict=_predict(config))
     if failed := sum(not one.completed for one in done.requests):
         raise UserError(f"{failed} requests failed in the simulation of {config.strategy}")
     return done

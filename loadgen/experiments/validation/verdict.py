@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 from rich.table import Table
 
 from loadgen.result_file import Json
+from loadgen.simulate.latencies import Latencies
 
-BOUND = 0.15
-"""Within this share of what was measured, the simulator is trusted."""
+MEAN_BOUND, P99_BOUND = 0.05, 0.10
+"""Within these shares of what was measured, the simulator is trusted."""
+
+LEAST = 1e-3
+"""A difference that is not above this is none: batches that return as a whole have a TPOT of nothing."""
+
+QUANTITIES: Mapping[str, tuple[Callable[[Latencies], float], float]] = MappingProxyType(
+    {
+        "mean TTFT (s)": (lambda one: one.ttft.mean, MEAN_BOUND),
+        "mean TPOT (s)": (lambda one: one.tpot.mean, MEAN_BOUND),
+        "mean JCT (s)": (lambda one: one.jct.mean, MEAN_BOUND),
+        "p99 TTFT (s)": (lambda one: one.ttft.percentiles[99.0], P99_BOUND),
+        "p99 TPOT (s)": (lambda one: one.tpot.percentiles[99.0], P99_BOUND),
+        "p99 JCT (s)": (lambda one: one.jct.percentiles[99.0], P99_BOUND),
+        "throughput (req/s)": (lambda one: one.throughput, MEAN_BOUND),
+    }
+)
+"""What is compared, and how far apart it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,72 +40,91 @@ class Quantity:
     """Simulated with the machine as fast as its profile says."""
     simulated: float
     """Simulated with the machine as fast as it was in this run."""
+    bound: float = MEAN_BOUND
 
     @property
     def deviation(self) -> float:
-        """Deviation of the simulated from the real, as a share of the real."""
-        return self.simulated / self.real - 1
+        """Deviation of the simulated from the real, as a share of the real; 0 where both are next to nothing."""
+        return _deviate(self.simulated, self.real)
 
     @property
     def profile_deviation(self) -> float:
         """Deviation of the figure simulated at the profile's speed, as a share of the real."""
-        return self.profiled / self.real - 1
+        return _deviate(self.profiled, self.real)
 
     @property
     def holds(self) -> bool:
-        return abs(self.simulated - self.real) <= BOUND * self.real
+        return abs(self.deviation) <= self.bound
+
+
+def _deviate(simulated: float, real: float) -> float:
+    return 0.0 if max(simulated, real) <= LEAST else simulated / real - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one strategy. JCT in seconds, throughput in requests a second.
+    """The verdict on one strategy at one load.
 
     A machine that others use too is not always as fast as when it was profiled, and near saturation a tenth more work
-    is half as long again to wait. So the simulator is judged with the speed of the run, one number for the whole of
-    it: `slowdown`, how much longer its iterations took than the profile says.
+    is half as long again to wait. So the simulator is judged with the speed of the run, told by its own steps.
     """
 
     strategy: str
+    rho: float | None
+    """Requests that came, by those that the strategy serves; None where the rate was given."""
+    requests: int
     slowdown: float
-    mean_jct: Quantity
-    throughput: Quantity
+    """How much longer steps took than the profile says."""
+    quantities: Mapping[str, Quantity]
 
     @property
     def holds(self) -> bool:
-        return self.mean_jct.holds and self.throughput.holds
+        return all(one.holds for one in self.quantities.values())
+
+
+def compare(real: Latencies, profiled: Latencies, simulated: Latencies) -> dict[str, Quantity]:
+    """All quantities of a run and of its two simulations."""
+    return {
+        name: Quantity(find(real), find(profiled), find(simulated), bound) for name, (find, bound) in QUANTITIES.items()
+    }
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
-    """The table with a line a strategy and quantity."""
+    """The table with a line a strategy, load and quantity."""
     shown = Table(
         title="The simulator beside the engine",
         title_style="bold",
-        caption="slowdown: seconds of this run's iterations, over what the profile says",
+        caption="slowdown: seconds of this run's steps, over what the profile says",
     )
-    for head in ("strategy", ""):
+    for head in ("strategy", "ρ", ""):
         shown.add_column(head, no_wrap=True)
-    heads = ("engine", "by the profile", "deviation", "slowdown", "at that speed", "deviation", f"within {BOUND:.0%}")
+    heads = ("engine", "by the profile", "deviation", "slowdown", "at that speed", "deviation", "bound", "within")
     for head in heads:
         shown.add_column(head, justify="right")
     for one in verdicts:
-        shown.add_row(one.strategy, "mean JCT (s)", *_cells(one.mean_jct, f"{one.slowdown:.2f}"))
-        shown.add_row("", "throughput (req/s)", *_cells(one.throughput, ""))
+        head = (one.strategy, "" if one.rho is None else f"{one.rho:g}")
+        for name, quantity in one.quantities.items():
+            shown.add_row(*head, name, *_cells(quantity, f"{one.slowdown:.2f}"))
+            head = ("", "")
     return shown
 
 
 def _cells(one: Quantity, slowdown: str) -> tuple[str, ...]:
     engine = (f"{one.real:.3f}", f"{one.profiled:.3f}", f"{one.profile_deviation:+.1%}", slowdown)
-    return (*engine, f"{one.simulated:.3f}", f"{one.deviation:+.1%}", "yes" if one.holds else "no")
+    verdict = (f"{one.bound:.0%}", "yes" if one.holds else "no")
+    return (*engine, f"{one.simulated:.3f}", f"{one.deviation:+.1%}", *verdict)
 
 
 def verdict_json(one: Verdict) -> Json:
     """A verdict with both figures and how far they are apart."""
     return {
         "strategy": one.strategy,
+        "rho": one.rho,
+        "requests": one.requests,
         "holds": one.holds,
         "slowdown": one.slowdown,
-        **{
+        "quantities": {
             name: asdict(value) | {"profile_deviation": value.profile_deviation, "deviation": value.deviation}
-            for name, value in (("mean_jct", one.mean_jct), ("request_throughput", one.throughput))
+            for name, value in one.quantities.items()
         },
     }

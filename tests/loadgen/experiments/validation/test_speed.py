@@ -1,40 +1,66 @@
+"""The speed of a run by its steps, by hand."""
+
 from __future__ import annotations
 
 import pytest
 
-from engine.messages import BatchShape, Cause, ExecutorDied, HandedBack, StepReport, Tally
+from engine.messages import BatchShape, ExecutorDied, RowUpdate, StepReport, Tally
 from loadgen.experiments.validation.speed import Speedometer
 from scheduler.serving_time.bilinear import Bilinear
 
-PROFILE = Bilinear(p1=0.0, p2=0.0, p3=0.0, p4=0.0, d1=0.001, d2=0.01, d3=0.0, d4=0.1)
-"""An iteration of 2 rows and 30 columns takes 0.1 + 0.02 + 0.06 s."""
+PROFILE = Bilinear(p1=0.0, p2=0.0, p3=0.01, p4=0.0, d1=0.0, d2=0.0, d3=0.0, d4=0.1)
+"""A prompt of 10 tokens takes 0.1 s, and so does an iteration."""
 
-SHAPE = BatchShape(rows=2, start=10, end=40)
-
-
-def step(seconds: float, tally: Tally, shape: BatchShape = SHAPE, **more: object) -> StepReport:
-    return StepReport(0, 1, (), shape, seconds, tally=tally, **more)  # type: ignore[arg-type]
+BUSY = BatchShape(rows=1, start=0, end=12)
 
 
-def test_iterations_are_held_against_the_profile() -> None:
+def prefill(step: int, seconds: float) -> StepReport:
+    update = RowUpdate(step, (7,))
+    tally = Tally(prompt=10, generated=1)
+    return StepReport(0, step, (update,), BatchShape(staged=1), seconds, begun=(step,), tally=tally)
+
+
+def iteration(step: int, seconds: float, shape: BatchShape = BUSY) -> StepReport:
+    return StepReport(0, step, (RowUpdate(1, (7,)),), shape, seconds, tally=Tally(generated=1, reads=12))
+
+
+def test_steps_are_held_against_the_profile() -> None:
+    """A prefill of 0.2 s and two iterations of 0.1 and 0.3 s, where the profile says 0.1 of each."""
     speed = Speedometer(PROFILE)
-    speed.hear(step(0.18, Tally(generated=2)))
-    speed.hear(step(0.36, Tally(generated=1, invalid=1)))
-    assert speed.slowdown == pytest.approx(1.5)
+    speed.hear(prefill(1, 0.2), 0.2)
+    speed.hear(iteration(2, 0.1), 0.3)
+    speed.hear(iteration(3, 0.3), 0.6)
+    found = speed.read()
+    assert found.slowdown == pytest.approx(0.6 / 0.3)
+    assert found.prices.prefill(1.0, 10.0) == pytest.approx(0.2)
+    assert found.prices.iteration(1.0, 12.0) == pytest.approx(0.2), "the sum of both is what they took"
 
 
-@pytest.mark.parametrize(
-    "passed_over",
-    [
-        step(9.0, Tally(generated=2, prompt=5)),
-        step(9.0, Tally(generated=2), BatchShape()),
-        step(9.0, Tally()),
-        step(9.0, Tally(generated=2), extracted=(7,)),
-        step(9.0, Tally(generated=2), handed_back=(HandedBack((7,), Cause.SLICE),)),
-        ExecutorDied(0, "gone"),
-    ],
-)
-def test_what_is_more_than_an_iteration_tells_nothing(passed_over: StepReport | ExecutorDied) -> None:
+def test_the_machine_is_as_fast_at_each_moment_as_it_was() -> None:
+    """Iterations of 0.1 and 0.3 s count for 0.2 s of work each; before and after them the speed is even."""
     speed = Speedometer(PROFILE)
-    speed.hear(passed_over)
-    assert speed.slowdown == 1.0
+    speed.hear(prefill(1, 0.2), 0.2)
+    speed.hear(iteration(2, 0.1), 0.3)
+    speed.hear(iteration(3, 0.3), 0.6)
+    found = speed.read()
+    assert found.pace(0.2, 0.2) == pytest.approx(0.1)
+    assert found.pace(0.3, 0.2) == pytest.approx(0.3)
+    assert found.pace(0.2, 0.3) == pytest.approx(0.1 + 0.15), "a half of the slow one"
+    assert found.pace(0.6, 5.0) == pytest.approx(5.0)
+
+
+def test_what_is_done_between_two_steps_counts_while_there_are_rows() -> None:
+    speed = Speedometer(PROFILE)
+    speed.hear(prefill(1, 0.1), 0.1)
+    speed.hear(iteration(2, 0.1, BatchShape()), 0.25)
+    assert speed.read().prices.iteration(1.0, 12.0) == pytest.approx(0.15)
+    speed.hear(prefill(3, 0.1), 5.0)
+    assert speed.read().prices.prefill(1.0, 10.0) == pytest.approx(0.1), "it was idle before"
+    assert speed.read().pace(1.0, 2.0) == pytest.approx(2.0)
+
+
+def test_without_steps_it_is_the_profiles() -> None:
+    speed = Speedometer(PROFILE)
+    speed.hear(ExecutorDied(0, "gone"), 1.0)
+    found = speed.read()
+    assert (found.prices, found.slowdown, found.pace(3.0, 2.0)) == (PROFILE, 1.0, pytest.approx(2.0))

@@ -59,25 +59,28 @@ def test_engine_and_simulator_stand_side_by_side(
     code = cli.main(["simulate", *flags, "--save-result", str(file)])
     output = capsys.readouterr()
     document = json.loads(file.read_text())
-    told = document["strategies"]
+    told = document["verdicts"]
+    assert document["machine"]["processor"]
     assert [one["strategy"] for one in told] == names.split(",")
     assert code == (0 if all(one["holds"] for one in told) else 1)
     for one in told:
         assert one["strategy"] in output.out and f"{one['strategy']} on the engine: 8 requests" in output.err
-        for quantity in ("mean_jct", "request_throughput"):
-            value = one[quantity]
+        for quantity in ("mean JCT (s)", "throughput (req/s)"):
+            value = one["quantities"][quantity]
             assert value["real"] > 0
             assert value["deviation"] == pytest.approx(value["simulated"] / value["real"] - 1)
     # By the profile it is arithmetic, however fast this run was: 12 tokens each, the first of them with the prefill.
-    assert told[0]["mean_jct"]["profiled"] >= 0.01 + 11 * 0.002
+    assert told[0]["quantities"]["mean JCT (s)"]["profiled"] >= 0.01 + 11 * 0.002
 
 
 @pytest.mark.usefixtures("profiled")
 def test_without_a_rate_the_machine_sets_the_pace(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--quick", "--duration", "0.2", "--max-output-len", "4", "--dataset-name", "random", "--strategies", "vs"]
+    flags += ["--rhos", "0.5,1.2"]
     assert cli.main(["simulate", "--validate", str(tiny_folder), *flags]) in (0, 1)
     output = capsys.readouterr()
-    assert "vs on the engine: " in output.err and "mean JCT" in output.out
+    assert output.err.count("vs on the engine: ") >= 3, "a probe, and two loads"
+    assert "mean JCT" in output.out and "1.2" in output.out
 
 
 @pytest.mark.parametrize(
