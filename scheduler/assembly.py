@@ -25,6 +25,7 @@ from scheduler.waiting.aged import AgedSjf, Aging
 from scheduler.waiting.boost import Boost, attained_work, predicted_work
 from scheduler.waiting.due import DueFirst
 from scheduler.waiting.fcfs import Fcfs
+from scheduler.waiting.feedback import Feedback
 from scheduler.waiting.gittins import Gittins
 from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
@@ -32,6 +33,7 @@ from scheduler.waiting.prices import PricesNow
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.response_ratio import ResponseRatioQueue
 from scheduler.waiting.sjf import Sjf
+from scheduler.waiting.tail_inflated import TailInflated
 
 ORDERS: Mapping[str, Callable[[Limits, PricesNow], Order]] = MappingProxyType(
     {
@@ -41,6 +43,8 @@ ORDERS: Mapping[str, Callable[[Limits, PricesNow], Order]] = MappingProxyType(
         "boost": lambda limits, prices: Boost(prices, limits.boost_gamma, predicted_work),
         "boost-attained": lambda limits, prices: Boost(prices, limits.boost_gamma, attained_work),
         "gittins": lambda limits, prices: Gittins(prices),
+        "tail-inflated": lambda limits, prices: TailInflated(),
+        "feedback": lambda limits, prices: Feedback(prices),
     }
 )
 """Orders, below which requests that are due by their deadline always come first."""
@@ -48,7 +52,8 @@ ORDERS: Mapping[str, Callable[[Limits, PricesNow], Order]] = MappingProxyType(
 QUEUES: Mapping[str, Callable[[Kit], Queue]] = MappingProxyType(
     {
         "head-start": lambda kit: HeadStartQueue(kit.prices, kit.limits.head_start, kit.limits.aging),
-        "hrrn": lambda kit: ResponseRatioQueue(kit.prices, kit.limits.aging),
+        "hrrn": lambda kit: ResponseRatioQueue(lambda one: kit.prices().work(one), kit.limits.aging),
+        "hrrn-prompt": lambda kit: ResponseRatioQueue(lambda one: one.unread, kit.limits.aging),
     }
 )
 """Choices of the column `order` that no key tells: what ranks by more than a request and the time."""

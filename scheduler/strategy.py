@@ -75,7 +75,7 @@ _QUEUED = frozenset({"fixed", "one", "round-robin-fixed"})
 BATCHINGS = _JOINING | _ARRANGED | _SLICING | _QUEUED
 """Batchings that the rules cover; any other is refused where it is looked up."""
 
-KEYLESS = frozenset({"head-start", "hrrn"})
+KEYLESS = frozenset({"head-start", "hrrn", "hrrn-prompt"})
 """Orders that go by more than a request and the time."""
 
 _Rule: TypeAlias = tuple[str, Callable[[Strategy], bool], str]
@@ -105,7 +105,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     (
         "order",
-        lambda one: one.order not in KEYLESS or (one.batching not in _SLICING and one.preemption != "by-order"),
+        lambda one: one.order not in KEYLESS or (one.batching not in _SLICING and one.preemption == "none"),
         "its batching or preemption compares keys, which this order has not",
     ),
     (
@@ -221,6 +221,12 @@ _TABLE = (
     Strategy("gittins", length="own-embeddings", order="gittins", preemption="by-order"),
     Strategy("boost", length="own-embeddings", order="boost"),
     Strategy("uniboost", order="boost-attained", preemption="by-order"),
+    Strategy("hrrn-prompt", order="hrrn-prompt"),
+    Strategy("tie", length="own-embeddings", order="tail-inflated"),
+    Strategy("trail", length="own-embeddings", order="sjf", preemption="by-order-early"),
+    Strategy("mlfq", order="feedback", preemption="by-order"),
+    # A published admission, first come, first served
+    Strategy("past-future", length="own-embeddings", memory="peak"),
     # Ours: by arrival, with a head start for what is predicted to be cheap
     Strategy("lengthwise", length="own-embeddings", order="head-start"),
 )

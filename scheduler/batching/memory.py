@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from types import MappingProxyType
 
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.worker import Worker
 
@@ -55,6 +57,29 @@ def _whole(worker: Worker, rows: int, length: int) -> bool:
     return total == 1 or total * columns <= worker.capacity_tokens
 
 
+def predicted_length(request: Request) -> int:
+    """Tokens that a row is predicted to have at its end."""
+    return request.tokens + ceil(remaining_length(request))
+
+
+def _peak(worker: Worker, rows: int, length: int) -> bool:
+    total = worker.rows + rows
+    return total == 1 or find_peak(worker.requests.values(), rows, length) <= worker.capacity_tokens
+
+
+def find_peak(running: Iterable[Request], rows: int, length: int) -> int:
+    """Most cells, rows x columns, that running rows ever take beside as many new ones of `length` tokens at their end.
+
+    It is reached when one of the running rows ends: by then those that are left have grown by what that one had left.
+    """
+    left = sorted(((ceil(remaining_length(one)), one.tokens) for one in running), reverse=True)
+    peak, longest = rows * (length + 1), 0
+    for place, (more, tokens) in enumerate(left, start=1):
+        longest = max(longest, tokens)
+        peak = max(peak, (rows + place) * (max(length, longest + more) + 1))
+    return peak
+
+
 def _alone(worker: Worker, rows: int, length: int) -> bool:
     return rows <= max(1, worker.capacity_tokens // length)
 
@@ -92,6 +117,10 @@ predicted = Memory(_alone)
 """N·(L(B) + G'(B)) tokens at most for a batch of its own, asked with L(B) + G'(B): it has no more at its end unless a
 row outlives its prediction (Magnus, section III-C, equation 5)."""
 
+peak = Memory(_peak, length=predicted_length)
+"""Room for what running rows are predicted to take at any later time, when each ends as predicted (the Past-Future
+scheduler, ASPLOS 2025, in this engine's rows x columns). New rows are taken to be as long as at their end at once."""
+
 MEMORIES: Mapping[str, Memory] = MappingProxyType(
     {
         "scale": scale,
@@ -100,5 +129,6 @@ MEMORIES: Mapping[str, Memory] = MappingProxyType(
         "slice": slice_bound,
         "deepspeed": deepspeed,
         "predicted": predicted,
+        "peak": peak,
     }
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -22,6 +23,9 @@ Pauses: TypeAlias = Mapping[int, tuple[RowId, ...]]
 Preemption: TypeAlias = Callable[[Sequence[Worker], Iterable[Request], float], Pauses]
 """(executors, waiting requests, best first, now in seconds) -> the rows to pause. Asked when no executor takes more."""
 
+EARLY = 0.8
+"""C of TRAIL, "Don't Stop Me Now: Embedding Based Scheduling for LLMs" (2410.01035)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ByOrder:
@@ -33,6 +37,9 @@ class ByOrder:
 
     order: Order
     slice_length: int
+    early: float = inf
+    """Part of its predicted length up to which a row may lose its slot: its K and V take ever more memory, and it is
+    ever nearer to its end."""
 
     def __call__(self, workers: Sequence[Worker], waiting: Iterable[Request], now: float) -> Pauses:
         first = next(iter(waiting), None)
@@ -47,14 +54,19 @@ class ByOrder:
         return {}
 
     def _served(self, worker: Worker) -> list[Request]:
-        """Rows that have had their slot for a slice."""
+        """Rows that have had their slot for a slice, and may still lose it."""
         return [
             row
             for row_id, row in worker.requests.items()
             if row.generated - worker.assignments[row_id].before[row] >= self.slice_length
+            and row.generated < self.early * (row.predicted_length or row.sampling.max_tokens)
         ]
 
 
 PREEMPTIONS: Mapping[str, Callable[[Kit], Preemption | None]] = MappingProxyType(
-    {"none": lambda kit: None, "by-order": lambda kit: ByOrder(kit.order, kit.limits.slice_length)}
+    {
+        "none": lambda kit: None,
+        "by-order": lambda kit: ByOrder(kit.order, kit.limits.slice_length),
+        "by-order-early": lambda kit: ByOrder(kit.order, kit.limits.slice_length, EARLY),
+    }
 )

@@ -1,17 +1,19 @@
-"""Highest response ratio next, of single requests: (waited + work) / work, the greatest first (Brinch Hansen 1971)."""
+"""Highest response ratio next, of single requests: (waited + work) / work, the greatest first (Brinch Hansen 1971).
+
+The work is what is predicted, or only what is to be read of the prompt, which needs no prediction (SGLang's `hrrn`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from scheduler.request import Request
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.due import due_at
-from scheduler.waiting.prices import PricesNow
 from scheduler.waiting.queue import Key
 
 LEAST_WORK = 1e-9
-"""Seconds that a request counts for at least, so that none divides by zero."""
+"""Work that a request counts for at least, so that none divides by zero."""
 
 
 class ResponseRatioQueue(Collection[Request]):
@@ -20,8 +22,9 @@ class ResponseRatioQueue(Collection[Request]):
     Requests that are due by their deadline go first. No request starves: its ratio grows without end.
     """
 
-    def __init__(self, prices: PricesNow, aging: Aging) -> None:
-        self._prices = prices
+    def __init__(self, work: Callable[[Request], float], aging: Aging) -> None:
+        """`work` of a request may be in any unit."""
+        self._work_of = work
         self._aging = aging
         self._work: dict[Request, float] = {}
 
@@ -42,7 +45,7 @@ class ResponseRatioQueue(Collection[Request]):
         return sorted(self._work, key=self._key(now))
 
     def add(self, request: Request) -> None:
-        self._work[request] = max(LEAST_WORK, self._prices().work(request))
+        self._work[request] = max(LEAST_WORK, self._work_of(request))
 
     def discard(self, request: Request) -> bool:
         return self._work.pop(request, None) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.batching.memory import deepspeed, scale, slice_bound, whole
+from scheduler.batching.memory import MEMORIES, deepspeed, find_peak, predicted_length, scale, slice_bound, whole
 from tests.scheduler.fakes import request, worker
 
 
@@ -65,3 +65,24 @@ def test_deepspeed_has_steps_in_place_of_a_formula(length: int, rows: int) -> No
     executor = worker(request(0, 90), capacity=24_576)
     assert deepspeed.most(24_576, length) == rows
     assert deepspeed(executor, max(1, rows), length) and not deepspeed(executor, max(1, rows) + 1, length)
+
+
+def test_the_peak_is_where_a_row_ends() -> None:
+    """Rows of 10 and 30 tokens with 50 and 5 left. When the second ends, they have 15 and 35; then the first has 60.
+
+    Beside nothing that is 2 x 36 and 1 x 61 cells; beside a row of 20 it is 3 x 36 and 2 x 61.
+    """
+    first, second = request(0, length=10, max_tokens=100), request(1, length=30, max_tokens=100)
+    first.predicted_length, second.predicted_length = 50.0, 5.0
+    assert find_peak([first, second], 0, 0) == 72
+    assert find_peak([first, second], 1, 20) == 122
+    assert find_peak([], 2, 40) == 82
+    assert predicted_length(first) == 60
+
+
+@pytest.mark.parametrize(("capacity", "fits"), [(121, False), (122, True)])
+def test_a_row_joins_where_the_peak_fits(capacity: int, fits: bool) -> None:
+    first, second = request(0, length=10, max_tokens=100), request(1, length=30, max_tokens=100)
+    first.predicted_length, second.predicted_length = 50.0, 5.0
+    held = worker(first, second, capacity=capacity)
+    assert MEMORIES["peak"](held, 1, 20) is fits

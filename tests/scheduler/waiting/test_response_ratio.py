@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from engine.messages import Terms
+from scheduler.assembly import QUEUES
+from scheduler.batching.batcher import Kit, Limits
+from scheduler.batching.memory import MEMORIES
+from scheduler.plan import Returns
 from scheduler.request import Request
+from scheduler.waiting.fcfs import Fcfs
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.response_ratio import ResponseRatioQueue
-from tests.scheduler.waiting.predicted import AGING, by_tokens, fill, first, predicted, rows, serve
+from tests.scheduler.fakes import request
+from tests.scheduler.waiting.predicted import AGING, TOKENS, fill, first, predicted, rows, serve
 
 
 def queue_of(*requests: Request) -> ResponseRatioQueue:
-    queue = ResponseRatioQueue(by_tokens, AGING)
+    queue = ResponseRatioQueue(TOKENS.work, AGING)
     fill(queue, *requests)
     return queue
 
@@ -47,6 +54,15 @@ def test_requests_leave_and_are_ranked_anew_by_their_new_prediction() -> None:
 
 
 def test_what_costs_nothing_is_ranked_too() -> None:
-    queue = ResponseRatioQueue(lambda: Prices(0.0, 0.0, 0.0, 0.0), AGING)
+    queue = ResponseRatioQueue(Prices(0.0, 0.0, 0.0, 0.0).work, AGING)
     fill(queue, predicted(0, 5.0), predicted(1, 3.0))
     assert first(queue, now=9.0) == [0, 1]
+
+
+def test_by_the_prompt_alone() -> None:
+    """Prompts of 10 and 2 tokens at 0 and 10 s: the second passes at 12.5 s. What is kept of a prompt is not read."""
+    one, other = request(0, length=10, arrival=0.0), request(1, length=4, arrival=10.0)
+    other.cached_prompt = 2
+    kit = Kit(Fcfs(), MEMORIES["scale"], Limits(100, 1), Terms(), Returns.ROW_END)
+    queue = fill(QUEUES["hrrn-prompt"](kit), one, other)
+    assert first(queue, now=12.4) == [0, 1] and first(queue, now=12.6) == [1, 0]
