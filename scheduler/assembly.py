@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
+from models.errors import UserError
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.dp_batcher import DpBatcher
@@ -24,6 +25,7 @@ from scheduler.strategy import Strategy
 from scheduler.waiting.aged import AgedSjf, Aging
 from scheduler.waiting.boost import Boost, attained_work, predicted_work
 from scheduler.waiting.due import DueFirst
+from scheduler.waiting.fair import FairQueue, Shares
 from scheduler.waiting.fcfs import Fcfs
 from scheduler.waiting.feedback import Feedback
 from scheduler.waiting.gittins import Gittins
@@ -31,6 +33,7 @@ from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
 from scheduler.waiting.prices import PricesNow
 from scheduler.waiting.queue import Order, Queue
+from scheduler.waiting.ranked import RankedQueue
 from scheduler.waiting.response_ratio import ResponseRatioQueue
 from scheduler.waiting.sjf import Sjf
 from scheduler.waiting.tail_inflated import TailInflated
@@ -54,6 +57,7 @@ QUEUES: Mapping[str, Callable[[Kit], Queue]] = MappingProxyType(
         "head-start": lambda kit: HeadStartQueue(kit.prices, kit.limits.head_start, kit.limits.aging),
         "hrrn": lambda kit: ResponseRatioQueue(lambda one: kit.prices().work(one), kit.limits.aging),
         "hrrn-prompt": lambda kit: ResponseRatioQueue(lambda one: one.unread, kit.limits.aging),
+        "fair": lambda kit: FairQueue(lambda: RankedQueue(kit.order), kit.limits.shares or {}),
     }
 )
 """Choices of the column `order` that no key tells: what ranks by more than a request and the time."""
@@ -122,6 +126,8 @@ def assemble(
     )
     if strategy.order not in QUEUES:
         kit = replace(kit, order=DueFirst(ORDERS[strategy.order](limits, kit.prices), limits.aging))
+    if limits.shares is not None and strategy.order != "fair":
+        kit = _share_out(kit, strategy, limits.shares)
     learning = None
     if isinstance(estimator, Nearest):
         learning = BatchLearning(estimator, submit)
@@ -129,6 +135,13 @@ def assemble(
     batcher, placement = BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement]
     observer = PlanObservers(() if learning is None else (learning,))
     return Parts(batcher, placement, observer, preemption, steps, learning or steps)
+
+
+def _share_out(kit: Kit, strategy: Strategy, shares: Shares) -> Kit:
+    """The kit with a queue of its own for each client; raises UserError where the strategy has no use for it."""
+    if not strategy.can_share:
+        raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
+    return replace(kit, queue=lambda fair: FairQueue(kit.new_queue, shares))
 
 
 def _aging(limits: Limits, profile: Bilinear | None) -> Aging:

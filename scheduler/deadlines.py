@@ -17,8 +17,8 @@ class Deadlines:
 
     def add(self, request: Request) -> None:
         """Watch a request's deadline, if it has one."""
-        if request.deadline is not None:
-            heapq.heappush(self._moments, (request.deadline, request.row_id, request))
+        if request.begin_by is not None:
+            heapq.heappush(self._moments, (request.begin_by, request.row_id, request))
 
     def next(self) -> float | None:
         """When the next deadline passes, in seconds of the clock; None for never."""

@@ -30,6 +30,10 @@ KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]
 """Tokens of a prompt, of a scope, whose K and V are kept from earlier ones."""
 
 
+NO_ROW = -1
+"""Number of a request that is not taken in."""
+
+
 def _keep_nothing(prompt: Sequence[int], scope: str) -> int:
     return 0
 
@@ -117,7 +121,22 @@ class Dispatcher:
 
     def retry_after(self) -> float:
         """Seconds, 1 at least, until all waiting requests have started: when a refused client should come back."""
-        return max(1.0, self._table.expected_wait.newcomer_wait(self._clock.now()) or 0.0)
+        return max(1.0, self.newcomer_wait() or 0.0)
+
+    def newcomer_wait(self) -> float | None:
+        """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
+        yet."""
+        return self._table.expected_wait.newcomer_wait(self._clock.now())
+
+    def work(self) -> float | None:
+        """Seconds until all that waits and runs now would be answered, if nothing came; None as above."""
+        return self._table.expected_wait.work(self._clock.now())
+
+    @property
+    def kv_usage(self) -> float:
+        """Part of the cells of K and V of all executors that their batches take."""
+        capacity = sum(worker.capacity_tokens for worker in self._table.live())
+        return sum(worker.used_tokens for worker in self._table.live()) / capacity if capacity else 0.0
 
     def held_by(self, executor: int) -> int:
         """Number of requests that an executor holds; 0 once it is lost."""
@@ -130,31 +149,60 @@ class Dispatcher:
         *,
         priority: int = 0,
         deadline: float | None = None,
+        first_token_by: float | None = None,
+        seconds_per_token: float | None = None,
+        client: str = "",
         predicted_length: float | None = None,
         distribution: LengthDistribution | None = None,
         arrival: float | None = None,
         cache_scope: str = "",
     ) -> Request:
-        """Take a request in; its answer comes through `request.stream`. Raises Refused, and TooLate for its deadline.
+        """Take a request in; its answer comes through `request.stream`. Raises Refused, and TooLate for its deadlines.
 
-        `arrival` is when it came, in seconds of the clock; None for now.
+        `arrival` is when it came, in seconds of the clock; None for now. `first_token_by` is the latest moment for its
+        first token, `seconds_per_token` how far apart the others may be.
         """
         if not self.alive:
             raise self._refusal()
         if self._draining:
             raise Refused("the server is shutting down")
-        times = Times(arrival=self._clock.now() if arrival is None else arrival)
-        request = Request(next(self._row_ids), tuple(prompt), sampling, times, priority, deadline)
-        request.predicted_length = predicted_length
-        request.distribution = distribution
-        request.cache_scope, request.cached_prompt = cache_scope, self._kept_prefix(request.prompt, cache_scope)
+        request = self.estimate(
+            prompt,
+            sampling,
+            priority=priority,
+            client=client,
+            predicted_length=predicted_length,
+            distribution=distribution,
+            cache_scope=cache_scope,
+        )
+        request.row_id, request.deadline, request.first_token_by = next(self._row_ids), deadline, first_token_by
+        request.times.arrival = request.times.arrival if arrival is None else arrival
         self._table.queue(request)
         self._wake.set()
-        if not self._can_meet(request):
+        if not self._can_meet(request, seconds_per_token):
             self._table.refuse(request)
             raise TooLate
         self._empty.clear()
         self._deadlines.add(request)
+        return request
+
+    def estimate(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        priority: int = 0,
+        client: str = "",
+        predicted_length: float | None = None,
+        distribution: LengthDistribution | None = None,
+        cache_scope: str = "",
+    ) -> Request:
+        """The request as it would be, with what is expected of it, had it come now; it is not taken in."""
+        now = self._clock.now()
+        request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=now), priority, client=client)
+        request.predicted_length, request.distribution = predicted_length, distribution
+        request.cache_scope, request.cached_prompt = cache_scope, self._kept_prefix(request.prompt, cache_scope)
+        request.expected = self._table.expected_wait.expect(request, now)
         return request
 
     def revise(
@@ -253,15 +301,15 @@ class Dispatcher:
         self.abort_all("the scheduler failed", Failure.SCHEDULER)
         self._dead.set()
 
-    def _can_meet(self, request: Request) -> bool:
-        """Whether a waiting request may be ready by its deadline; true where that cannot be estimated."""
-        if request.deadline is None:
-            return True
-        now = self._clock.now()
-        return (
-            now < request.deadline
-            and now + (self._table.expected_wait.latency(request, now) or 0.0) <= request.deadline
+    def _can_meet(self, request: Request, seconds_per_token: float | None) -> bool:
+        """Whether a waiting request may meet its deadlines; true where that cannot be estimated."""
+        now, expected = self._clock.now(), self._table.expected_wait
+        bounds = (
+            (request.deadline, expected.latency),
+            (request.first_token_by, expected.wait),
+            (None if seconds_per_token is None else now + seconds_per_token, expected.seconds_per_token),
         )
+        return all(by is None or (now < by and now + (told(request, now) or 0.0) <= by) for by, told in bounds)
 
     def _expire(self, now: float) -> None:
         """Fail the requests that have waited past their deadline."""

@@ -17,6 +17,7 @@ from scheduler.stream import TokenStream
 
 if TYPE_CHECKING:  # it needs numpy, which takes its time to load
     from scheduler.length.distribution import LengthDistribution
+    from scheduler.wait_estimate.completion import Expected
 
 
 class State(StrEnum):
@@ -91,6 +92,10 @@ class Request:
     """Lower is earlier, as in vLLM."""
     deadline: float | None = None
     """When the answer is wanted, in seconds of the dispatcher's clock; None without one."""
+    client: str = ""
+    """The one who is served by it, among whom service is shared out; empty where clients are not told apart."""
+    first_token_by: float | None = None
+    """When the answer shall have begun, in seconds of the dispatcher's clock; None without such a bound."""
     state: State = State.WAITING
     generated: int = 0
     """Tokens made so far, the end token included."""
@@ -112,9 +117,16 @@ class Request:
     """Tokens of the prompt whose K and V are kept from earlier ones: expected until the first token, then as it was."""
     distribution: LengthDistribution | None = None
     """How likely each length is; None where that is not known."""
+    expected: Expected | None = None
+    """When it was expected to start and to end, when it came; None for one that never came to a dispatcher."""
     stream: TokenStream = field(default_factory=TokenStream)
     recorded: Future[bool] | None = None
     """Tells, some time after its end, whether it is in the journal; None where its reader need not wait for that."""
+
+    @property
+    def begin_by(self) -> float | None:
+        """When it is too late to begin: the earlier of the bounds that it has, None without any."""
+        return min((at for at in (self.deadline, self.first_token_by) if at is not None), default=None)
 
     @property
     def input_length(self) -> int:

@@ -67,6 +67,11 @@ class Strategy:
             if not holds(self):
                 raise ValueError(f"strategy {self.name!r}: {column}={getattr(self, column)!r}: {reason}")
 
+    @property
+    def can_share(self) -> bool:
+        """Whether another queue may stand before that of its order, such as one that is fair between clients."""
+        return self.batching in _JOINING | _QUEUED and self.preemption == "none"
+
 
 _JOINING = frozenset({"join", "round-robin-join"})
 _ARRANGED = frozenset({"wma", "wma-fixed"})
@@ -75,7 +80,7 @@ _QUEUED = frozenset({"fixed", "one", "round-robin-fixed"})
 BATCHINGS = _JOINING | _ARRANGED | _SLICING | _QUEUED
 """Batchings that the rules cover; any other is refused where it is looked up."""
 
-KEYLESS = frozenset({"head-start", "hrrn", "hrrn-prompt"})
+KEYLESS = frozenset({"head-start", "hrrn", "hrrn-prompt", "fair"})
 """Orders that go by more than a request and the time."""
 
 _Rule: TypeAlias = tuple[str, Callable[[Strategy], bool], str]
@@ -227,6 +232,8 @@ _TABLE = (
     Strategy("mlfq", order="feedback", preemption="by-order"),
     # A published admission, first come, first served
     Strategy("past-future", length="own-embeddings", memory="peak"),
+    # Fair between clients, first come, first served within one (VTC)
+    Strategy("fair", order="fair"),
     # Ours: by arrival, with a head start for what is predicted to be cheap
     Strategy("lengthwise", length="own-embeddings", order="head-start"),
 )

@@ -60,6 +60,11 @@ class Worker:
         return self.port.alive and not self.lost and self.fault is None
 
     @property
+    def used_tokens(self) -> int:
+        """Cells of K and V that its batch takes, padding included."""
+        return self.shape.rows * (self.shape.end - self.shape.start)
+
+    @property
     def rows(self) -> int:
         """Number of requests that it holds, in whatever stage."""
         return len(self.requests)

@@ -257,7 +257,9 @@ class _Simulator:
             prompt = self._make_prompt(place)
             sampling = SamplingParams(self._max_tokens, replay_tokens=one.output_length)
             predicted, known = split_forecast(None if self._predict is None else self._predict(sampling))
-            request = self._dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known)
+            request = self._dispatcher.submit(
+                prompt, sampling, client=one.client, predicted_length=predicted, distribution=known
+            )
             request.stream = _Sink(partial(self._note_end, request, place))
             self._requests.append(request)
             self._changed = True

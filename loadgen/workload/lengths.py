@@ -15,11 +15,12 @@ from models.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """One request: seconds after the start, tokens of its prompt, tokens of its answer."""
+    """One request: seconds after the start, tokens of its prompt, tokens of its answer, and who sends it."""
 
     arrival: float
     input_length: int
     output_length: int
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)

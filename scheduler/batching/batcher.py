@@ -18,6 +18,7 @@ from scheduler.request import Request
 from scheduler.serving_time.bilinear import ServingTime
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.aged import Aging
+from scheduler.waiting.fair import Shares
 from scheduler.waiting.hrrn import BatchOrder, oldest_first
 from scheduler.waiting.prices import Prices, device_prices
 from scheduler.waiting.queue import Order, Queue
@@ -63,6 +64,8 @@ class Limits:
     """Least of the executors' longest rows, prompt and answer, in tokens; None as above."""
     slots: int | None = None
     """Least of the executors' rows; None as above."""
+    shares: Shares | None = None
+    """Weights of clients, between whom service is shared out; None: they are not told apart."""
 
     @classmethod
     def of(cls, options: Scheduling, group_tokens: int, max_num_seqs: int) -> Limits:

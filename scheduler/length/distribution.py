@@ -51,6 +51,10 @@ class LengthDistribution:
         mean = self.mean
         return LengthDistribution(np.maximum(mean + factor * (self.lengths - mean), 1.0), self.weights)
 
+    def scaled(self, factor: float) -> LengthDistribution:
+        """The distribution of lengths that are so many times as long, and no length below 1."""
+        return LengthDistribution(np.maximum(factor * self.lengths, 1.0), self.weights)
+
     def remaining(self, generated: float) -> float | None:
         """E[G | G > generated] - generated, in tokens; None when no answer is known that became so long."""
         lengths, mass, expected = self._tails

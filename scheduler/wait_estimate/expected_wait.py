@@ -23,16 +23,27 @@ but those of the recent past, which are in v, and none of the requests that will
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from math import log
 
 from scheduler.batching.batcher import Batcher
 from scheduler.request import Request, State
+from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Expected
 from scheduler.wait_estimate.speed import DecodeSpeed
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.ranked import CountingQueue
 from scheduler.waiting.sorted_requests import Ahead
 from scheduler.worker import Worker
 
 FRESH = 0.25
 """Seconds for which places are used that had to be counted, since thousands of requests may ask."""
+
+SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
+"""Quantiles of a length that an estimate goes by."""
+
+UNKNOWN_FACTOR = 3.0
+"""How many times shorter or longer an answer may be of whose length nothing but a number is known."""
+
+LEAST_SPREAD = 0.25
+"""Spread of an estimate at least: the wait is uncertain too."""
 
 
 class ExpectedWait:
@@ -42,6 +53,7 @@ class ExpectedWait:
         self._batcher = batcher
         self._workers = workers
         self._speed = DecodeSpeed()
+        self._calibration = Calibration()
         self._stuck = False  # whether anything had to wait at the latest dispatch
         self._places: dict[Request, Ahead] = {}  # of a batcher that arranges batches
         self._total = Ahead()  # all requests that are in them
@@ -57,8 +69,11 @@ class ExpectedWait:
         self._speed.observe(self._rows(), tokens, now)
 
     def ended(self, request: Request) -> None:
-        """Note that a request has all its tokens."""
+        """Note that a request has all its tokens, at `request.times.end`."""
         self._speed.ended(request.generated)
+        expected, end = request.expected, request.times.end
+        if expected is not None and expected.known and end is not None:
+            self._calibration.add(expected, end - expected.at)
 
     @property
     def free_slots(self) -> int:
@@ -80,38 +95,82 @@ class ExpectedWait:
 
         There is none while executors have nothing to do: what was measured under load tells little of that.
         """
-        ahead, held = self._ahead(request, now), self._rows()
-        if ahead is None or not (held or ahead.place):
+        ahead = self._ahead(request, now)
+        if ahead is None or not (self._rows() or ahead.place):
             return None
-        wait = self._seconds(ahead)
-        rows = held + ahead.place + 1 if ahead.place < self.free_slots else self._usual_rows()
-        seconds = self._speed.seconds_per_token(rows)
+        wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
         return None if wait is None or seconds is None else wait + self._speed.remaining(request) * seconds
+
+    def seconds_per_token(self, request: Request, now: float) -> float | None:
+        """Seconds between two tokens of its answer; None when it does not wait, or when nothing has been measured."""
+        ahead = self._ahead(request, now)
+        return None if ahead is None else self._token_seconds(ahead)
+
+    def expect(self, request: Request, now: float) -> Expected:
+        """What is expected of a request that comes now and is not in the queue yet."""
+        ahead = self._before_newcomer(request, now)
+        wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
+        if wait is None or seconds is None:
+            return Expected(now, ahead.place, wait)
+        low, middle, high = (wait + length * seconds for length in self._lengths(request))
+        point = max(middle, LEAST_SECONDS)
+        spread = max(log(max(high, point) / max(min(low, point), LEAST_SECONDS)), LEAST_SPREAD)
+        return Expected(now, ahead.place, wait, point, spread, *self._calibration.interval(point, spread))
 
     def newcomer_wait(self, now: float) -> float | None:
         """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
         yet."""
-        if isinstance(self._batcher.waiting, RankedQueue):
-            return self._seconds(self._batcher.waiting.total())
+        return self._seconds(self._all(now))
+
+    def work(self, now: float) -> float | None:
+        """Seconds until all that waits and runs now would be answered, if nothing came; None as above."""
+        total, held = self._all(now), self._held()
+        rows = self._usual_rows()
+        seconds, tokens = self._speed.seconds_per_token(rows), self._tokens(total)
+        if seconds is None or tokens is None or not rows:
+            return None
+        return (tokens + sum(map(self._speed.remaining, held))) * seconds / rows
+
+    def _all(self, now: float) -> Ahead:
+        if isinstance(self._batcher.waiting, CountingQueue):
+            return self._batcher.waiting.total()
         self._count(now)
-        return self._seconds(self._total)
+        return self._total
+
+    def _before_newcomer(self, request: Request, now: float) -> Ahead:
+        """The requests that would be ahead of one that came now; all where the queue does not know."""
+        ahead = self._batcher.waiting.ahead(request, now) if isinstance(self._batcher.waiting, CountingQueue) else None
+        return self._all(now) if ahead is None else ahead
+
+    def _lengths(self, request: Request) -> tuple[float, float, float]:
+        """Tokens that an answer is expected to have: the low end, the median and the high end of an interval."""
+        middle = self._speed.remaining(request)
+        unknown = middle / UNKNOWN_FACTOR, middle, min(request.sampling.max_tokens, middle * UNKNOWN_FACTOR)
+        return length_interval(request) or unknown
+
+    def _token_seconds(self, ahead: Ahead) -> float | None:
+        """Seconds that a request needs for a token once it has started; None when nothing has been measured yet."""
+        begins_now = ahead.place < self.free_slots
+        return self._speed.seconds_per_token(self._rows() + ahead.place + 1 if begins_now else self._usual_rows())
 
     def _seconds(self, ahead: Ahead) -> float | None:
         """Seconds until what is ahead has left and a row has ended."""
         if ahead.place < self.free_slots:
             return 0.0
-        rows, typical = self._usual_rows(), self._speed.mean_length
+        rows, tokens = self._usual_rows(), self._tokens(ahead)
         seconds = self._speed.seconds_per_token(rows)
-        if seconds is None or not rows or (typical is None and ahead.unpredicted):
-            return None
-        tokens = ahead.tokens + ahead.unpredicted * (typical or 0.0)
-        return (tokens + self._rest()) * seconds / rows
+        return None if seconds is None or not rows or tokens is None else (tokens + self._rest()) * seconds / rows
+
+    def _tokens(self, ahead: Ahead) -> float | None:
+        """Tokens that requests are expected to make; None where some have no prediction, and no answer has ended."""
+        typical = self._speed.mean_length
+        return None if typical is None and ahead.unpredicted else ahead.tokens + ahead.unpredicted * (typical or 0.0)
 
     def _ahead(self, request: Request, now: float) -> Ahead | None:
         """The requests that are ahead of one; None when it does not wait."""
         if request.state is not State.WAITING:
             return None
-        if isinstance(self._batcher.waiting, RankedQueue):
+        if isinstance(self._batcher.waiting, CountingQueue):
             return self._batcher.waiting.ahead(request, now)
         if request not in self._places:  # it has come since
             self._counted = None
@@ -129,8 +188,11 @@ class ExpectedWait:
 
     def _rest(self) -> float:
         """r: mean of the tokens that held rows are still expected to make."""
-        held = [request for worker in self._live() for request in worker.requests.values()]
+        held = self._held()
         return sum(self._speed.remaining(request) for request in held) / len(held) if held else 0.0
+
+    def _held(self) -> list[Request]:
+        return [request for worker in self._live() for request in worker.requests.values()]
 
     def _live(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.serves]
@@ -141,6 +203,15 @@ class ExpectedWait:
 
     def _rows(self) -> int:
         return sum(worker.rows for worker in self._workers)
+
+
+def length_interval(request: Request) -> tuple[float, float, float] | None:
+    """Tokens of an answer: the low end, the median and the high end of the interval; None without a distribution."""
+    known, most = request.distribution, request.sampling.max_tokens
+    if known is None:
+        return None
+    low, middle, high = (min(most, known.quantile(share)) for share in SHARES)
+    return low, middle, high
 
 
 def _slots(workers: Iterable[Worker]) -> int:

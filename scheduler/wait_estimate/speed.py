@@ -73,7 +73,9 @@ class DecodeSpeed:
         On a straight line between the nearest numbers of rows that were seen; beyond them, as at the nearest.
         """
         measured = sorted(
-            (one.rows, one.seconds_per_token) for one in self._levels.values() if one.tokens >= FEWEST_TOKENS
+            (one.rows, one.seconds_per_token)
+            for one in self._levels.values()
+            if one.tokens >= FEWEST_TOKENS and one.row_seconds
         )
         if not measured:
             return None

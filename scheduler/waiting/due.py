@@ -15,8 +15,21 @@ again to wait for a slot."""
 
 
 def due_at(request: Request, aging: Aging) -> float:
-    """When a waiting request becomes due, in seconds of the clock; infinity where it has no deadline."""
-    return inf if request.deadline is None else request.deadline - SLACK * aging.seconds(request)
+    """When a waiting request becomes due, in seconds of the clock; infinity where it has no deadline.
+
+    One whose first token has a deadline is due once half of the time until then has passed.
+    """
+    moments = []
+    if request.deadline is not None:
+        moments.append(request.deadline - SLACK * aging.seconds(request))
+    if request.first_token_by is not None:
+        moments.append((request.times.arrival + request.first_token_by) / 2)
+    return min(moments, default=inf)
+
+
+def due_key(request: Request) -> Key:
+    """The sorting key of a request that is due: the earliest deadline first."""
+    return (request.priority, 0, request.begin_by or 0.0, request.times.arrival, request.row_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +44,10 @@ class DueFirst:
     aging: Aging
 
     def key(self, request: Request, now: float) -> Key:
-        if request.deadline is not None and now >= due_at(request, self.aging):
-            return (request.priority, 0, request.deadline, request.times.arrival, request.row_id)
+        if request.begin_by is not None and now >= due_at(request, self.aging):
+            return due_key(request)
         return (request.priority, 1, *self.order.key(request, now)[1:])
 
     def changes_at(self, request: Request) -> tuple[float, ...]:
         others = self.order.changes_at(request)
-        return others if request.deadline is None else (due_at(request, self.aging), *others)
+        return others if request.begin_by is None else (due_at(request, self.aging), *others)

@@ -75,7 +75,7 @@ class HeadStartQueue(RankedQueue):
         self._came = 0
 
     def key(self, request: Request, now: float) -> Key:
-        entry = self._entries[request]
+        entry = self._entries.get(request) or self._rank(request)  # of one that may come, as if it came now
         return (request.priority, entry.place - entry.head_start, request.times.arrival, request.row_id)
 
     def changes_at(self, request: Request) -> tuple[float, ...]:
@@ -86,7 +86,7 @@ class HeadStartQueue(RankedQueue):
         if not self._came or not request.runs:  # else it was handed back, and was counted when it came
             self._came += 1
             self._mean += (work - self._mean) / min(self._came, RECENT)
-        self._entries[request] = _Entry(self._taken, work, self._head_start(work))
+        self._entries[request] = self._rank(request)
         super().add(request)
 
     def revise(self, request: Request) -> None:
@@ -105,8 +105,12 @@ class HeadStartQueue(RankedQueue):
         self._taken += self._entries[request].work
         self.discard(request)
 
+    def _rank(self, request: Request) -> _Entry:
+        work = self._work(request)
+        return _Entry(self._taken, work, self._head_start(work))
+
     def _work(self, request: Request) -> float:
         return max(LEAST_WORK, self._prices().work(request))
 
     def _head_start(self, work: float) -> float:
-        return self._halving * self._mean * log2(self._mean / work)
+        return self._halving * self._mean * log2(self._mean / work) if self._mean else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from math import inf
 
@@ -12,7 +13,19 @@ from scheduler.waiting.queue import Key, Order
 from scheduler.waiting.sorted_requests import Ahead, SortedRequests
 
 
-class RankedQueue(Collection[Request]):
+class CountingQueue(Collection[Request]):
+    """A queue that knows what is ahead of a request without looking at all."""
+
+    @abstractmethod
+    def ahead(self, request: Request, now: float) -> Ahead | None:
+        """The requests that are ahead of one that waits here, or that would be if it came now; None if unknown."""
+
+    @abstractmethod
+    def total(self) -> Ahead:
+        """All requests: what is ahead of one that comes last."""
+
+
+class RankedQueue(CountingQueue):
     """A Queue that is sorted at all times: only requests whose key changes are moved, so thousands may wait."""
 
     def __init__(self, order: Order) -> None:
@@ -60,14 +73,11 @@ class RankedQueue(Collection[Request]):
                 self._insert(request)
         return iter(self._sorted)
 
-    def ahead(self, request: Request, now: float) -> Ahead | None:
-        """The requests that are ahead of one; None when it is not here."""
+    def ahead(self, request: Request, now: float) -> Ahead:
         self.ranked(now)
-        key = self._keys.get(request)
-        return None if key is None else self._sorted.ahead(key)
+        return self._sorted.ahead(self._keys.get(request) or self._order.key(request, now))
 
     def total(self) -> Ahead:
-        """All requests: what is ahead of one that comes last."""
         return self._sorted.total()
 
     def _remove(self, request: Request) -> bool:

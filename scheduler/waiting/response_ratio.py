@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from scheduler.request import Request
 from scheduler.waiting.aged import Aging
-from scheduler.waiting.due import due_at
+from scheduler.waiting.due import due_at, due_key
 from scheduler.waiting.queue import Key
 
 LEAST_WORK = 1e-9
@@ -70,7 +70,7 @@ class _KeyAt:
         self._now = now
 
     def __call__(self, request: Request) -> Key:
+        if request.begin_by is not None and due_at(request, self._aging) <= self._now:
+            return due_key(request)
         arrival, row_id = request.times.arrival, request.row_id
-        if request.deadline is not None and due_at(request, self._aging) <= self._now:
-            return (request.priority, 0, request.deadline, arrival, row_id)
         return (request.priority, 1, (arrival - self._now) / self._work[request], arrival, row_id)

@@ -35,6 +35,12 @@ class Ahead(NamedTuple):
             place, tokens, unpredicted = place + 1, tokens + entry.tokens, unpredicted + entry.unpredicted
         return Ahead(place, tokens, unpredicted)
 
+    def and_share(self, others: Ahead, number: int) -> Ahead:
+        """These requests and so many of others, with their part of what the others are expected to generate."""
+        part = number / max(1, others.place)
+        unpredicted = self.unpredicted + round(others.unpredicted * part)
+        return Ahead(self.place + number, self.tokens + others.tokens * part, unpredicted)
+
     def and_one(self, request: Request) -> Ahead:
         """These requests and one more."""
         tokens = expected_tokens(request)

@@ -1,0 +1,79 @@
+"""When an answer is expected to be complete: an estimate's median and interval, calibrated by the answers that ended.
+
+An estimate's point p and its spread s, both of this moment, come from elsewhere. Of each answer that ends, after t
+seconds, the score z = ln(t / p) / s is kept. The median of the estimates to come is p·exp(s·z50), their interval from
+p·exp(s·z05) to p·exp(s·z95), with the quantiles of the latest scores: split conformal prediction (Lei et al., JASA 113,
+2018), with scores that know their sign. So a bias that lasts is corrected, and the interval covers what it says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass
+from math import exp, log
+
+COVERAGE = 0.9
+"""Part of the answers whose end shall be within the interval."""
+
+RECENT = 256
+"""Answers whose scores count."""
+
+FEWEST = 32
+"""Answers before which estimates are taken as they come."""
+
+LEAST_SECONDS = 1e-3
+"""Seconds that an answer and its estimate count for at least, so that they have logarithms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of a request at one moment, in seconds from there."""
+
+    at: float
+    """The moment, in seconds of the clock."""
+    place: int
+    """Requests ahead in the queue."""
+    wait: float | None = None
+    """Until it starts; None when nothing has been measured yet, and then all below is 0."""
+    point: float = 0.0
+    """Until its answer is complete, as it is before calibration."""
+    spread: float = 0.0
+    """ln(high / low) of the point, before calibration."""
+    low: float = 0.0
+    median: float = 0.0
+    high: float = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an estimate of the end."""
+        return self.point > 0.0
+
+
+class Calibration:
+    """The scores of the latest answers."""
+
+    def __init__(self) -> None:
+        self._latest: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def add(self, expected: Expected, seconds: float) -> None:
+        """Note that an answer was complete so many seconds after the moment of its estimate."""
+        score = log(max(seconds, LEAST_SECONDS) / expected.point) / expected.spread
+        self._latest.append(score)
+        insort(self._sorted, score)
+        if len(self._latest) > RECENT:
+            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+
+    def interval(self, point: float, spread: float) -> tuple[float, float, float]:
+        """The low end, the median and the high end for an estimate."""
+        scores = (-0.5, 0.0, 0.5)
+        if (count := len(self._sorted)) >= FEWEST:
+            low = int((1 - COVERAGE) / 2 * (count + 1)) - 1
+            scores = (
+                self._sorted[max(0, low)],
+                self._sorted[count // 2],
+                self._sorted[min(count - 1, count - 1 - low)],
+            )
+        low_end, median, high_end = (point * exp(spread * score) for score in scores)
+        return low_end, median, high_end

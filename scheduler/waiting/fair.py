@@ -1,0 +1,242 @@
+"""Fair shares between clients: virtual token counters (VTC; Sheng et al., OSDI'24, algorithm 2).
+
+Each client has a counter of the service that it has had, w_p·prompt + w_q·generated tokens, divided by its weight; the
+client with the least counter is served next. A client that returns to the queue is lifted to the least counter there,
+so nobody saves up service for later. Which of one client's requests goes first is another queue's decision: by arrival,
+as published, or any other. Classes of `priority` come before all this.
+
+Where lengths are predicted, an answer is charged for as long as it is predicted when it is taken from the queue, and
+corrected as it comes (their section 5, VTC with length prediction); else as it comes. What a request is charged for is
+looked up when the queue is asked, so no one has to report it.
+
+The bound (as their theorem 4.4). Let L be the longest prompt, M the most tokens that all rows which an executor holds
+at once may generate, and U = w_p·L + w_q·M. A client whose counter is not the least is not served, so between any two
+moments the services, by weight, of any two clients that wait all the while differ by 2U at most. What is predicted may
+be charged too early or be given back, by w_q·M each: then by 2U + 4·w_q·M at most. It holds whatever clients ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
+from math import ceil
+from typing import TypeAlias
+
+from scheduler.request import Request, State
+from scheduler.waiting.queue import Queue
+from scheduler.waiting.ranked import CountingQueue
+from scheduler.waiting.sorted_requests import Ahead
+
+PROMPT_WEIGHT = 1.0
+"""w_p: service of a prompt's token that is read. One that is kept from earlier prompts is no service."""
+
+OUTPUT_WEIGHT = 2.0
+"""w_q: service of a generated token. Both are the paper's."""
+
+MOST_CLIENTS = 4096
+"""Clients that are remembered; of those beyond that have nothing here, the ones served least are forgotten."""
+
+Shares: TypeAlias = Mapping[str, float]
+"""Weights by client; 1 for all others."""
+
+
+def service(request: Request, generated: float) -> float:
+    """Service of a request once so many tokens are generated, in weighted tokens."""
+    return PROMPT_WEIGHT * (request.input_length - request.cached_prompt) + OUTPUT_WEIGHT * generated
+
+
+def service_had(request: Request) -> float:
+    """Service that a request has had, in weighted tokens."""
+    return 0.0 if request.times.started is None else service(request, request.generated)
+
+
+def _expected_service(request: Request) -> float:
+    """Service that a request is charged for while it runs: as much as is predicted, or as it had if that is more."""
+    return service(request, max(request.predicted_length or 0.0, request.generated))
+
+
+@dataclass(eq=False, slots=True)
+class _Client:
+    queue: Queue
+    weight: float
+    counter: float = 0.0
+    """Service charged, by weight."""
+    charged: dict[Request, float] = field(default_factory=dict)
+    """Service charged for each request that was taken from the queue and has not ended."""
+    expected: dict[Request, float] = field(default_factory=dict)
+    """Service that each request in the queue would be charged for."""
+    waiting: float = 0.0
+    """Sum of it."""
+
+    @property
+    def mean(self) -> float:
+        """Service of a request in the queue, by weight; at least a token's."""
+        return max(self.waiting / max(1, len(self.expected)), 1.0) / self.weight
+
+    def charge(self, request: Request, service: float) -> None:
+        """Charge a request for so much service in all."""
+        self.counter += (service - self.charged.get(request, 0.0)) / self.weight
+        self.charged[request] = service
+
+    def settle(self) -> None:
+        """Charge each request as it stands by now; one that does not run, for what it had."""
+        for request in list(self.charged):
+            runs = request.state is State.ASSIGNED or request.state is State.RUNNING
+            self.charge(request, _expected_service(request) if runs else service_had(request))
+            if request.state.is_final:
+                del self.charged[request]
+
+    def expect(self, request: Request, service: float) -> None:
+        """Note what a request in the queue would be charged for."""
+        self.waiting += service - self.expected.get(request, 0.0)
+        self.expected[request] = service
+
+    def leave(self, request: Request) -> None:
+        """Note that a request is in the queue no more."""
+        self.waiting -= self.expected.pop(request, 0.0)
+
+
+class FairQueue(CountingQueue):
+    """A Queue of each client's own queue, from which clients take turns by their counters."""
+
+    def __init__(self, new_queue: Callable[[], Queue], shares: Shares) -> None:
+        """`new_queue` makes the queue of one client."""
+        self._new_queue = new_queue
+        self._shares = shares
+        self._clients: dict[str, _Client] = {}
+        self._active: dict[str, _Client] = {}  # those with requests in the queue
+        self._served: dict[str, _Client] = {}  # those that are charged for requests which have not ended
+        self._last: _Client | None = None  # the one whose last request left the queue latest
+
+    def __len__(self) -> int:
+        return sum(len(client.expected) for client in self._active.values())
+
+    def __iter__(self) -> Iterator[Request]:
+        return chain.from_iterable(client.queue for client in self._active.values())
+
+    def __contains__(self, request: object) -> bool:
+        return isinstance(request, Request) and request in self._client(request).expected
+
+    @property
+    def best_priority(self) -> int:
+        return min(client.queue.best_priority for client in self._active.values())
+
+    def ranked(self, now: float) -> Iterator[Request]:
+        self._settle()
+        heads = []
+        for client in self._active.values():
+            requests = iter(client.queue.ranked(now))
+            first = next(requests)
+            heads.append((first.priority, client.counter, first.times.arrival, first.row_id, first, requests, client))
+        heapify(heads)
+        return _take_turns(heads)
+
+    def add(self, request: Request) -> None:
+        client = self._clients.get(request.client)
+        if client is None:
+            self._forget_some()
+            client = self._clients[request.client] = self._client(request)
+        if request.client not in self._active:
+            self._lift(client)
+            self._active[request.client] = client
+        client.expect(request, _expected_service(request) - client.charged.get(request, 0.0))
+        client.queue.add(request)
+
+    def revise(self, request: Request) -> None:
+        client = self._client(request)
+        if request in client.expected:
+            client.expect(request, _expected_service(request) - client.charged.get(request, 0.0))
+            client.queue.revise(request)
+
+    def discard(self, request: Request) -> bool:
+        client = self._client(request)
+        if not client.queue.discard(request):
+            return False
+        self._leave(client, request)
+        return True
+
+    def serve(self, request: Request) -> None:
+        client = self._client(request)
+        client.queue.serve(request)
+        client.charge(request, _expected_service(request))
+        self._served[request.client] = client
+        self._leave(client, request)
+
+    def ahead(self, request: Request, now: float) -> Ahead | None:
+        """As if all requests of a client cost their mean; None where the client's own queue does not know."""
+        self._settle()
+        own = self._client(request)
+        before = own.queue.ahead(request, now) if isinstance(own.queue, CountingQueue) else None
+        if before is None:
+            return None
+        counter = own.counter if request.client in self._active else max(own.counter, self._least())
+        level = counter + before.place * own.mean
+        for client in self._active.values():
+            if client is not own and isinstance(client.queue, CountingQueue) and client.counter < level:
+                number = min(len(client.expected), ceil((level - client.counter) / client.mean))
+                before = before.and_share(client.queue.total(), number)
+        return before
+
+    def total(self) -> Ahead:
+        total = Ahead()
+        for client in self._active.values():
+            if isinstance(client.queue, CountingQueue):
+                total = total.and_share(client.queue.total(), len(client.expected))
+        return total
+
+    def _client(self, request: Request) -> _Client:
+        """The request's client, which may be a new one."""
+        known = self._clients.get(request.client)
+        return known or _Client(self._new_queue(), self._shares.get(request.client, 1.0))
+
+    def _lift(self, client: _Client) -> None:
+        """Lift a client that comes to the queue: what it did not ask for before, it does not get now."""
+        self._settle()
+        client.counter = max(client.counter, self._least())
+
+    def _least(self) -> float:
+        """The least counter in the queue; of the client that left it last, where it is empty."""
+        if self._active:
+            return min(client.counter for client in self._active.values())
+        return 0.0 if self._last is None else self._last.counter
+
+    def _leave(self, client: _Client, request: Request) -> None:
+        client.leave(request)
+        if not client.expected:
+            client.waiting = 0.0
+            self._last = self._active.pop(request.client)
+
+    def _settle(self) -> None:
+        for name, client in list(self._served.items()):
+            client.settle()
+            if not client.charged:
+                del self._served[name]
+
+    def _forget_some(self) -> None:
+        """Make room for a new client."""
+        if len(self._clients) < MOST_CLIENTS:
+            return
+        idle = [name for name, one in self._clients.items() if not one.charged and not one.expected]
+        idle.sort(key=lambda name: self._clients[name].counter)
+        for name in idle[: MOST_CLIENTS // 2]:
+            del self._clients[name]
+
+
+_Head: TypeAlias = tuple[int, float, float, int, Request, Iterator[Request], _Client]
+"""A client's next request, with what clients take turns by: priority, counter; and, where these tie, arrival."""
+
+
+def _take_turns(heads: list[_Head]) -> Iterator[Request]:
+    """Requests in the order in which they would be taken if all that are told were; `heads` is a heap."""
+    while heads:
+        _, counter, _, _, request, requests, client = heads[0]
+        yield request
+        following = next(requests, None)
+        if following is None:
+            heappop(heads)
+            continue
+        counter += client.expected[request] / client.weight
+        arrival, row_id = following.times.arrival, following.row_id
+        heapreplace(heads, (following.priority, counter, arrival, row_id, following, requests, client))

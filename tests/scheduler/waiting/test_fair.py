@@ -1,0 +1,310 @@
+"""Fair shares by hand, VTC's bound on the difference of service, and shares in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.simulate.simulation import Machine, Served, simulate
+from loadgen.workload.lengths import Lengths
+from models.errors import UserError
+from scheduler.assembly import assemble
+from scheduler.batching.batcher import Limits
+from scheduler.request import Request, State
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import STRATEGIES
+from scheduler.waiting.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairQueue, Shares, service, service_had
+from scheduler.waiting.fcfs import Fcfs
+from scheduler.waiting.head_start import HeadStartQueue
+from scheduler.waiting.queue import Queue
+from scheduler.waiting.ranked import RankedQueue
+from tests.scheduler.fakes import request
+from tests.scheduler.waiting.predicted import AGING, by_tokens, first, serve
+
+
+def by_arrival() -> Queue:
+    return RankedQueue(Fcfs())
+
+
+def by_head_start() -> Queue:
+    return HeadStartQueue(by_tokens, 15.0, AGING)
+
+
+def sent(
+    row_id: int, client: str, prompt: int = 10, most: int = 100, predicted: float | None = None, priority: int = 0
+) -> Request:
+    one = request(row_id, prompt, arrival=float(row_id), max_tokens=most, priority=priority)
+    one.client, one.predicted_length = client, predicted
+    return one
+
+
+def queue_of(*requests: Request, shares: Shares | None = None) -> FairQueue:
+    queue = FairQueue(by_arrival, shares or {})
+    for one in requests:
+        queue.add(one)
+    return queue
+
+
+def run(queue: FairQueue, row_id: int, generated: int) -> Request:
+    """A request is taken from the queue and generates so many tokens."""
+    one = next(each for each in queue if each.row_id == row_id)
+    queue.serve(one)
+    one.move(State.ASSIGNED)
+    one.move(State.RUNNING)
+    one.times.started, one.generated = 0.0, generated
+    return one
+
+
+def test_clients_take_turns_and_each_keeps_its_own_order() -> None:
+    queue = queue_of(*(sent(n, "a") for n in range(4)), sent(4, "b"), sent(5, "b"))
+    assert first(queue) == [0, 4, 1, 5, 2, 3]
+    assert len(queue) == 6 and sorted(one.row_id for one in queue) == [0, 1, 2, 3, 4, 5]
+
+
+def test_turns_go_by_service_and_weight() -> None:
+    """Each request of a costs as much as two of b, whose weight is 2: four of b to one of a."""
+    requests = [sent(n, "a", prompt=20) for n in range(2)] + [sent(n, "b") for n in range(2, 12)]
+    assert first(queue_of(*requests, shares={"b": 2.0}), 9) == [0, 2, 3, 4, 5, 1, 6, 7, 8]
+
+
+def test_tokens_are_charged_as_they_come() -> None:
+    queue = queue_of(sent(0, "a"), sent(1, "b"), sent(2, "a"), sent(3, "b"))
+    ahead = run(queue, 0, generated=0)
+    run(queue, 1, generated=5)
+    assert first(queue) == [2, 3]
+    ahead.generated = 6
+    assert first(queue) == [3, 2]
+
+
+def test_a_prediction_is_charged_at_once_and_corrected() -> None:
+    queue = queue_of(sent(0, "a", predicted=50.0), sent(1, "b", predicted=20.0), sent(2, "a"), sent(3, "b"))
+    long = run(queue, 0, generated=1)
+    run(queue, 1, generated=1)
+    assert first(queue) == [3, 2]
+    long.move(State.FINISHED)
+    assert first(queue) == [2, 3]  # it had predicted 50 and made 1
+
+
+def test_a_request_that_never_started_costs_nothing() -> None:
+    queue = queue_of(sent(0, "a", prompt=90), sent(1, "a"), sent(2, "b"))
+    gone = run(queue, 0, generated=0)
+    gone.times.started = None
+    gone.move(State.FAILED)
+    assert first(queue) == [1, 2]
+
+
+def test_one_that_was_handed_back_is_charged_for_the_rest_only() -> None:
+    queue = queue_of(sent(0, "a", predicted=30.0), sent(1, "b", prompt=35))
+    back = run(queue, 0, generated=10)
+    run(queue, 1, generated=0)
+    back.move(State.WAITING)
+    queue.add(back)
+    queue.add(sent(2, "b"))
+    assert first(queue) == [0, 2]  # a has had 10 + 2·10, b 35
+    queue.serve(back)
+    queue.add(sent(3, "a"))
+    back.move(State.ASSIGNED)
+    assert first(queue) == [2, 3]  # and now a is charged for 10 + 2·30
+
+
+def test_a_client_that_returns_has_saved_nothing_up() -> None:
+    queue = queue_of(*(sent(n, "a") for n in range(9)))
+    for n in range(5):
+        run(queue, n, generated=100)
+    for n in range(10, 14):
+        queue.add(sent(n, "b"))
+    assert first(queue, 5) == [5, 10, 6, 11, 7]
+
+
+def test_into_an_empty_queue_it_returns_at_the_level_of_the_last_that_left() -> None:
+    queue = queue_of(sent(0, "a"))
+    run(queue, 0, generated=100)
+    queue.add(sent(1, "b"))
+    queue.add(sent(2, "a"))
+    assert first(queue) == [1, 2]
+    run(queue, 1, generated=2)
+    assert first(queue) == [2]
+    queue.add(sent(3, "b"))
+    assert first(queue) == [2, 3]
+
+
+def test_priorities_go_before_shares() -> None:
+    queue = queue_of(sent(0, "a"), sent(1, "a", priority=1), sent(2, "b", priority=-1), sent(3, "b", priority=1))
+    assert first(queue) == [2, 0, 1, 3]
+    assert queue.best_priority == -1
+
+
+def test_what_is_discarded_or_unknown_is_not_here() -> None:
+    queue, one = queue_of(sent(0, "a")), sent(1, "b")
+    assert one not in queue and not queue.discard(one)
+    queue.revise(one)
+    queue.add(one)
+    assert one in queue and queue.discard(one) and one not in queue
+    assert first(queue) == [0]
+
+
+def test_clients_that_are_gone_are_forgotten() -> None:
+    queue = queue_of()
+    for n in range(10_000):
+        queue.add(sent(n, f"client {n}"))
+        run(queue, n, generated=1).move(State.FINISHED)
+    assert len(queue._clients) <= 4097
+
+
+def test_what_is_ahead_is_counted_as_if_a_clients_requests_cost_their_mean() -> None:
+    queue = queue_of(*(sent(n, "a", predicted=5.0) for n in range(6)), *(sent(n, "b", predicted=5.0) for n in (6, 7)))
+    places = {one.row_id: queue.ahead(one, 0.0) for one in queue}
+    assert [ahead.place for ahead in places.values() if ahead is not None] == [0, 2, 4, 5, 6, 7, 0, 2]
+    newcomer = queue.ahead(sent(8, "c", predicted=5.0), 0.0)
+    assert newcomer is not None and (newcomer.place, newcomer.tokens) == (0, 0.0)
+    assert (queue.total().place, queue.total().tokens) == (8, 40.0)
+
+
+@st.composite
+def backlogs(draw: st.DrawFn) -> tuple[list[list[tuple[int, int, float | None]]], int]:
+    """What three clients send, as (prompt, answer, predicted), and the slots of the executor."""
+    predicts = draw(st.booleans())
+    sizes = st.tuples(st.integers(1, 30), st.integers(1, 20), st.floats(1.0, 20.0) if predicts else st.none())
+    clients = [draw(st.lists(sizes, min_size=10, max_size=60)) for _ in range(3)]
+    return clients, draw(st.integers(1, 6))
+
+
+@pytest.mark.parametrize("new_queue", [by_arrival, by_head_start])
+@settings(max_examples=60, deadline=None)
+@given(backlogs())
+def test_services_of_clients_that_wait_all_the_while_differ_by_no_more_than_the_bound(
+    new_queue: Callable[[], Queue], given_backlogs: tuple[list[list[tuple[int, int, float | None]]], int]
+) -> None:
+    """One token a row a step; the differences at any two steps are within the bound of scheduler/waiting/fair.py."""
+    backlogs, slots = given_backlogs
+    shares = {"0": 1.0, "1": 2.0, "2": 0.5}
+    queue, numbers = FairQueue(new_queue, shares), iter(range(10**6))
+    lengths: dict[Request, int] = {}
+    for place, backlog in enumerate(backlogs):
+        for prompt, answer, predicted in backlog:
+            one = sent(next(numbers), str(place), prompt, 20, predicted)
+            lengths[one] = answer
+            queue.add(one)
+    running: list[Request] = []
+    history: list[list[float]] = []
+    while all(client in queue._active for client in shares):
+        for one in list(islice(queue.ranked(0.0), slots - len(running))):
+            queue.serve(one)
+            one.move(State.ASSIGNED)
+            one.times.started = 0.0
+            running.append(one)
+        for one in running:
+            one.generated += 1
+            if one.generated >= lengths[one]:
+                one.move(State.FINISHED)
+        running = [one for one in running if not one.state.is_final]
+        history.append([_service_of(client, lengths) / shares[client] for client in shares])
+    heavy = OUTPUT_WEIGHT * slots * 20 / min(shares.values())
+    bound = 2 * (PROMPT_WEIGHT * 30 / min(shares.values()) + heavy) + 4 * heavy
+    for one in range(3):
+        for other in range(one):
+            apart = [services[one] - services[other] for services in history]
+            assert not apart or max(apart) - min(apart) <= bound
+
+
+def _service_of(client: str, requests: Sequence[Request] | dict[Request, int]) -> float:
+    return sum(service_had(one) for one in requests if one.client == client)
+
+
+COST = Bilinear(p1=2e-5, p2=1e-3, p3=1e-5, p4=2e-3, d1=1e-7, d2=2e-4, d3=1e-6, d4=0.03)
+"""Some 450 tokens a second."""
+MACHINE = Machine(COST, capacity_tokens=32_768, max_num_seqs=16, context_length=2048)
+
+
+def served(strategy: str, trace: list[Lengths], shares: Shares | None, length: float | None = None) -> list[Served]:
+    """The trace served; lengths are predicted as `length` of the true ones."""
+    limits = Limits(group_tokens=512, prefill_ahead=2, shares=shares).within(32_768, 2048, 16)
+    predict = None if length is None else lambda sampling: length * float(sampling.replay_tokens or 1)
+    return list(simulate(assemble(STRATEGIES[strategy], limits, COST), MACHINE, trace, 2000, predict=predict).requests)
+
+
+def shares_by_minute(trace: list[Lengths], done: list[Served], client: str, seconds: int) -> list[float]:
+    """The part of all service that a client had in the minutes from 20 s on, one each 10 s; tokens spread evenly."""
+
+    def had(one: Served, start: float, end: float) -> float:
+        spent = max(0.0, min(end, one.end) - max(start, one.first_token)) / max(1e-9, one.end - one.first_token)
+        prompt = PROMPT_WEIGHT * one.input_length if start <= one.started < end else 0.0
+        return prompt + OUTPUT_WEIGHT * one.output_length * spent
+
+    parts = []
+    for start in range(20, seconds - 60, 10):
+        all_of_it = [(each.client, had(one, start, start + 60.0)) for each, one in zip(trace, done, strict=True)]
+        parts.append(sum(part for name, part in all_of_it if name == client) / sum(part for _, part in all_of_it))
+    return parts
+
+
+def merged(*traces: list[Lengths]) -> list[Lengths]:
+    return sorted((one for trace in traces for one in trace), key=lambda one: one.arrival)
+
+
+def steady(client: str, rate: float, prompt: int, answer: int, seconds: float) -> list[Lengths]:
+    return [Lengths(n / rate, prompt, answer, client) for n in range(int(rate * seconds))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "length", "greedy", "weight"),
+    [
+        ("fair", None, (50.0, 40, 60), 1.0),
+        ("lengthwise", 0.7, (5.0, 40, 600), 1.0),
+        ("lengthwise", 0.7, (5.0, 40, 600), 3.0),
+    ],
+    ids=["VTC, ten times the requests", "ten times longer answers", "a third of the weight"],
+)
+def test_saturating_clients_have_their_shares_in_every_minute(
+    strategy: str, length: float | None, greedy: tuple[float, int, int], weight: float
+) -> None:
+    trace = merged(steady("modest", 7.0, 40, 60, 95), steady("greedy", *greedy, 95))
+    done = served(strategy, trace, {"modest": weight}, length)
+    expected = weight / (weight + 1.0)
+    assert all(abs(part / expected - 1.0) <= 0.05 for part in shares_by_minute(trace, done, "modest", 95))
+
+
+def test_without_shares_the_greedy_client_takes_nearly_all() -> None:
+    trace = merged(steady("modest", 1.5, 40, 60, 90), steady("greedy", 15.0, 40, 60, 90))
+    assert max(shares_by_minute(trace, served("fcfs-continuous", trace, None), "modest", 90)) < 0.15
+
+
+def test_one_client_alone_is_served_as_without_shares() -> None:
+    trace = [Lengths(n / 5.0, 20 + n * 37 % 100, 10 + n * 53 % 300, "alone") for n in range(300)]
+    assert served("lengthwise", trace, {}, 0.7) == served("lengthwise", trace, None, 0.7)
+
+
+def test_a_newcomer_waits_for_a_slot_and_not_for_the_backlog() -> None:
+    """Its counter is the least, so it takes the next slot but for those that the greedy client was given before."""
+    trace = merged(steady("greedy", 25.0, 40, 60, 40), [Lengths(30.001, 40, 60, "new")])
+    waits = []
+    for shares in ({}, None):
+        done = dict(zip((one.client for one in trace), served("lengthwise", trace, shares, 1.0), strict=True))
+        waits.append(done["new"].started - done["new"].arrival)
+    assert waits[0] < 2.5 < 20.0 < waits[1]  # an answer of 60 tokens takes 2.1 s
+
+
+@pytest.mark.parametrize("strategy", ["magnus", "scls", "srpt"])
+def test_a_strategy_that_does_not_ask_a_queue_cannot_share(strategy: str) -> None:
+    with pytest.raises(UserError, match="leave out --fair"):
+        assemble(STRATEGIES[strategy], Limits(group_tokens=512, prefill_ahead=1, shares={}), COST)
+
+
+def test_service_weighs_generated_tokens_double_and_leaves_kept_prompts_out() -> None:
+    one = sent(0, "a", prompt=10)
+    one.cached_prompt = 4
+    assert service(one, 3) == 6 + 2 * 3
+    assert service_had(one) == 0.0
+
+
+def test_a_served_request_leaves_and_its_client_may_come_again() -> None:
+    queue = queue_of(sent(0, "a"))
+    serve(queue, 0)
+    assert len(queue) == 0 and first(queue) == []
+    queue.add(sent(1, "a"))
+    assert first(queue) == [1]
