@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench test test-quick test-clients check docs clean
+.PHONY: help install serve chat bench test test-quick test-clients test-faults check docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ test-quick: $(TESTING) ## run the tests but for those that take minutes
 
 test-clients: $(TESTING) ## run real clients, which pip installs below .venv, against a server
 	@LENGTHWISE_TEST_CLIENTS=$(abspath $(VENV)/clients) exec $(BIN)/python -m pytest -q tests/real_clients $(ARGS)
+
+test-faults: $(TESTING) ## put a fault into every place where one may come, which takes an hour
+	@LENGTHWISE_TEST_FAULTS=1 exec $(BIN)/python -m pytest -q tests/faults $(ARGS)
 
 check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
