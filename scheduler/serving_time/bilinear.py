@@ -4,8 +4,10 @@
     τ_decode(l, N)    = d1·N·l + d2·N + d3·l + d4                          equation 4
     T_serve(N, L, S)  = T_prefill(N, L) + Σ_{l=1..S} τ_decode(L + l, N)    equations 1 and 2
 
-and a line that the paper has not: what K and V of a row cost that go to host memory and come back, instead of being
-computed again (its authors are "trying" that, section 7).
+and two things that the paper has not. T_prefill has p5·N·L² besides, since attention reads all that was read before:
+without it a fit to 2,048 tokens is a fifth too dear at 200 and a third too cheap at its end, and one to short prompts
+says something else. And a line: what K and V of a row cost that go to host memory and come back, instead of being
+computed again (the authors are "trying" that, section 7).
 
     T_copy(L)         = c1·L + c0
 
@@ -16,8 +18,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from math import ceil, floor, inf, isfinite
+from dataclasses import astuple, dataclass, replace
+from math import ceil, floor, inf, isfinite, sqrt
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -34,6 +36,9 @@ LEAST_SECONDS = 1e-9
 
 RIDGE = 1e-5
 """Weight, beside a cell's 1, with which least squares prefers small coefficients."""
+
+SQUARE_RIDGE = 0.3
+"""The same for p5, so that it is not taken from the noise of short prompts, from which it would be carried far."""
 
 
 class ServingTime(Protocol):
@@ -67,6 +72,7 @@ class Bilinear:
     d4: float
     c1: float = 0.0
     c0: float = 0.0
+    p5: float = 0.0
 
     def __post_init__(self) -> None:
         if not all(isfinite(value) and value >= 0 for value in astuple(self)):
@@ -78,7 +84,7 @@ class Bilinear:
 
     def prefill(self, rows: Quantity, length: Quantity | float) -> Quantity:
         """T_prefill: seconds to prefill `rows` prompts of `length` tokens, up to their first tokens."""
-        return (self.p1 * rows + self.p3) * length + self.p2 * rows + self.p4
+        return ((self.p5 * length + self.p1) * rows + self.p3) * length + self.p2 * rows + self.p4
 
     def iteration(self, rows: Quantity, columns: Quantity | float) -> Quantity:
         """τ_decode: seconds of one iteration that reads `columns` columns, the new one included."""
@@ -107,11 +113,15 @@ class Bilinear:
     def kept_lengths(self) -> range:
         """Tokens of rows whose K and V are worth keeping: all but those that are read again in less time than copied.
 
-        Reading a row again costs what it adds to a prefill of its length, p1·L + p2; what a prefill costs whatever rows
-        are in it, p3·L + p4, others pay too. So rows are kept with (p1 - c1)·L >= c0 - p2: from some length on, or up
-        to one.
+        Reading a row again costs what it adds to a prefill of its length, p5·L² + p1·L + p2; what a prefill costs
+        whatever rows are in it, p3·L + p4, others pay too. So rows are kept with p5·L² + (p1 - c1)·L >= c0 - p2: from
+        some length on, the last such where there are two, or up to one.
         """
         slope, head_start = self.p1 - self.c1, self.p2 - self.c0
+        if self.p5 > 0:
+            under = slope**2 - 4 * self.p5 * head_start
+            root = (sqrt(under) - slope) / (2 * self.p5) if under > 0 else 0.0
+            return range(ceil(min(max(0.0, root), sys.maxsize)), sys.maxsize)
         if slope > 0:
             least = max(0.0, -head_start / slope)
             return range(ceil(least), sys.maxsize) if least < sys.maxsize else NO_LENGTH
@@ -152,8 +162,17 @@ def fit(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[Ti
     The bound is what keeps estimates from being negative: attention makes prefill grow faster than its length, and an
     unbounded plane through that dips below zero at the short end. Raises ValueError when the timings are too few.
     """
-    surfaces = (*surface(_check(prefill, "prefill")), *surface(_check(decode, "decode")))
-    return Bilinear(*surfaces, *(() if copies is None else _line(copies)))
+    return fit_surfaces(_check(prefill, "prefill"), _check(decode, "decode"), () if copies is None else _line(copies))
+
+
+def fit_surfaces(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[float] = ()) -> Bilinear:
+    """The model that comes nearest to timings, one of each at least, with the c1 and c0 of `copies`; relative errors
+    count.
+
+    Where timings leave open what rows cost and what columns do, it is shared out evenly.
+    """
+    *read, square = _surface(prefill, squares=True)
+    return replace(Bilinear(*read, *_surface(decode), *copies), p5=square)
 
 
 def fit_errors(model: Bilinear, timings: Timings) -> FitErrors:
@@ -174,13 +193,11 @@ def rmse(pairs: Sequence[tuple[float, float]]) -> float:
     return float(np.sqrt(np.mean((estimated - measured) ** 2)))
 
 
-def surface(timings: Sequence[Timing]) -> tuple[float, ...]:
-    """The four coefficients of a surface that come nearest to timings, one at least; relative errors count.
-
-    Where timings leave open what rows cost and what columns do, it is shared out evenly.
-    """
+def _surface(timings: Sequence[Timing], *, squares: bool = False) -> tuple[float, ...]:
+    """The four coefficients of a surface, and with `squares` that of N·L²."""
     rows, length, seconds = _columns(timings)
-    return least_squares(terms(rows, length), seconds)
+    square = [rows * length**2] if squares else []
+    return least_squares(np.column_stack([terms(rows, length), *square]), seconds)
 
 
 def _check(timings: Sequence[Timing], what: str) -> Sequence[Timing]:
@@ -213,7 +230,7 @@ def terms(rows: FloatArray, length: FloatArray) -> FloatArray:
 
 
 def least_squares(terms: FloatArray, measured: FloatArray) -> tuple[float, ...]:
-    """Coefficients, none below zero, with which terms (cells, terms) come nearest to what was measured (cells,).
+    """Coefficients, none below zero, with which terms (cells, 5 at most) come nearest to what was measured (cells,).
 
     Each cell is divided by its measurement, since a step and a prefill differ a thousandfold, and each term by its
     largest, since coefficients differ by orders of magnitude. Cells of no time that a clock can tell are left out.
@@ -225,6 +242,7 @@ def least_squares(terms: FloatArray, measured: FloatArray) -> tuple[float, ...]:
     scale = shares.max(axis=0, initial=0.0)
     scale[scale == 0] = 1.0
     count = shares.shape[1]
-    rows = np.concatenate([shares / scale, RIDGE * np.eye(count)])  # the second parts what the first cannot tell apart
+    ridge = np.diag([RIDGE, RIDGE, RIDGE, RIDGE, SQUARE_RIDGE][:count])
+    rows = np.concatenate([shares / scale, ridge])  # the second parts what the first cannot tell apart
     found, _ = nnls(rows, np.concatenate([np.ones(len(shares)), np.zeros(count)]))
     return tuple(float(value) for value in found / scale)

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from engine.measure.timing import Timing, Timings
 from engine.messages import StepReport
-from scheduler.serving_time.bilinear import LEAST_SECONDS, Bilinear, FloatArray, rmse, surface
+from scheduler.serving_time.bilinear import LEAST_SECONDS, Bilinear, FloatArray, fit_surfaces, rmse
 from scheduler.serving_time.step_timings import Phase, Step, StepTimings
 
 log = logging.getLogger(__name__)
@@ -173,8 +173,8 @@ class StepLearning:
         if self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS:
             return
         timings = self._timings()
-        copies: tuple[float, ...] = (0.0, 0.0) if before is None else (before.c1, before.c0)
-        self.machine.model = Bilinear(*surface(timings.prefill), *surface(timings.decode), *copies)
+        copies = () if before is None else (before.c1, before.c0)
+        self.machine.model = fit_surfaces(timings.prefill, timings.decode, copies)
         self.changes += 1
         self._unkept = True
 

@@ -36,6 +36,8 @@ class Prices:
     """Price of a generated token, whatever its context."""
     cell: float
     """Price of a cell of K and V that an iteration reads."""
+    square: float = 0.0
+    """Price of a prompt's tokens squared: each reads all before it."""
     unit: float = 1.0
     """Seconds of a device for such a token, for what must be compared with a clock; a guess while nothing is known."""
 
@@ -46,18 +48,19 @@ class Prices:
 
     def work_left(self, request: Request, left: Quantity) -> Quantity:
         """Price of all that a request has still to do if it generates so many tokens more."""
-        read = self._read(request) if request.needs_prefill else 0.0
+        read = self._read(request.unread) if request.needs_prefill else 0.0
         return read + left * (self.token + self.cell * (request.tokens + left / 2))
 
     def attained(self, request: Request) -> float:
         """Price of what a request has had; its prompt counts also before it is read."""
         generated = request.generated
-        read = self.entry + self.prompt * request.input_length
-        return read + generated * (self.token + self.cell * (request.input_length + generated / 2))
+        return self._read(request.input_length) + generated * (
+            self.token + self.cell * (request.input_length + generated / 2)
+        )
 
-    def _read(self, request: Request) -> float:
-        """Price of prefilling what is not kept of a request's tokens."""
-        return self.entry + self.prompt * request.unread
+    def _read(self, tokens: int) -> float:
+        """Price of prefilling so many tokens of a row."""
+        return self.entry + (self.prompt + self.square * tokens) * tokens
 
 
 PricesNow: TypeAlias = Callable[[], Prices]
@@ -81,4 +84,5 @@ def device_prices(
     token = model.d2 + (0.0 if by_cells else model.d4 / rows)
     cell = model.d1 + model.d3 / rows + (model.d4 / capacity_tokens if by_cells and capacity_tokens else 0.0)
     unit = token + cell * usual or 1.0
-    return Prices((model.p1 + model.p3) / unit, (model.p2 + model.p4) / unit, token / unit, cell / unit, unit)
+    read = (model.p1 + model.p3) / unit, (model.p2 + model.p4) / unit
+    return Prices(*read, token / unit, cell / unit, model.p5 / unit, unit)

@@ -49,7 +49,7 @@ def print_report(profile: Profile, console: Console | None = None) -> None:
 
 def equations(model: Bilinear) -> tuple[str, str, str]:
     """The fit in the paper's notation (SCLS, equations 3 and 4), in seconds, and that of copies."""
-    prefill = f"{model.p1:.3g}·N·L + {model.p2:.3g}·N + {model.p3:.3g}·L + {model.p4:.3g}"
+    prefill = f"{model.p1:.3g}·N·L + {model.p2:.3g}·N + {model.p3:.3g}·L + {model.p4:.3g} + {model.p5:.3g}·N·L²"
     decode = f"{model.d1:.3g}·N·l + {model.d2:.3g}·N + {model.d3:.3g}·l + {model.d4:.3g}"
     copies = f"{model.c1:.3g}·L + {model.c0:.3g}"
     return f"T_prefill(N, L) = {prefill}", f"τ_decode(l, N)  = {decode}", f"T_copy(L)       = {copies}"

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, BatchShape, Cause
-from models.errors import UserError
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.dp_batcher import DpBatcher
@@ -236,12 +235,6 @@ def test_every_request_goes_out_once_and_no_batch_outgrows_its_executor(
 
 
 # Strategies
-
-
-@pytest.mark.parametrize("name", ["pm", "ab", "lb", "scls"])
-def test_what_is_arranged_by_serving_times_needs_a_profile(name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} .*lengthwise profile"):
-        assemble(STRATEGIES[name], LIMITS)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.serving_time.bilinear import Bilinear
@@ -17,6 +19,15 @@ def test_a_request_pays_for_its_prompt_its_tokens_and_the_cells_they_read() -> N
     one.predicted_length = 6.0
     # 5 + 2·4 to read the prompt; 6 tokens of 3; 6 of them beside 4 + 3 cells on average
     assert WORK.work(one) == 5 + 8 + 6 * 3 + 0.5 * 6 * 7
+
+
+def test_a_long_prompt_pays_for_what_its_tokens_attend_to() -> None:
+    one = request(length=4)
+    one.predicted_length = 6.0
+    assert replace(WORK, square=0.25).work(one) == WORK.work(one) + 0.25 * 4 * 4
+    assert device_prices(replace(MODEL, p5=6.0), slots=4, capacity_tokens=400, context_length=100).square == (
+        pytest.approx(6.0 / (3 + 16 / 4 + (0.5 + 0.8 / 4) * 50))
+    )
 
 
 def test_one_that_was_handed_back_pays_for_the_rest() -> None:
