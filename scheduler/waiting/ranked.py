@@ -50,6 +50,7 @@ class RankedQueue(CountingQueue):
         return next(iter(self._sorted)).priority
 
     def add(self, request: Request) -> None:
+        self.ranked(max(self._now, request.times.arrival))  # else a decision that comes late moves thousands
         self._insert(request)
         for moment in self._order.changes_at(request):
             if moment > self._now:
