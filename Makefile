@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench test test-quick test-clients test-faults check docs clean
+.PHONY: help install serve chat bench evidence evidence-engine test test-quick test-clients test-faults check docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,43 @@ chat: $(RUNTIME) ## talk to a running server
 
 bench: $(RUNTIME) ## compare the engine with transformers' own generate, in one process
 	@exec $(BIN)/lengthwise bench engine $(ARGS)
+
+# Simulated at the papers' scale, two at a time. TASKS=FOLDER of task files and TRACE=FILE of Azure's take the place of what is drawn.
+EVIDENCE ?= build/evidence
+PAPERS := magnus ssjf baton scls scls-ds scls-sweeps
+OPTIONS_magnus = magnus $(if $(TASKS),--tasks $(TASKS))
+OPTIONS_magnus-comments = magnus --tasks $(TASKS) --answers reference --experiments main,ablation --duration 200
+OPTIONS_ssjf = ssjf
+OPTIONS_ssjf-times = ssjf --trace $(TRACE) --experiments azure-times,azure-times-authors
+OPTIONS_baton = baton
+OPTIONS_scls = scls $(if $(TRACE),--trace $(TRACE)) --experiments main,ablation,keeping
+OPTIONS_scls-ds = scls $(if $(TRACE),--trace $(TRACE)) --experiments main-ds,ablation-ds,keeping-ds
+OPTIONS_scls-sweeps = scls $(if $(TRACE),--trace $(TRACE)) --experiments slices,workers,slices-ds,workers-ds --scale 0.25 --duration 300
+SIMULATED := $(PAPERS) $(if $(TASKS),magnus-comments) $(if $(TRACE),ssjf-times)
+
+evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in half an hour
+	@$(MAKE) --no-print-directory -j 2 $(addprefix evidence-,$(SIMULATED))
+
+evidence-%: $(RUNTIME)
+	@mkdir -p $(EVIDENCE)
+	@$(BIN)/lengthwise paper $(OPTIONS_$*) $(ARGS) --save-result $(EVIDENCE)/$*.json > $(EVIDENCE)/$*.txt
+	@echo "$(EVIDENCE)/$*.txt"
+
+# For a quiet machine; MODEL=FOLDER of a tiny model shows scheduling, the default model the machine.
+MODEL ?= smollm2-135m-instruct
+ENGINE_magnus = $(if $(TASKS),--tasks $(TASKS)) --experiments main,ablation
+ENGINE_scls = $(if $(TRACE),--trace $(TRACE)) --experiments main,ablation,keeping --executors 2
+ENGINE_ssjf = --experiments rates,burstiness
+
+evidence-engine: $(RUNTIME) ## repeat them on the real engine, 600 requests a run, three rounds: hours; nothing else should run
+	@mkdir -p $(EVIDENCE)
+	@$(BIN)/lengthwise profile $(MODEL) && $(BIN)/lengthwise profile $(MODEL) --executors 2
+	@for paper in magnus scls ssjf; do $(MAKE) --no-print-directory engine-$$paper || exit 1; done
+
+engine-%: $(RUNTIME)
+	@$(BIN)/lengthwise paper $* --real --model $(MODEL) --rounds 3 $(ENGINE_$*) $(ARGS) \
+	  --save-result $(EVIDENCE)/engine-$*.json > $(EVIDENCE)/engine-$*.txt
+	@echo "$(EVIDENCE)/engine-$*.txt"
 
 test: $(TESTING) ## run the tests
 	@exec $(PYTEST) $(ARGS)
