@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TypeAlias
 
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.row import Row, skip
+from loadgen.experiments.paper.row import Row, round_figure, skip
 from loadgen.experiments.paper.trial import Trial, pooled
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import Prediction
@@ -159,5 +159,10 @@ def experiment_json(one: Experiment) -> Json:
 
 
 def _line_json(line: Line) -> Json:
-    figures: Json = {"strategy": line.strategy, "point": line.point} | asdict(line.trial)
-    return figures | ({"rounds": [asdict(one) for one in line.rounds]} if line.rounds else {})
+    figures: Json = {"strategy": line.strategy, "point": line.point} | _trial_json(line.trial)
+    return figures | ({"rounds": [_trial_json(one) for one in line.rounds]} if line.rounds else {})
+
+
+def _trial_json(one: Trial) -> Json:
+    """The figures of a trial, to DIGITS significant digits, so that a file of them is small."""
+    return {name: round_figure(value) for name, value in asdict(one).items()}

@@ -10,6 +10,9 @@ from loadgen.result_file import Json
 
 PERCENT, TIMES, SECONDS = "%", "x", "s"
 
+DIGITS = 5
+"""Significant digits of figures in a file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -34,10 +37,16 @@ class Published:
 
     def beside(self, what: str, measured: Mapping[str, float]) -> Row:
         """The row with the figures that were measured, by point of a sweep, in the published unit."""
-        document: Json = {"what": what, "measured": dict(measured), "published": [self.low, self.high]}
+        rounded = {name: round_figure(value) for name, value in measured.items()}
+        document: Json = {"what": what, "measured": rounded, "published": [self.low, self.high]}
         document |= {"unit": self.unit, "where": self.where}
         shown = span(min(measured.values()), max(measured.values()), self.unit)
         return Row(what, shown, span(self.low, self.high, self.unit), self.where, document)
+
+
+def round_figure(value: float) -> float:
+    """Round a figure to DIGITS significant digits."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 def claim(what: str, holds: bool, measured: str, where: str) -> Row:
