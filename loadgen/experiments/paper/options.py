@@ -104,8 +104,7 @@ class RealEngine:
     )
     loads: tuple[Positive, ...] | None = option(
         None,
-        "rates, as multiples of what the paper's first baseline serves here (default: 3,8 for magnus, 2,4 for scls, "
-        "3,8 for ssjf)",
+        "rates, as multiples of what the paper's first baseline serves here (default: 3,8)",
         commas=True,
         metavar="A,B,...",
     )

@@ -32,7 +32,7 @@ from scheduler.strategy import STRATEGIES
 ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
 RATES, RATE = (10.0, 15.0, 20.0, 25.0), 20.0
 """Requests a second of the main experiment and of all others, in the simulator."""
-LOADS = (2.0, 4.0)
+LOADS = (3.0, 8.0)
 """Rates on the engine, as multiples of what `sls` serves; the greatest one is that of all but the main experiment."""
 PROBE = 5
 """Batches of `sls` an executor, all there from the start, that show what it serves."""
