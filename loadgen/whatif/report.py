@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.table import Table as TextTable
 from rich.text import Text
 
 from loadgen.console import format_number
 from loadgen.html.page import render_page
 from loadgen.html.plot import Plot, Point, Series, specify_points
 from loadgen.html.table import Table
+from loadgen.html.terminal import show_table
 from loadgen.result_file import Json
 from loadgen.simulate.latencies import Latencies, latencies_json
 from loadgen.whatif.trials import Trial, WhatIf
@@ -95,16 +95,6 @@ def _share(value: float, base: float) -> str:
 def show(found: WhatIf) -> RenderableType:
     """The page for a terminal."""
     return Group(*(Text(f"{line}\n") for line in write_sentences(found)), *map(show_table, tabulate(found)))
-
-
-def show_table(table: Table) -> TextTable:
-    """A page's table for a terminal."""
-    shown = TextTable(title=table.caption, title_justify="left")
-    for place, head in enumerate(table.heads):
-        shown.add_column(head, justify="right" if place else "left")
-    for row in table.rows:
-        shown.add_row(*(cell if isinstance(cell, str) else cell.text for cell in row))
-    return shown
 
 
 def make_page(found: WhatIf) -> str:

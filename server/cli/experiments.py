@@ -11,6 +11,7 @@ from models.flags import Subparsers
 from server.process.openmp import spin_briefly
 
 BENCHMARKS = ("engine", "quality", "baton", "grid")
+COMMANDS = ("paper", "arena")
 
 
 def add_benchmarks(subparsers: Subparsers) -> None:
@@ -27,14 +28,17 @@ def add_benchmarks(subparsers: Subparsers) -> None:
         command.add_parser(subparsers)
 
 
-def add_paper(subparsers: Subparsers) -> None:
-    """Add `paper`."""
+def add_commands(subparsers: Subparsers) -> None:
+    """Add `paper` and `arena`."""
     if not are_here():
-        _add_absent(subparsers, "paper", "paper")
+        for name in COMMANDS:
+            _add_absent(subparsers, name, name)
         return
-    from loadgen.experiments.paper import command
+    from loadgen.experiments.arena import command as arena_command
+    from loadgen.experiments.paper import command as paper_command
 
-    command.add_parser(subparsers)
+    for command in (paper_command, arena_command):
+        command.add_parser(subparsers)
 
 
 def validate(args: argparse.Namespace) -> int:

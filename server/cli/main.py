@@ -106,7 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare_command.add_parser(subparsers)
     simulate_command.add_parser(subparsers, default_cache, experiments.validate)
     whatif_command.add_parser(subparsers)
-    experiments.add_paper(subparsers)
+    experiments.add_commands(subparsers)
     return parser
 
 

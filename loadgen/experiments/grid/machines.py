@@ -37,3 +37,8 @@ MACHINES: Mapping[str, GridMachine] = MappingProxyType(
         "H100 without a profile": GridMachine(Machine(FAST_GPU, 400_000, 64, 2048), profiled=False),
     }
 )
+
+WIDE_MACHINES: Mapping[str, GridMachine] = MappingProxyType(
+    {"H100, 256 slots": GridMachine(Machine(FAST_GPU, 400_000, 256, 2048))}
+)
+"""Machines that are no part of the grid: with slots for nearly all that comes."""

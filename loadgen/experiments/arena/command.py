@@ -1,0 +1,58 @@
+"""`lengthwise arena`: every strategy on the same simulated loads, one page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.errors import UserError
+from models.flags import Subparsers, add_command
+from models.options import Count, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arena:
+    """What is played, and where the outcome goes."""
+
+    save_result: Path = option(
+        Path("arena.jsonl"), "a line a run is appended here; what the file holds already is not played again"
+    )
+    num_prompts: Count = option(600, "requests of a run; five times as many with 256 slots")
+    report: Path | None = option(None, "write the page as HTML")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the program's own."""
+    add_command(
+        subparsers,
+        "arena",
+        Arena,
+        _play,
+        help="compare all strategies in the simulator",
+        description="Simulate every strategy on the same loads, where few come and where too many do, with good and "
+        "with misleading predictions, and print mean and p99 completion times, throughput, longest waits and fairness.",
+    )
+
+
+def _play(asked: Arena) -> None:
+    # These import numpy and the scheduler, which --help can do without.
+    from loadgen.console import table_console
+    from loadgen.experiments.arena.loads import LOADS
+    from loadgen.experiments.arena.report import make_page, tabulate
+    from loadgen.experiments.arena.run import run_arena
+    from loadgen.html.plot import INSTALL, can_draw
+    from loadgen.html.terminal import show_table
+    from loadgen.result_file import require_writable, save
+    from models.progress import Bars
+
+    require_writable(asked.save_result)
+    require_writable(asked.report, "--report")
+    if asked.report and not can_draw():
+        raise UserError(f"--report needs {INSTALL}")
+    with Bars() as bars:
+        bars.begin("arena", sum(len(load.names) for load in LOADS.values()))
+        results = run_arena(asked.save_result, asked.num_prompts, bars.advance)
+    for table in tabulate(results):
+        table_console().print(show_table(table))
+    if asked.report:
+        save(asked.report, make_page(results).encode(), "--report")

@@ -1,0 +1,47 @@
+"""The loads of the arena, and who plays each. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from loadgen.experiments.grid.cells import USUAL, Cell
+from loadgen.experiments.grid.loads import TASKS
+from scheduler.strategy import STRATEGIES
+
+ALL = tuple(name for name, one in STRATEGIES.items() if one.quantization is None)
+"""All rows of the table; weights of another type are no matter of scheduling."""
+
+_JOINING = STRATEGIES["baton-pd"]
+ORDERS = tuple(
+    name for name, one in STRATEGIES.items() if (one.batching, one.refill) == (_JOINING.batching, _JOINING.refill)
+    and one.memory in (_JOINING.memory, "peak")
+)  # fmt: skip
+"""The rows that differ from `baton-pd` in nothing but who is next."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaLoad:
+    """A load, and the rows that play it."""
+
+    cell: Cell
+    names: Sequence[str] = ALL
+    share: float = 1.0
+    """Its requests, by those of a usual load."""
+
+
+LOADS: Mapping[str, ArenaLoad] = MappingProxyType(
+    {
+        "few come": ArenaLoad(Cell("A100, scarce slots", TASKS, 0.3, 1.0, USUAL, 0)),
+        "as many come as are served": ArenaLoad(Cell("A100, scarce slots", TASKS, 1.0, 1.0, USUAL, 0)),
+        "too many come": ArenaLoad(Cell("A100, scarce slots", TASKS, 1.6, 1.0, USUAL, 0)),
+        "scarce memory, heavy tails": ArenaLoad(Cell("A100, scarce memory", "log-normal", 1.3, 1.0, USUAL, 0)),
+        "a small CPU": ArenaLoad(Cell("small CPU", "bimodal", 1.3, 1.0, USUAL, 0)),
+        "predictions that mislead": ArenaLoad(Cell("small CPU", "bimodal", 1.3, 1.0, "inverted", 0), ORDERS),
+        "predictions ten times off": ArenaLoad(Cell("small CPU", "bimodal", 1.3, 1.0, "tenfold", 0), ORDERS),
+        "256 slots": ArenaLoad(Cell("H100, 256 slots", "log-normal", 0.9, 1.0, USUAL, 0), ORDERS, 5.0),
+        "256 slots, too many come": ArenaLoad(Cell("H100, 256 slots", "log-normal", 1.3, 1.0, USUAL, 0), ORDERS, 5.0),
+    }
+)
+"""Loads by name. ρ is requests that come, by those that `baton-pd` serves."""

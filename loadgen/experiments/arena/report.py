@@ -1,0 +1,110 @@
+"""The arena's page: a table a load that can be sorted, and mean against p99 with those that no other beats in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from loadgen.console import format_number
+from loadgen.experiments.arena.loads import LOADS
+from loadgen.experiments.grid.cells import Cell
+from loadgen.experiments.grid.contenders import BASE
+from loadgen.experiments.grid.figures import Figures, Results
+from loadgen.html.page import render_page
+from loadgen.html.plot import Plot, Spec
+from loadgen.html.table import Cell as TableCell
+from loadgen.html.table import Table
+
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+MEASURED = Path(__file__).parents[3] / "docs" / "research" / "validation"
+"""Result files of `simulate --validate`."""
+
+HEADS = ("", "mean JCT s", f"to {BASE} %", "p99 s", f"to {BASE} %", "longest s", "longest wait s", "mean TTFT s",
+         "req/s", "fairness")  # fmt: skip
+
+
+def find_frontier(rows: Mapping[str, Figures]) -> set[str]:
+    """The strategies that no other beats in mean without losing in p99, or the other way round."""
+    return {
+        name
+        for name, one in rows.items()
+        if not any(
+            other["mean"] <= one["mean"] and other["p99"] <= one["p99"] and (other["mean"], other["p99"])
+            != (one["mean"], one["p99"])
+            for other in rows.values()
+        )
+    }  # fmt: skip
+
+
+def tabulate(results: Results) -> Iterator[Table]:
+    """A table a load, the least mean first; ▲ marks the frontier."""
+    for name, load in LOADS.items():
+        rows = results[load.cell]
+        front, base = find_frontier(rows), rows[BASE]
+        ordered = sorted(rows, key=lambda one: rows[one]["mean"])
+        yield Table(
+            f"{name}: {describe_cell(load.cell)}",
+            HEADS,
+            tuple(_row(one, rows[one], base, one in front) for one in ordered),
+        )
+
+
+def describe_cell(cell: Cell) -> str:
+    """A load in a few words."""
+    return f"{cell.machine}, {cell.load}, ρ {cell.rho:g}, predictions {cell.prediction}"
+
+
+def _row(name: str, one: Figures, base: Figures, front: bool) -> tuple[str | TableCell, ...]:
+    def share(figure: str) -> str:
+        return f"{100 * (one[figure] / base[figure] - 1):+.1f}"
+
+    shown = (format_number(one[figure]) for figure in ("longest", "wait", "ttft", "throughput"))
+    mean, p99 = (format_number(one[figure]) for figure in ("mean", "p99"))
+    return (f"▲ {name}" if front else name, mean, share("mean"), p99, share("p99"), *shown, f"{one['fairness']:.2f}")
+
+
+def tabulate_measured(folder: Path = MEASURED) -> Iterator[Table]:
+    """A table a result file: what the real engine did, and how far the simulator was from it."""
+    for file in sorted(folder.glob("*.json")):
+        found = msgspec.json.decode(file.read_bytes())
+        rows = []
+        for one in found["verdicts"]:
+            figures = one["quantities"]
+            cells = [f"{figures[name]['real']:.3g} ({100 * figures[name]['deviation']:+.1f} %)" for name in figures]
+            rows.append((f"{one['strategy']}, ρ {one['rho']:g}", str(one["requests"]), *cells))
+        heads = ("", "requests", *found["verdicts"][0]["quantities"])
+        yield Table(f"{file.stem}, on {found['machine']['processor']}, {found['machine']['cores']}", heads, tuple(rows))
+
+
+def make_page(results: Results) -> str:
+    """The text of the HTML page."""
+    plots = [_plot(name, results[load.cell]) for name, load in LOADS.items()]
+    values = {"tables": list(tabulate(results)), "measured": list(tabulate_measured()), "plots": plots}
+    return render_page(TEMPLATE, title="The arena: every strategy on the same loads", base=BASE, **values)
+
+
+def _plot(name: str, rows: Mapping[str, Figures]) -> Plot:
+    front = find_frontier(rows)
+    values = [
+        {"name": one, "x": found["p99"], "y": found["mean"], "front": one in front} for one, found in rows.items()
+    ]
+    scale = {"type": "log", "nice": False, "padding": 14}
+    encoding: Spec = {
+        "x": {"field": "x", "type": "quantitative", "title": "p99 JCT, s", "scale": scale},
+        "y": {"field": "y", "type": "quantitative", "title": "mean JCT, s", "scale": scale},
+    }
+    best = {"filter": "datum.front"}
+    layers: list[Spec] = [
+        {"mark": {"type": "point", "color": "var(--faint)"}},
+        {"transform": [best], "mark": {"type": "point", "filled": True, "color": "var(--c0)"}},
+        {"transform": [best], "mark": {"type": "line", "color": "var(--c0)", "strokeDash": [3, 3]}},
+        {
+            "transform": [best],
+            "mark": {"type": "text", "align": "left", "dx": 6, "dy": -6},
+            "encoding": {"text": {"field": "name"}},
+        },
+    ]
+    spec: Spec = {"width": 420, "height": 290, "data": {"values": values}, "encoding": encoding, "layer": layers}
+    return Plot(name, f"Mean and p99 JCT of each strategy where {name}; the frontier is named.", spec)

@@ -1,0 +1,69 @@
+"""The arena in miniature: who plays, what is measured by hand, and the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen.experiments.arena import loads, report, run
+from loadgen.experiments.arena.loads import ALL, LOADS, ORDERS, ArenaLoad
+from loadgen.experiments.arena.report import find_frontier, make_page, tabulate, tabulate_measured
+from loadgen.experiments.arena.run import measure_fairness, measure_slowdown, run_arena
+from loadgen.experiments.grid.cells import Cell
+from loadgen.experiments.grid.contenders import BASE
+from loadgen.simulate.simulation import Served
+from scheduler.strategy import STRATEGIES
+
+HERE = ArenaLoad(
+    Cell("small CPU", "bimodal", 1.3, 1.0, "noisy:0.3", 0), (BASE, "srpt", "scls", "sjf-oracle-continuous")
+)
+
+
+def test_every_row_of_the_table_plays_and_orders_differ_in_the_order_alone() -> None:
+    assert set(ALL) == {name for name, one in STRATEGIES.items() if one.quantization is None}
+    assert {BASE, "lengthwise", "tie", "mlfq", "past-future"} <= set(ORDERS) < set(ALL)
+    assert not {"vs", "ccb", "ils", "baton"} & set(ORDERS)
+    assert all(BASE in load.names for load in LOADS.values()), "what all are compared with"
+
+
+def test_fairness_is_jains_index_of_what_requests_took_beside_alone() -> None:
+    assert measure_fairness([3.0, 3.0, 3.0]) == pytest.approx(1.0)
+    assert measure_fairness([1.0, 3.0]) == pytest.approx(16 / 20)
+    one = Served(5.0, 6.0, 7.0, 13.0, 100, 11, 1, None)
+    alone = 0.02 + 100 * 9e-4 + 10 * (0.0405 + 8e-4 + 1.15e-6 * 105.5)
+    assert measure_slowdown(one, "small CPU") == pytest.approx(8.0 / alone)
+
+
+def test_the_frontier_is_what_none_beats_in_both() -> None:
+    rows = {
+        name: {"mean": mean, "p99": p99}
+        for name, mean, p99 in (("a", 1.0, 9.0), ("b", 2.0, 5.0), ("worse", 2.0, 6.0), ("c", 4.0, 4.0), ("d", 5.0, 5.0))
+    }
+    assert find_frontier(rows) == {"a", "b", "c"}
+
+
+def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (loads, run, report):
+        monkeypatch.setattr(module, "LOADS", {"a small CPU": HERE})
+    verdict = {
+        "strategy": "vs",
+        "rho": 0.9,
+        "requests": 7,
+        "quantities": {"mean JCT (s)": {"real": 2.0, "deviation": 0.01}},
+    }
+    (tmp_path / "tiny.json").write_text(
+        json.dumps({"machine": {"processor": "a CPU", "cores": "2"}, "verdicts": [verdict]})
+    )
+    monkeypatch.setattr(report, "MEASURED", tmp_path)
+    steps = list[None]()
+    results = run_arena(tmp_path / "arena.jsonl", 150, lambda: steps.append(None))
+    assert len(steps) == 4 and set(results[HERE.cell]) == set(HERE.names)
+    rows = results[HERE.cell]
+    assert rows["srpt"]["mean"] < rows[BASE]["mean"] < rows["scls"]["mean"]
+    (table,) = tabulate(results)
+    assert [row[0] for row in table.rows][-1] == "scls" and any(str(row[0]).startswith("▲") for row in table.rows)
+    assert "2 (+1.0 %)" in next(iter(tabulate_measured(tmp_path))).rows[0]
+    page = make_page(results)
+    assert "<svg" in page and "<script>" in page and "small CPU" in page
