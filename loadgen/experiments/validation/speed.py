@@ -69,7 +69,8 @@ class Speedometer:
         even = np.array([0.0, FOR_EVER])
         if {step.phase for _, _, step in self._steps} != {"prefill", "decode"}:
             return RunSpeed(self.profile, 1.0, even, even)
-        prices = Bilinear(*self._fit("prefill"), *self._fit("decode"), self.profile.c1, self.profile.c0)
+        copies: tuple[float, ...] = (self.profile.c1, self.profile.c0)
+        prices = Bilinear(*self._fit("prefill"), *self._fit("decode"), *copies)
         measured = sum(_seconds(step) for _, _, step in self._steps)
         profiled = sum(_price(self.profile, step) for _, _, step in self._steps)
         return RunSpeed(prices, measured / profiled, *self._follow(prices))
@@ -89,7 +90,7 @@ class Speedometer:
         """The four coefficients of a phase, whose sum over its steps is what they took."""
         steps = [step for _, _, step in self._steps if step.phase == phase]
         found = surface([step.timing for step in steps])
-        nothing = (0.0, 0.0, 0.0, 0.0)
+        nothing: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
         prices = Bilinear(*found, *nothing) if phase == "prefill" else Bilinear(*nothing, *found)
         factor = sum(map(_seconds, steps)) / sum(_price(prices, step) for step in steps)
         return tuple(factor * value for value in found)

@@ -102,10 +102,9 @@ def table(verdicts: Sequence[Verdict]) -> Table:
     for head in heads:
         shown.add_column(head, justify="right")
     for one in verdicts:
-        head = (one.strategy, "" if one.rho is None else f"{one.rho:g}")
-        for name, quantity in one.quantities.items():
-            shown.add_row(*head, name, *_cells(quantity, f"{one.slowdown:.2f}"))
-            head = ("", "")
+        for place, (name, quantity) in enumerate(one.quantities.items()):
+            whose = ("", "") if place else (one.strategy, "" if one.rho is None else f"{one.rho:g}")
+            shown.add_row(*whose, name, *_cells(quantity, f"{one.slowdown:.2f}"))
     return shown
 
 

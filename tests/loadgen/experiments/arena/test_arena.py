@@ -17,7 +17,7 @@ from loadgen.simulate.simulation import Served
 from scheduler.strategy import STRATEGIES
 
 HERE = ArenaLoad(
-    Cell("small CPU", "bimodal", 1.3, 1.0, "noisy:0.3", 0), (BASE, "srpt", "scls", "sjf-oracle-continuous")
+    Cell("A100, scarce slots", "tasks", 1.6, 1.0, "noisy:0.3", 0), (BASE, "srpt", "scls", "sjf-oracle-continuous")
 )
 
 
@@ -46,7 +46,7 @@ def test_the_frontier_is_what_none_beats_in_both() -> None:
 
 def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (loads, run, report):
-        monkeypatch.setattr(module, "LOADS", {"a small CPU": HERE})
+        monkeypatch.setattr(module, "LOADS", {"too many come": HERE})
     verdict = {
         "strategy": "vs",
         "rho": 0.9,
@@ -58,7 +58,7 @@ def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     monkeypatch.setattr(report, "MEASURED", tmp_path)
     steps = list[None]()
-    results = run_arena(tmp_path / "arena.jsonl", 150, lambda: steps.append(None))
+    results = run_arena(tmp_path / "arena.jsonl", 80, lambda: steps.append(None))
     assert len(steps) == 4 and set(results[HERE.cell]) == set(HERE.names)
     rows = results[HERE.cell]
     assert rows["srpt"]["mean"] < rows[BASE]["mean"] < rows["scls"]["mean"]
@@ -66,4 +66,4 @@ def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row[0] for row in table.rows][-1] == "scls" and any(str(row[0]).startswith("▲") for row in table.rows)
     assert "2 (+1.0 %)" in next(iter(tabulate_measured(tmp_path))).rows[0]
     page = make_page(results)
-    assert "<svg" in page and "<script>" in page and "small CPU" in page
+    assert "<svg" in page and "<script>" in page and "too many come" in page
