@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from engine.messages import Report, StepReport
+from engine.messages import Report, StepReport, Tally
 from scheduler.serving_time.bilinear import Bilinear, FloatArray, surface
 from scheduler.serving_time.step_timings import Phase, Step, StepTimings
 
@@ -59,10 +59,10 @@ class Speedometer:
         lasted = replace(report, seconds=max(report.seconds, now - since))
         reader = self._readers.setdefault(report.executor, StepTimings())
         self._steps += [(report.executor, now, step) for step in reader.read(lasted, self.profile)]
-        if report.shape.rows or report.shape.staged:
-            self._busy_since[report.executor] = now
-        else:
+        if not (report.shape.rows or report.shape.staged):
             self._busy_since.pop(report.executor, None)
+        elif report.tally != Tally():  # else rows were moved only, and that belongs to the next step
+            self._busy_since[report.executor] = now
 
     def read(self) -> RunSpeed:
         """The speed of all that was heard; the profile's where it was nothing."""

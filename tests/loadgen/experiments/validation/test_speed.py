@@ -64,3 +64,11 @@ def test_without_steps_it_is_the_profiles() -> None:
     speed.hear(ExecutorDied(0, "gone"), 1.0)
     found = speed.read()
     assert (found.prices, found.slowdown, found.pace(3.0, 2.0)) == (PROFILE, 1.0, pytest.approx(2.0))
+
+
+def test_rows_that_only_move_belong_to_the_step_that_follows() -> None:
+    speed = Speedometer(PROFILE)
+    speed.hear(prefill(1, 0.1), 0.1)
+    speed.hear(StepReport(0, 2, (), BUSY, 0.05), 0.15)
+    speed.hear(iteration(3, 0.1), 0.25)
+    assert speed.read().prices.iteration(1.0, 12.0) == pytest.approx(0.15)
