@@ -171,8 +171,8 @@ def fit_surfaces(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Se
 
     Where timings leave open what rows cost and what columns do, it is shared out evenly.
     """
-    *read, square = _surface(prefill, squares=True)
-    return replace(Bilinear(*read, *_surface(decode), *copies), p5=square)
+    *read, square = surface(prefill, squares=True)
+    return replace(Bilinear(*read, *surface(decode), *copies), p5=square)
 
 
 def fit_errors(model: Bilinear, timings: Timings) -> FitErrors:
@@ -193,7 +193,7 @@ def rmse(pairs: Sequence[tuple[float, float]]) -> float:
     return float(np.sqrt(np.mean((estimated - measured) ** 2)))
 
 
-def _surface(timings: Sequence[Timing], *, squares: bool = False) -> tuple[float, ...]:
+def surface(timings: Sequence[Timing], *, squares: bool = False) -> tuple[float, ...]:
     """The four coefficients of a surface, and with `squares` that of N·L²."""
     rows, length, seconds = _columns(timings)
     square = [rows * length**2] if squares else []

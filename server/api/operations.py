@@ -5,6 +5,7 @@ from __future__ import annotations
 from server.api.calls.request_status import RequestList, RequestStatus
 from server.api.chat import chat_completions
 from server.api.completions import completions
+from server.api.estimate import AnyBody, estimate
 from server.api.health import Health, Readiness, live, ready
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.messages.body import CountBody, MessagesBody
@@ -24,6 +25,7 @@ from server.api.messages.reply import (
 from server.api.models import ModelCard, ModelList, list_models, show_model
 from server.api.openapi import openapi
 from server.api.operation import Dialect, Operation, Parameter
+from server.api.output.expectation import Expectation
 from server.api.output.reply import ChatChunk, ChatReply, CompletionReply
 from server.api.requests import cancel_request, list_requests, show_request
 from server.api.responses.body import ResponsesBody
@@ -124,6 +126,7 @@ OPERATIONS = (
         errors=(404,),
         dialect=ANTHROPIC,
     ),
+    Operation("post", "/v1/estimate", estimate, "estimate", AnyBody, Expectation),
     Operation("get", "/v1/models", list_models, "listModels", reply=ModelList),
     Operation(
         "get", "/v1/models/{model:.+}", show_model, "showModel", reply=ModelCard, parameters=(MODEL,), errors=(404,)

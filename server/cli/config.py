@@ -123,6 +123,9 @@ class StrategyChoice(Scheduling):
     """Scheduling: how requests are ordered, batched and placed."""
 
     strategy: str = option("lengthwise", "how requests are ordered, batched and placed", choices=_strategies)
+    fair: bool | None = option(
+        None, "share service out between clients, by the weights of their API keys; default: with two keys or more"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +191,7 @@ class Access:
     api_key: tuple[str, ...] = option(
         (), "keys of which a caller must bring one; others can read them here, so better use a file", secret=True
     )
-    api_key_file: Path | None = option(None, "file with such keys, one a line")
+    api_key_file: Path | None = option(None, "file with such keys, one a line, and behind it its weight")
     prefix_cache_shared: bool = option(
         False, "let what is kept of one key's prompts serve other keys, whose answers' times then tell of it"
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
+from types import MappingProxyType
 
 from server.cli.settings import ConfigError
 
@@ -23,8 +25,12 @@ SHORT = 16
 class Keyring:
     """Keys that open the API; none: it is open to all."""
 
-    def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._digests = tuple(dict.fromkeys(_digest(key) for key in keys))
+    def __init__(self, keys: Iterable[str] = (), weights: Mapping[str, float] = MappingProxyType({})) -> None:
+        """`weights` are those of keys; 1 for all others."""
+        given = {_digest(key): weights.get(key, 1.0) for key in keys}
+        self._digests = tuple(given)
+        self.shares = {_holder(digest): weight for digest, weight in given.items()}
+        """Each holder's weight, where service is shared out."""
 
     def __len__(self) -> int:
         return len(self._digests)
@@ -33,38 +39,67 @@ class Keyring:
         """The first digits of a key's digest, which name its holder; None for no key of ours. Takes as long for any."""
         digest = _digest(presented)
         found = [known for known in self._digests if compare_digest(digest, known)]
-        return found[0].hex()[:8] if found else None
+        return _holder(found[0]) if found else None
 
 
 def _digest(key: str) -> bytes:
     return sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
+def _holder(digest: bytes) -> str:
+    return digest.hex()[:8]
+
+
 def load_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> Keyring:
     """The keys of all sources together. Raises ConfigError, also where a source holds none."""
-    keys = [_check(key, "--api-key") for key in given]
+    keys = _read_keys(given, file, environ)
     if file is not None:
-        keys += _from_file(file, f"--api-key-file {file}")
         _warn_if_open(file)
-    folder = environ.get("CREDENTIALS_DIRECTORY")
-    if folder and (credential := Path(folder) / CREDENTIAL).exists():
-        keys += _from_file(credential, f"the credential {CREDENTIAL}")
     if any(len(key) < SHORT for key in keys):
         log.warning("an API key has fewer than %d characters: make keys with `openssl rand -hex 32`", SHORT)
-    return Keyring(keys)
+    return Keyring(keys, keys)
 
 
-def _from_file(file: Path, source: str) -> list[str]:
-    """A key a line; blank lines and those that begin with # are none."""
+def load_shares(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> Mapping[str, float]:
+    """The weights of all keys' holders. Raises ConfigError."""
+    keys = _read_keys(given, file, environ)
+    return Keyring(keys, keys).shares
+
+
+def _read_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> dict[str, float]:
+    """The keys of all sources, with their weights."""
+    keys = {_check(key, "--api-key"): 1.0 for key in given}
+    if file is not None:
+        keys |= _from_file(file, f"--api-key-file {file}")
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    if folder and (credential := Path(folder) / CREDENTIAL).exists():
+        keys |= _from_file(credential, f"the credential {CREDENTIAL}")
+    return keys
+
+
+def _from_file(file: Path, source: str) -> dict[str, float]:
+    """A key a line, and behind it its weight if it has one; blank lines and those that begin with # are none."""
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source} cannot be read: {_reason(error)}") from None
     stripped = [(number, line.strip()) for number, line in enumerate(lines, 1)]
-    keys = [_check(line, f"{source}, line {number}") for number, line in stripped if line and line[0] != "#"]
+    keys = dict(_read_line(line, f"{source}, line {number}") for number, line in stripped if line and line[0] != "#")
     if not keys:
         raise ConfigError(f"{source} holds no key: write one a line")
     return keys
+
+
+def _read_line(line: str, source: str) -> tuple[str, float]:
+    """A key and its weight."""
+    key, *rest = line.split()
+    try:
+        weight = float(*rest) if rest else 1.0
+    except (TypeError, ValueError):
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise ConfigError(f"{source}: behind a key may stand its weight, a number above 0, and nothing else")
+    return _check(key, source), weight
 
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:

@@ -15,10 +15,12 @@ from server.api.models import remember_start
 from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, generates, operation_of
 from server.api.operations import OPERATIONS
+from server.api.output.expectation import SHORT_FORM
 from server.dashboard.feed import close_feed
 from server.http.access import ACCESS, authenticate, holder_of, ration
 from server.http.cors import HOSTS, ORIGINS, add_origin_headers, guard_hosts, guard_origins
 from server.http.front import OPEN, Front
+from server.http.orca import add_load
 from server.http.page import PAGE, Page
 from server.http.request_id import HEADER, remember_id, request_id
 from server.http.service import Service
@@ -66,6 +68,8 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     operation = operation_of(request)
     if operation is not None and operation.dialect is not None:
         response.headers[operation.dialect.id_header] = request_id(request)
+    response.headers.update(request.get(SHORT_FORM, {}))
+    add_load(request, response)
 
 
 @web.middleware

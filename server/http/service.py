@@ -11,6 +11,7 @@ from scheduler.dispatcher import Dispatcher
 from server.api.calls.register import REGISTER, Register
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths
 from server.api.health import LIFE, Life
+from server.api.input.hints import HINTS, Hints
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.responses.store import STORE, ResponseStore
 from server.api.served_model import MODEL, ServedModel
@@ -47,6 +48,7 @@ class Service:
         app[STORE] = ResponseStore(self.limits.stored_response_bytes)
         app[LIFE] = Life(self.responsive)
         app[PENDING] = PendingCalls()
+        app[HINTS] = Hints()
         app[REGISTER] = Register(self.dispatcher)
         if self.metrics is not None:
             app[METRICS] = self.metrics

@@ -14,6 +14,7 @@ from prometheus_client import Metric, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from engine.kv.prefix_cache import CHUNK
 from scheduler.dispatcher import Dispatcher
 from scheduler.serving_time.machine import Lesson
 from scheduler.worker import Worker
@@ -102,6 +103,8 @@ class Gauges(Collector):
         tokens = sum(request.input_length for request in chain(dispatcher.waiting, dispatcher.not_begun))
         yield "vllm:num_requests_waiting", "Requests that nothing has been read of.", dispatcher.requests_waiting
         yield "vllm:num_requests_running", "Requests that executors have begun.", dispatcher.requests_running
+        text = "Part of all executors' cells of K and V that their batches take."
+        yield "vllm:kv_cache_usage_perc", text, dispatcher.kv_usage
         yield "lengthwise:waiting_prompt_tokens", "Prompt tokens of what waits.", tokens
         yield "lengthwise:dashboard_viewers", "Open dashboards.", self._sources.feed.viewers
 
@@ -146,6 +149,10 @@ class Gauges(Collector):
     def _executors(self) -> Iterator[Metric]:
         info = {"version": VERSION, "strategy": self._sources.strategy}
         yield _family(GaugeMetricFamily, "lengthwise:info", "Always 1; its labels tell what serves.", [(info, 1.0)])
+        capacity = sum(worker.info.capacity_tokens for worker in self._sources.dispatcher.workers)
+        blocks = {"block_size": str(CHUNK), "num_gpu_blocks": str(capacity // CHUNK)}
+        text = "Always 1; its labels tell how many tokens of K and V a block holds, and how many blocks there are."
+        yield _family(GaugeMetricFamily, "vllm:cache_config_info", text, [(blocks, 1.0)])
         for name, text, read in (
             ("lengthwise:executor_up", "Whether an executor takes rows.", lambda worker: worker.serves),
             ("lengthwise:executor_rows", "Rows of its batch.", lambda worker: worker.shape.rows),
@@ -154,11 +161,10 @@ class Gauges(Collector):
             ("lengthwise:kv_capacity_tokens", "Tokens of K and V it can hold.", lambda worker: worker.capacity_tokens),
             ("lengthwise:predicted_load_seconds", "Predicted time of the plans it has.", lambda worker: worker.load),
             ("lengthwise:step_age_seconds", "Since its last sign of life, while it has work.", self._age),
-            ("vllm:kv_cache_usage_perc", "Part of its K and V cells that its batch takes.", _usage),
+            ("lengthwise:kv_used_tokens", "Cells of K and V that its batch takes.", lambda worker: worker.used_tokens),
         ):
-            label = "engine" if name.startswith("vllm:") else "executor"
             workers = self._sources.dispatcher.workers
-            values = [({label: str(worker.info.index)}, float(read(worker))) for worker in workers]
+            values = [({"executor": str(worker.info.index)}, float(read(worker))) for worker in workers]
             yield _family(GaugeMetricFamily, name, text, values)
 
     def _age(self, worker: Worker) -> float:
@@ -185,8 +191,3 @@ def _family(
 
 def _staged(worker: Worker) -> int:
     return worker.shape.staged
-
-
-def _usage(worker: Worker) -> float:
-    shape = worker.shape
-    return shape.rows * (shape.end - shape.start) / worker.capacity_tokens if worker.capacity_tokens else 0.0

@@ -19,6 +19,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport
 from scheduler.plan import Assignment
 from scheduler.request import Failure, Request
+from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
+from scheduler.waiting.fair import service_had
 from server.observe.histogram import WeightedHistogram
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
@@ -31,6 +33,9 @@ STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 
 GOOD = (FinishReason.STOP, FinishReason.LENGTH)
 FAILURES = (*Failure, FinishReason.ERROR, "cancelled")
+
+MOST_CLIENTS = 64
+"""Clients that have a label of their own; all others share one."""
 
 FORGOTTEN = 600.0
 """Seconds after which a row without a new token is taken to be gone."""
@@ -105,6 +110,10 @@ class Metrics:
         self._input = histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", TOKENS)
         self._length = histogram("vllm:request_generation_tokens", "Tokens of an answer.", TOKENS)
         self._most = histogram("vllm:request_params_max_tokens", "Most tokens of an answer, as asked.", TOKENS)
+        self._service = counter(
+            "lengthwise:client_service_tokens", "Service by client, in weighted tokens.", client=("all",)
+        )
+        self._clients: set[str] = set()
         self._runs = histogram("lengthwise:request_runs", "Times a request was given to an executor.", RUNS)
 
     def _count_steps(self) -> None:
@@ -139,6 +148,10 @@ class Metrics:
         self._under = counter("lengthwise:underpredicted_tokens", "Tokens that came and were not foreseen.")
         text = "That distance, as a share of the true length."
         self._relative = histogram("lengthwise:predicted_length_relative_error", text, SHARES)
+        text = "Distance of the end that was expected when a request came from the true one, as a share of that."
+        self._eta_error = histogram("lengthwise:eta_relative_error", text, SHARES)
+        text = "Answers by where their end lay: inside the interval that was expected, below or above."
+        self._eta = counter("lengthwise:eta_answers", text, interval=("inside", "below", "above"))
         self._serving = histogram("lengthwise:serving_time_seconds", "What planned batches took.", SECONDS)
         text = "Distance of the predicted from the true serving time."
         self._misjudged = histogram("lengthwise:serving_time_error_seconds", text, SECONDS)
@@ -169,6 +182,7 @@ class Metrics:
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended; without a reason its client had left."""
         self._latest_tokens.pop(request.row_id, None)
+        self._service.labels(client=self._label(request.client)).inc(service_had(request))
         if reason is None or reason is FinishReason.ERROR:
             self._failed.labels(kind=request.failure or reason or "cancelled").inc()
             return
@@ -180,6 +194,8 @@ class Metrics:
         self._time(request, now)
         if request.predicted_length is not None:
             self._judge(request.predicted_length, request.generated)
+        if request.expected is not None and request.expected.known:
+            self._judge_end(request.expected, now)
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         """A batch is over; its time counts where it ran as planned."""
@@ -244,6 +260,19 @@ class Metrics:
         self._under.inc(max(0.0, true - predicted))
         if true:
             self._relative.observe(abs(predicted - true) / true)
+
+    def _judge_end(self, expected: Expected, now: float) -> None:
+        """Compare when an answer was complete with when it was expected to be as its request came."""
+        seconds = max(now - expected.at, LEAST_SECONDS)
+        self._eta_error.observe(abs(expected.median - seconds) / seconds)
+        place = "below" if seconds < expected.low else "above" if seconds > expected.high else "inside"
+        self._eta.labels(interval=place).inc()
+
+    def _label(self, client: str) -> str:
+        """A client's name as a label: of the first so many its own, since a label is never forgotten."""
+        if len(self._clients) < MOST_CLIENTS:
+            self._clients.add(client)
+        return (client or "all") if client in self._clients else "other"
 
     def _counter(self, name: str, text: str, **values: Iterable[str]) -> Counter:
         """A counter that is 0 from the start where the values of all its labels are known."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -18,6 +20,7 @@ from scheduler.serving_time.machine import MachineModel, StepLearning, Submit
 from scheduler.serving_time.profile_file import Conditions, Profile, load_profile, write_profile
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
+from server.http.keys import load_shares
 from server.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -30,7 +33,15 @@ def parts_for(
     limits = Limits.of(config, config.max_num_batched_tokens, config.max_num_seqs)
     for info in executors:
         limits = limits.within(info.capacity_tokens, info.context_length, info.max_rows)
+    limits = replace(limits, shares=_shares(config))
     return assemble(STRATEGIES[config.strategy], limits, machine, submit)
+
+
+def _shares(config: ServeConfig) -> Mapping[str, float] | None:
+    """The weights of clients; None where service is not shared out to them."""
+    shares = load_shares(config.api_key, config.api_key_file, os.environ)
+    by_default = len(shares) > 1 and STRATEGIES[config.strategy].can_share
+    return shares if (by_default if config.fair is None else config.fair) else None
 
 
 def learn_steps(conditions: Conditions, submit: Submit) -> StepLearning:

@@ -19,6 +19,8 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from server.api.calls.request_status import CallState, RequestStatus, call_state, choices_of, find_place, measure
 from server.api.errors import ApiError
+from server.api.input.slo import Objectives
+from server.api.output.expectation import expectation_of
 from server.api.output.reply import Metrics
 
 HISTORY = 1000
@@ -48,6 +50,11 @@ class Record:
     arrival: float
     requests: tuple[Request, ...] = ()
     cancelled: bool = False
+    client: str = ""
+    """The one among whom service is shared out; where keys are set, the holder of its key."""
+    objectives: Objectives = Objectives()
+    tells_estimate: bool = False
+    """Whether its client asked to be told with the answer what was expected of it."""
 
     @property
     def state(self) -> CallState:
@@ -169,6 +176,7 @@ class Register:
             max_tokens=sum(request.sampling.max_tokens for request in requests),
             generated_tokens=sum(request.generated for request in requests),
             metrics=measure(requests) if requests else Metrics(None, None, None),
+            estimate=expectation_of(requests) if requests else None,
             choices=choices_of(requests, self._dispatcher),
         )
 

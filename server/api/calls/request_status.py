@@ -12,6 +12,7 @@ import msgspec
 
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
+from server.api.output.expectation import Expectation
 from server.api.output.reply import Metrics
 
 
@@ -47,6 +48,7 @@ class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     SHA-256, null without keys. `place` is 1 for the next to start, and null
     for what is not in line; `expected_wait_s` is null too where nothing has been measured yet. `age_s` is from its
     arrival to its end, or till now; `created` is in seconds since 1970. Token counts are of all choices together.
+    `estimate` is what was expected of it when it came, null before it is in line.
     """
 
     id: str
@@ -65,6 +67,7 @@ class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     generated_tokens: int
     metrics: Metrics
+    estimate: Expectation | None
     choices: list[ChoiceStatus]
 
 

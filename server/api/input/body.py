@@ -56,8 +56,7 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
 
 async def read_body(request: web.Request, schema: type[T]) -> T:
     """The body as `schema`; raises ApiError 400, 408, 413 or 429."""
-    with _hold_room(request, request.app[PENDING]):
-        raw = await _read(request, request.app[LIMITS])
+    raw = await read_raw(request)
     count_arrived(request)
     refused = request.app[LIMITS].refuse_unknown_fields
 
@@ -70,6 +69,12 @@ async def read_body(request: web.Request, schema: type[T]) -> T:
         body, unknown = await asyncio.get_running_loop().run_in_executor(request.app[MODEL].tokenizer_pool, read)
     note_unknown(request, unknown, refused=refused)
     return body
+
+
+async def read_raw(request: web.Request) -> bytes:
+    """The body as it came; raises ApiError 400, 408, 413 or 429."""
+    with _hold_room(request, request.app[PENDING]):
+        return await _read(request, request.app[LIMITS])
 
 
 @contextmanager

@@ -22,16 +22,22 @@ from server.api.generator import DISPATCHER
 from server.api.input.admission import count_queued
 from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
+from server.api.input.slo import read_objectives
 from server.api.limits import LIMITS
 from server.api.output.call import Answer, Call, open_call
+from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
 from server.api.output.progress import HEADER, send_places
 from server.api.output.reply import Head, Metrics, Usage, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Arrivals, Updates
 from server.http.access import holder_of
+from server.http.client import client_of
 from server.http.request_id import request_id
 
 log = logging.getLogger(__name__)
+
+ESTIMATE = "x-lengthwise-estimate"
+"""Request header by which a client asks that `metrics` tell what was expected of its call, with the value 1."""
 
 
 class Form(Protocol):
@@ -68,11 +74,23 @@ async def register_call(
 ) -> AsyncIterator[Call]:
     """Put a call in line, and in the register until the context is left. Raises ApiError."""
     caller = Caller(holder_of(request), request_id(request))
-    record = Record(head.id, caller, request.path, head.model, head.created, bool(body.stream), head.arrival)
+    record = Record(
+        head.id,
+        caller,
+        request.path,
+        head.model,
+        head.created,
+        bool(body.stream),
+        head.arrival,
+        client=client_of(request, body.user),
+        objectives=read_objectives(request),
+        tells_estimate=_asks(request, ESTIMATE),
+    )
     request[CALL] = record.id
     with request.app[REGISTER].enter(record):
         async with open_call(body, prompts, request.app, record) as call:
             count_queued(request)
+            request[SHORT_FORM] = headers_of(expectation_of(call.requests))
             yield call
 
 
@@ -122,10 +140,15 @@ async def stream_answers(
 
 
 def _wants_progress(request: web.Request, options: StreamOptions) -> bool:
-    asked = request.headers.get(HEADER, "0")
+    return _asks(request, HEADER) or bool(options.include_progress)
+
+
+def _asks(request: web.Request, header: str) -> bool:
+    """Whether a client asks for what a header names; raises ApiError 400."""
+    asked = request.headers.get(header, "0")
     if asked not in ("0", "1"):
-        raise bad_request(f"{HEADER}: must be 0 or 1, not {asked[:200]!r}", HEADER)
-    return asked == "1" or bool(options.include_progress)
+        raise bad_request(f"{header}: must be 0 or 1, not {asked[:200]!r}", header)
+    return asked == "1"
 
 
 async def _write(stream: EventStream, request: web.Request, writer: ReplyWriter) -> None:

@@ -10,24 +10,27 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate, SamplingParams
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
-from scheduler.request import Refused, Request, TooLate
+from scheduler.request import Refused, Request, State, TooLate
 from server.api.calls.register import Record
 from server.api.calls.request_status import measure
 from server.api.errors import bad_request, busy, failure_error
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths
 from server.api.input.admission import check_tokens
+from server.api.input.hints import HINTS
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import is_scoring, sampling_params, with_seed
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
 from server.api.limits import LIMITS
+from server.api.output.expectation import expectation_of
 from server.api.output.reply import Metrics, PromptDetails, Usage
 from server.api.served_model import MODEL, ServedModel
 
@@ -99,12 +102,17 @@ class Call:
         return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, details)
 
     def metrics(self) -> Metrics:
-        """Times of the call, from its arrival on."""
-        return measure(self.requests)
+        """Times of the call, from its arrival on, and what was expected of it if its client asks."""
+        told = measure(self.requests)
+        return (
+            msgspec.structs.replace(told, estimate=expectation_of(self.requests))
+            if self.record.tells_estimate
+            else told
+        )
 
 
 def list_wanted(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], model: ServedModel) -> list[WantedAnswer]:
-    """The answers that a body asks for, n to each prompt; raises ApiError 400."""
+    """The answers that a body asks for, n to each prompt, without their seeds; raises ApiError 400."""
     choices = body.n or 1
     if choices * len(prompts) > MAX_CHOICES:
         message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
@@ -115,11 +123,18 @@ def list_wanted(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], mode
         grammar = None if prompt.grammar is None else prompt.grammar.grammar
         sampling = replace(sampling_params(body, model, len(prompt.ids)), grammar=grammar)
         wanted += [WantedAnswer(prompt, sampling)] * choices
-    # Seeds are drawn once nothing can be refused any more: they are a sequence that --seed makes repeatable.
-    for place, item in enumerate(wanted):
-        seed = model.defaults.next_seed() if body.seed is None else body.seed
-        wanted[place] = replace(item, sampling=with_seed(item.sampling, seed, place % choices))
     return wanted
+
+
+def draw_seeds(
+    wanted: Sequence[WantedAnswer], body: ChatBody | CompletionBody, model: ServedModel
+) -> list[WantedAnswer]:
+    """The answers with their seeds, drawn once no body can be refused any more: --seed makes them a sequence."""
+    seeds = [model.defaults.next_seed() if body.seed is None else body.seed for _ in wanted]
+    return [
+        replace(item, sampling=with_seed(item.sampling, seed, place % (body.n or 1)))
+        for place, (item, seed) in enumerate(zip(wanted, seeds, strict=True))
+    ]
 
 
 @asynccontextmanager
@@ -130,8 +145,8 @@ async def open_call(
 
     Raises ApiError 400, 429, 499 or 503.
     """
-    wanted = list_wanted(body, prompts, app[MODEL])
-    async with _predict(wanted, app[LENGTHS]) as predictions:  # a client that leaves meanwhile has cost nothing
+    wanted = draw_seeds(list_wanted(body, prompts, app[MODEL]), body, app[MODEL])
+    async with predict(wanted, app[LENGTHS]) as predictions:  # a client that leaves meanwhile has cost nothing
         record.check()
         tokens = sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted)
         check_tokens(tokens, app[LIMITS], app[DISPATCHER])
@@ -150,8 +165,8 @@ async def _submit_all(
     record: Record,
 ) -> AsyncIterator[tuple[Answer, ...]]:
     """Submit a request for each answer; on leaving, cancel what has not ended."""
-    dispatcher, lengths = app[DISPATCHER], app[LENGTHS]
-    scope = _cache_scope(None if app[MODEL].defaults.shares_prefixes else record.caller.holder, body.cache_salt)
+    dispatcher, lengths, objectives = app[DISPATCHER], app[LENGTHS], record.objectives
+    first_token_by = None if objectives.first_token is None else record.arrival + objectives.first_token
     answers: list[Answer] = []
     try:
         for item in wanted:
@@ -159,12 +174,11 @@ async def _submit_all(
             request = dispatcher.submit(
                 item.prompt.ids,
                 item.sampling,
-                priority=body.priority or 0,
                 deadline=None if body.deadline_ms is None else record.arrival + body.deadline_ms / 1000,
+                first_token_by=first_token_by,
+                seconds_per_token=objectives.per_token,
                 arrival=record.arrival,
-                predicted_length=None if prediction is None else prediction.length,
-                distribution=None if prediction is None else prediction.distribution,
-                cache_scope=scope,
+                **describe(item, prediction, body, app, record.client, record.caller.holder),
             )
             lengths.note(request, item.query, prediction, dispatcher.revise)
             answers.append(Answer(len(answers), item.prompt, request))
@@ -177,6 +191,28 @@ async def _submit_all(
     finally:
         for answer in answers:
             dispatcher.cancel(answer.request)
+            if answer.request.state is State.FINISHED:
+                prediction, length = predictions[id(answer.prompt)], answer.request.generated
+                app[HINTS].learn(record.client, body.foretold_length, prediction, length)
+
+
+def describe(
+    item: WantedAnswer,
+    prediction: Prediction | None,
+    body: ChatBody | CompletionBody,
+    app: web.Application,
+    client: str,
+    holder: str | None,
+) -> dict[str, Any]:
+    """What the scheduler goes by, of a request that comes or that might: arguments of the dispatcher's methods."""
+    foreseen = app[HINTS].weigh(client, body.foretold_length, prediction)
+    return {
+        "priority": body.priority or 0,
+        "client": client,
+        "predicted_length": None if foreseen is None else foreseen.length,
+        "distribution": None if foreseen is None else foreseen.distribution,
+        "cache_scope": _cache_scope(None if app[MODEL].defaults.shares_prefixes else holder, body.cache_salt),
+    }
 
 
 def _cache_scope(holder: str | None, salt: str | None) -> str:
@@ -191,7 +227,7 @@ def _tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
 
 
 @asynccontextmanager
-async def _predict(wanted: Sequence[WantedAnswer], lengths: AnswerLengths) -> AsyncIterator[Predictions]:
+async def predict(wanted: Sequence[WantedAnswer], lengths: AnswerLengths) -> AsyncIterator[Predictions]:
     """Predict the length of each distinct prompt's answer; on leaving, forget what has not come in time."""
     distinct = {id(item.prompt): item for item in wanted}
     asked = [asyncio.ensure_future(lengths.predict(item.query, item.sampling)) for item in distinct.values()]

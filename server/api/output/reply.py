@@ -12,6 +12,7 @@ import orjson
 from aiohttp import web
 
 from engine.messages import FinishReason
+from server.api.output.expectation import Expectation
 from server.version import VERSION
 
 FINGERPRINT = f"lengthwise-{VERSION}"
@@ -61,6 +62,8 @@ class Metrics(msgspec.Struct, frozen=True):
     generation_time_ms: float | None
     predicted_tokens: float | None = None
     """The prediction of the call's `completion_tokens`; null where no length is predicted."""
+    estimate: Expectation | msgspec.UnsetType = msgspec.UNSET
+    """What was expected of the call when it came; only for a client that asked for it."""
 
 
 class Alternative(msgspec.Struct, frozen=True):

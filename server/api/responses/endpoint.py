@@ -56,9 +56,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     """Answer a conversation with text and calls of functions, as OpenAI's responses do."""
     body, head = await read_call(request, ResponsesBody, "resp_")
     store, holder = request.app[STORE], holder_of(request)
-    earlier = body.previous_response_id
-    before = () if earlier is None else store.find(earlier, holder, "previous_response_id").messages
-    spoken = (*before, *conversation(body))
+    spoken = spoken_in(body, store, holder)
     chat = as_chat(body, spoken)
     with reword_errors(OWN_NAMES, OWN_WORDS):
         prompt = await chat_prompt(chat, request.app[MODEL])
@@ -74,6 +72,13 @@ async def responses(request: web.Request) -> web.StreamResponse:
             if keep is not None:
                 keep(reply)
             return json_response(reply)
+
+
+def spoken_in(body: ResponsesBody, store: ResponseStore, holder: str | None) -> tuple[Message, ...]:
+    """The conversation of a body, and what went before it; raises ApiError 400, 404."""
+    earlier = body.previous_response_id
+    before = () if earlier is None else store.find(earlier, holder, "previous_response_id").messages
+    return (*before, *conversation(body))
 
 
 async def show_response(request: web.Request) -> web.Response:

@@ -18,7 +18,7 @@ from server.cli.config import ServeConfig, load_config
 from server.cli.settings import ConfigError
 from server.http.access import Access
 from server.http.front import Front
-from server.http.keys import Keyring, load_keys
+from server.http.keys import Keyring, load_keys, load_shares
 from server.http.quota import Quota
 from server.http.routes import build_app
 from server.observe.logs import fields_of
@@ -178,6 +178,26 @@ def test_a_file_without_usable_keys_keeps_the_server_from_starting_and_is_not_qu
         load_keys([], file, {})
     assert "--api-key-file" in str(error.value)
     assert not text.strip("# \n") or text.strip() not in str(error.value)
+
+
+def test_a_key_may_have_a_weight_behind_it(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"{KEY} 2.5\n{OTHER}\n")
+    file.chmod(0o600)
+    keys = load_keys([], file, {})
+    assert [keys.shares[keys.holder(key) or ""] for key in (KEY, OTHER)] == [2.5, 1.0]
+    assert keys.shares == load_shares([], file, {})
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "heavy", "1 2"])
+def test_a_weight_that_is_none_keeps_the_server_from_starting_without_showing_the_key(
+    tmp_path: Path, weight: str
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"{KEY} {weight}\n")
+    with pytest.raises(ConfigError, match="line 1: behind a key may stand its weight") as error:
+        load_keys([], file, {})
+    assert KEY not in str(error.value)
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -38,16 +38,16 @@ async def test_cells_in_use_are_a_share_of_what_there_is(watched: Counted) -> No
     watched.dispatcher.dispatch()
     shape = BatchShape(rows=3, staged=2, start=10, end=60, columns=80, capacity_tokens=600)
     watched.dispatcher.receive(StepReport(1, 1, (), shape, 0.1))
-    assert watched.read("vllm:kv_cache_usage_perc", engine="1") == 0.25
-    assert watched.read("vllm:kv_cache_usage_perc", engine="0") == 0.0
+    assert watched.read("vllm:kv_cache_usage_perc") == 150 / 1600
+    assert watched.read("lengthwise:kv_used_tokens", executor="0") == 0.0
     assert watched.read("lengthwise:kv_capacity_tokens", executor="1") == 600
     assert watched.read("lengthwise:executor_rows", executor="1") == 3
     assert watched.read("lengthwise:staged_rows", executor="1") == 2
     for one in requests:
         watched.dispatcher.cancel(one)
     watched.dispatcher.receive(StepReport(1, 2, (), BatchShape(capacity_tokens=600), 0.0))
-    names = ("vllm:kv_cache_usage_perc", "lengthwise:executor_rows", "lengthwise:staged_rows")
-    idle = [watched.read(name, **{"engine" if "vllm" in name else "executor": "1"}) for name in names]
+    names = ("lengthwise:kv_used_tokens", "lengthwise:executor_rows", "lengthwise:staged_rows")
+    idle = [watched.read(name, executor="1") for name in names]
     assert idle == [0, 0, 0]
     assert watched.read("lengthwise:kv_capacity_tokens", executor="1") == 600
 

@@ -21,8 +21,10 @@ from engine.messages import (
 )
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
+from scheduler.wait_estimate.completion import Expected
+from scheduler.waiting.fair import service_had
 from server.api.limits import Limits
-from server.observe.metrics import FORGOTTEN, REASONS, Metrics
+from server.observe.metrics import FORGOTTEN, MOST_CLIENTS, REASONS, Metrics
 from tests.scheduler.fakes import VirtualClock, request, token
 from tests.server.counted import counted
 from tests.server.live import chat_body, live_server
@@ -94,6 +96,29 @@ def test_predictions_are_judged_by_what_came() -> None:
     assert read(metrics, "lengthwise:overpredicted_tokens_total") == 2.0
     assert read(metrics, "lengthwise:underpredicted_tokens_total") == 6.0
     assert read(metrics, "lengthwise:predicted_length_relative_error_sum") == pytest.approx(0.25 + 0.6)
+
+
+def test_expected_ends_are_judged_by_when_they_came() -> None:
+    metrics = Metrics("m")
+    for at in (10.0, 13.0, 14.0):  # they end at 15, after 5, 2 and 1 s
+        one = ended(8)
+        one.expected = Expected(at, 0, 0.0, point=2.0, spread=1.0, low=1.5, median=2.0, high=4.0)
+        metrics.on_end(one, FinishReason.STOP, 15.0)
+    places = ("below", "inside", "above")
+    assert [read(metrics, "lengthwise:eta_answers_total", interval=place) for place in places] == [1, 1, 1]
+    assert read(metrics, "lengthwise:eta_relative_error_sum") == pytest.approx(3 / 5 + 0.0 + 1 / 1)
+
+
+def test_service_is_counted_by_client_and_labels_are_bounded() -> None:
+    metrics = Metrics("m")
+    for number in range(MOST_CLIENTS + 3):
+        one = ended(8)
+        one.client = f"client {number}" if number else ""
+        metrics.on_end(one, FinishReason.STOP, 15.0)
+    had = service_had(ended(8))
+    name = "lengthwise:client_service_tokens_total"
+    assert [read(metrics, name, client=one) for one in ("all", "client 1", "other")] == [had, had, 3 * had]
+    assert read(metrics, name, client=f"client {MOST_CLIENTS}") is None
 
 
 def test_gaps_between_tokens_are_each_rows_own() -> None:

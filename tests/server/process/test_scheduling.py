@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from engine.messages import ExecutorInfo
 from scheduler.batching.batcher import Batcher
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import inline
+from scheduler.waiting.fair import FairQueue
 from server.cli.config import ServeConfig
 from server.process.scheduling import parts_for
 from tests.scheduler.fakes import request, worker
@@ -19,6 +22,24 @@ EXECUTOR = ExecutorInfo(0, "cpu", capacity_tokens=1000, max_rows=4, context_leng
 def batcher(strategy: str, **flags: Any) -> Batcher:
     config = ServeConfig(strategy=strategy, **flags)
     return parts_for(config, [EXECUTOR], SECOND_A_TOKEN, inline).batcher
+
+
+@pytest.mark.parametrize(
+    ("flags", "fair"),
+    [
+        ({}, False),
+        ({"api_key": ("one",)}, False),
+        ({"api_key": ("one", "two")}, True),
+        ({"api_key": ("one", "two"), "fair": False}, False),
+        ({"fair": True}, True),
+        ({"api_key": ("one", "two"), "strategy": "magnus"}, False),
+        ({"strategy": "fair"}, True),
+    ],
+)
+def test_service_is_shared_out_with_two_keys_or_as_told(flags: dict[str, Any], fair: bool) -> None:
+    strategy, flags = flags.get("strategy", "lengthwise"), {k: v for k, v in flags.items() if k != "strategy"}
+    waiting = batcher(strategy, **flags).waiting
+    assert isinstance(waiting, FairQueue) is fair
 
 
 def test_a_batch_waits_as_long_as_it_is_told_to_fill_up() -> None:

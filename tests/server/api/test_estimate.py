@@ -1,0 +1,197 @@
+"""What the server tells of a call: before it is made, in its answer, in headers; and to those only who ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+import pytest
+
+from server.api.limits import Limits
+from server.http.access import Access
+from server.http.front import Front
+from server.http.keys import Keyring
+from tests.server.live import Live, chat_body, live_server
+
+KEY = "a key of one client"
+CHAT, COMPLETIONS, RESPONSES, ESTIMATE = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/estimate"
+SHORT = ("x-lengthwise-place", "x-lengthwise-expected-wait-ms")
+
+
+async def ask(live: Live, path: str, body: dict[str, Any], **headers: str) -> tuple[int, Any, dict[str, str]]:
+    """Status, text or JSON, and headers of an answer."""
+    data, named = orjson.dumps(body), {name.replace("_", "-"): value for name, value in headers.items()}
+    async with live.session.post(live.url + path, data=data, headers=named) as response:
+        raw = await response.read()
+        told = {name.lower(): value for name, value in response.headers.items()}
+        return response.status, raw.decode() if body.get("stream") else orjson.loads(raw), told
+
+
+async def measured(live: Live) -> None:
+    """Let the server see how fast it is."""
+    for _ in range(3):
+        await live.chat()
+
+
+@pytest.mark.parametrize(
+    "body", [chat_body(max_tokens=8), {"prompt": "user:Hi\nassistant:", "max_tokens": 8}, {"input": "Hi"}]
+)
+async def test_the_body_of_each_generating_call_is_estimated_and_not_queued(live: Live, body: dict[str, Any]) -> None:
+    await measured(live)
+    submitted = len(live.dispatcher.submitted)
+    status, told, _ = await ask(live, ESTIMATE, body)
+    assert status == 200
+    assert told["prompt_tokens"] == len("user:Hi\nassistant:") and told["cached_tokens"] == 0
+    assert told["place"] == 1 and told["expected_wait_s"] == 0.0
+    assert 0 < told["expected_completion_s"]["low"] <= told["expected_completion_s"]["median"]
+    assert told["expected_completion_s"]["median"] <= told["expected_completion_s"]["high"]
+    assert len(live.dispatcher.submitted) == submitted and live.dispatcher.requests_waiting == 0
+
+
+async def test_an_estimate_counts_what_waits_and_all_answers_that_are_asked_for(live: Live) -> None:
+    status, idle, _ = await ask(live, ESTIMATE, {"prompt": ["one", "four"], "n": 2, "max_tokens": 8})
+    assert status == 200 and idle["prompt_tokens"] == len("one" + "four")
+    assert idle["predicted_tokens"] is None and idle["expected_completion_s"] is None
+    await measured(live)
+    live.dispatcher.crowd(waiting=5)
+    _, busy, _ = await ask(live, ESTIMATE, chat_body())
+    assert busy["place"] == 6
+    live.dispatcher.release()
+
+
+async def test_an_estimate_is_given_while_the_queue_is_full(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(max_num_queued_reqs=0)) as live:
+        live.dispatcher.crowd(waiting=2)
+        assert (await ask(live, CHAT, chat_body()))[0] == 429
+        assert (await ask(live, ESTIMATE, chat_body()))[0] == 200
+        live.dispatcher.release()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({}, "messages"), ({"messages": []}, "messages"), ({"prompt": "x", "max_tokens": 9999}, "max_tokens")],
+)
+async def test_what_the_call_would_be_refused_for_the_estimate_is_too(
+    live: Live, body: dict[str, Any], param: str
+) -> None:
+    status, told, _ = await ask(live, ESTIMATE, body)
+    assert (status, told["error"]["param"]) == (400, param)
+
+
+async def test_an_estimate_draws_no_seed(pool: ThreadPoolExecutor) -> None:
+    seeds = iter(range(100))
+    async with live_server(pool, Limits(), next_seed=lambda: next(seeds)) as live:
+        await ask(live, ESTIMATE, chat_body(n=3))
+        assert next(seeds) == 0
+
+
+@pytest.fixture
+async def locked(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
+    async with live_server(pool, Limits(), front=Front(access=Access(Keyring([KEY])))) as live:
+        yield live
+
+
+async def test_an_estimate_needs_a_key_like_all_else(locked: Live) -> None:
+    assert (await ask(locked, ESTIMATE, chat_body()))[0] == 401
+    assert (await ask(locked, ESTIMATE, chat_body(), Authorization=f"Bearer {KEY}"))[0] == 200
+
+
+async def test_answers_tell_what_was_expected_to_those_who_ask(live: Live) -> None:
+    await measured(live)
+    _, plain, headers = await ask(live, CHAT, chat_body())
+    assert "estimate" not in plain["metrics"]
+    assert headers["x-lengthwise-place"] == "1" and headers["x-lengthwise-expected-wait-ms"] == "0"
+    _, told, _ = await ask(live, CHAT, chat_body(), x_lengthwise_estimate="1")
+    assert told["metrics"]["estimate"]["expected_completion_s"]["median"] > 0
+    options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+    _, text, headers = await ask(live, CHAT, chat_body(**options), x_lengthwise_estimate="1")
+    assert '"estimate":{"prompt_tokens":' in text and "x-lengthwise-place" in headers
+    status, error, _ = await ask(live, CHAT, chat_body(), x_lengthwise_estimate="yes")
+    assert status == 400 and error["error"]["param"] == "x-lengthwise-estimate"
+
+
+async def test_a_request_under_way_tells_what_was_expected_when_it_came(live: Live) -> None:
+    await measured(live)
+    live.dispatcher.crowd(waiting=2)
+    call = asyncio.create_task(ask(live, CHAT, chat_body(), X_Request_Id="mine"))
+    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 4)
+    async with live.session.get(f"{live.url}/v1/requests/mine") as response:
+        assert orjson.loads(await response.read())["estimate"]["place"] == 3
+    live.dispatcher.release()
+    await call
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+async def test_nobody_who_did_not_ask_sees_progress(pool: ThreadPoolExecutor, path: str) -> None:
+    """Clients lose events behind comments, so a stream that waits holds none unless its client asks for them."""
+    bodies: dict[str, dict[str, Any]] = {CHAT: chat_body(), COMPLETIONS: {"prompt": "Hi"}, RESPONSES: {"input": "Hi"}}
+    body = bodies[path] | {"stream": True}
+    async with live_server(pool, Limits(place_interval=0.01)) as live:
+        live.dispatcher.crowd(waiting=2)
+        plain = asyncio.create_task(ask(live, path, body))
+        asking = asyncio.create_task(ask(live, path, body, x_lengthwise_progress="1"))
+        await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.2, live.dispatcher.release)
+        texts = (await plain)[1], (await asking)[1]
+        assert not any(line.startswith(":") for line in texts[0].splitlines())
+        assert ": queued place=" in texts[1]
+
+
+@pytest.mark.parametrize("header", ["x-slo-ttft-ms", "x-slo-tpot-ms", "x-llm-d-slo-ttft-ms"])
+async def test_an_objective_that_cannot_be_met_is_refused_at_once(live: Live, header: str) -> None:
+    await measured(live)
+    live.dispatcher.crowd(waiting=40, tokens=100)
+    status, told, headers = await ask(live, CHAT, chat_body(), **{header: "0.0001"})
+    assert (status, told["error"]["code"]) == (429, "deadline_unreachable")
+    assert int(headers["retry-after"]) >= 1 and live.dispatcher.submitted[-1].client == ""
+    live.dispatcher.release()
+    assert (await ask(live, CHAT, chat_body(), **{header: "60000"}))[0] == 200
+
+
+@pytest.mark.parametrize("value", ["", "soon", "0", "-5", "nan", "inf"])
+async def test_an_objective_that_is_none_is_refused(live: Live, value: str) -> None:
+    status, told, _ = await ask(live, CHAT, chat_body(), x_slo_ttft_ms=value)
+    assert (status, told["error"]["param"]) == (400, "x-slo-ttft-ms")
+
+
+async def test_a_client_is_its_key_or_who_it_says_it_is(live: Live, locked: Live) -> None:
+    await ask(live, CHAT, chat_body())
+    await ask(live, CHAT, chat_body(user="ann"))
+    await ask(live, CHAT, chat_body(user="ann"), x_gateway_inference_fairness_id="team")
+    await ask(live, CHAT, chat_body(user="bob"), x_llm_d_inference_fairness_id="team")
+    nobody, ann, team, same = (request.client for request in live.dispatcher.submitted)
+    assert nobody == "" and ann.startswith("user-") and team == same and team.startswith("flow-")
+    assert "ann" not in ann and "team" not in team
+    await ask(locked, CHAT, chat_body(user="ann"), Authorization=f"Bearer {KEY}")
+    assert [locked.dispatcher.submitted[0].client] == list(Keyring([KEY]).shares)
+
+
+class TestOrca:
+    """Load in a response's header, by the names that routers read."""
+
+    NAMES = ("kv_cache_usage_perc", "num_requests_waiting", "num_requests_running")
+
+    async def test_as_json(self, live: Live) -> None:
+        await measured(live)
+        _, _, headers = await ask(live, CHAT, chat_body(), endpoint_load_metrics_format="JSON")
+        form, _, report = headers["endpoint-load-metrics"].partition(" ")
+        named = orjson.loads(report)["named_metrics"]
+        assert form == "JSON" and {*self.NAMES, "predicted_work_seconds", "eta_seconds"} == set(named)
+        assert all(isinstance(value, float) for value in named.values())
+
+    async def test_as_text_in_a_stream_too(self, live: Live) -> None:
+        await measured(live)
+        _, _, headers = await ask(live, CHAT, chat_body(stream=True), endpoint_load_metrics_format="text")
+        form, _, report = headers["endpoint-load-metrics"].partition(" ")
+        named = dict(entry.split("=") for entry in report.split(", "))
+        assert form == "TEXT" and {f"named_metrics.{name}" for name in self.NAMES} <= set(named)
+        assert all(float(value) >= 0 for value in named.values())
+
+    @pytest.mark.parametrize("wanted", ["", "xml"])
+    async def test_not_to_those_who_do_not_ask(self, live: Live, wanted: str) -> None:
+        _, _, headers = await ask(live, CHAT, chat_body(), endpoint_load_metrics_format=wanted)
+        assert "endpoint-load-metrics" not in headers
