@@ -6,7 +6,7 @@ latest answers.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import asdict
 from itertools import chain, islice
 
@@ -14,7 +14,8 @@ import msgspec
 
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
 from scheduler.dispatcher import Dispatcher
-from scheduler.request import Request
+from scheduler.request import Request, State
+from scheduler.waiting.fair import service_had
 from scheduler.worker import Worker
 from server.dashboard import snapshot
 from server.dashboard.lanes import Lanes, Occupant
@@ -22,6 +23,12 @@ from server.version import VERSION
 
 MOST_WAITERS = 40
 """Requests of the queue that are shown; the rest is a number."""
+
+MOST_CLIENTS = 12
+"""Clients that are shown."""
+
+MOST_SERVED = 4096
+"""Clients whose service is remembered."""
 
 MOST_CHANGES = 4000
 """Changes of stages between two snapshots. What is more is left out, and the lanes are right again with the next."""
@@ -42,6 +49,7 @@ class Scene:
         self._tokens = Tally()
         self._ended = 0
         self._failed = 0
+        self._service: Counter[str] = Counter()
         self._lanes: dict[int, Lanes] = {}
         self._seconds: dict[int, float] = {}
         self._changes: list[snapshot.Change] = []
@@ -88,6 +96,8 @@ class Scene:
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended."""
         self._stirred = True
+        if request.client in self._service or len(self._service) < MOST_SERVED:
+            self._service[request.client] += round(service_had(request))
         if reason is FinishReason.ERROR:
             self._failed += 1
         elif reason is not None:
@@ -122,7 +132,21 @@ class Scene:
             msgspec.convert(asdict(self._tokens) | {"ended": self._ended, "failed": self._failed}, snapshot.Totals),
             fresh,
             firsts,
+            self._tell_clients(),
         )
+
+    def _tell_clients(self) -> list[snapshot.Client]:
+        waiting: Counter[str] = Counter()
+        running: Counter[str] = Counter()
+        service = Counter(self._service)
+        if len(service) > 1 or self._dispatcher.requests_waiting:
+            waiting.update(one.client for one in chain(self._dispatcher.not_begun, self._dispatcher.waiting))
+        for held in chain.from_iterable(worker.requests.values() for worker in self._dispatcher.workers):
+            service[held.client] += round(service_had(held))
+            running[held.client] += held.state is State.RUNNING
+        names = {**dict(service.most_common(MOST_CLIENTS)), **dict(waiting.most_common(MOST_CLIENTS))}
+        shown = [snapshot.Client(name, waiting[name], running[name], service[name]) for name in names]
+        return shown[:MOST_CLIENTS] if len(shown) > 1 else []
 
     def _gather(self, executor: int) -> None:
         for change in self._lanes[executor].take_changes():

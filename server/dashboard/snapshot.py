@@ -111,6 +111,17 @@ class Totals(msgspec.Struct, frozen=True):
     failed: int
 
 
+class Client(msgspec.Struct, frozen=True, array_like=True):
+    """A client, among whom service is shared out."""
+
+    name: str
+    """A key's name, or a hash of what it calls itself; empty where nothing tells clients apart."""
+    waiting: int
+    running: int
+    service: int
+    """Weighted tokens since the feed began; only differences mean anything."""
+
+
 class Tick(msgspec.Struct, frozen=True):
     """The server at one moment, and what happened since the tick before."""
 
@@ -126,6 +137,8 @@ class Tick(msgspec.Struct, frozen=True):
     totals: Totals
     ended: list[Ended]
     first_tokens: list[FirstToken]
+    clients: list[Client]
+    """Those that were served most; empty while there is only one."""
 
 
 class Hello(msgspec.Struct, frozen=True):

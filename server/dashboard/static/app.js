@@ -1,5 +1,6 @@
 // The page: puts the parts together, draws what the feed tells, and keeps the time.
 
+import { Clients } from "./clients.js";
 import { Feed } from "./feed.js";
 import { Figures } from "./figures.js";
 import { Key } from "./key.js";
@@ -28,6 +29,7 @@ class App {
     this.feed = new Feed(this.key, this);
     this.figures = new Figures(this.paint);
     this.queue = new Queue();
+    this.clients = new Clients();
     this.rows = new Rows();
     this.scatter = new Scatter(this.paint);
     this.playground = new Playground(this.key);
@@ -86,6 +88,7 @@ class App {
     for (const executor of tick.executors) this.panel(executor.index)?.tick(executor, tick.t);
     this.figures.tick(tick);
     this.queue.tick(tick);
+    this.clients.tick(tick);
     this.rows.tick(tick.t, this.panels);
     this.scatter.add(tick.ended);
   }

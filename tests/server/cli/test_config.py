@@ -106,6 +106,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "api_key_file": Path("keys"),
         "prefix_cache_shared": True,
         "requests_per_minute": 13,
+        "fair": True,
         "max_concurrent_requests": 14,
         "allowed_origins": ("https://a.example",),
         "allowed_hosts": ("llm.example",),

@@ -90,6 +90,25 @@ async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theat
     assert tick["totals"] == {"prompt": 4, "generated": 1, "pad": 1, **reads, "cached": 0, "ended": 0, "failed": 0}
 
 
+async def test_clients_are_told_apart_once_there_are_two(theatre: Theatre) -> None:
+    first, second = theatre.submit(), theatre.submit()
+    second.client = "user-1"
+    theatre.submit().client = "user-2"
+    theatre.dispatcher.dispatch()
+    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+        await anext(frames)
+        theatre.step(first.row_id, begun=(first.row_id,))
+        _, tick = parsed(await anext(frames))
+        assert {name: tuple(rest) for name, *rest in tick["clients"]} == {
+            "": (0, 1, 4 + 2),
+            "user-1": (1, 0, 0),
+            "user-2": (1, 0, 0),
+        }
+        theatre.step(first.row_id, end=FinishReason.STOP)
+        _, tick = parsed(await anext(frames))
+        assert ["", 0, 0, 4 + 2 * 2] in tick["clients"]
+
+
 async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) -> None:
     one = theatre.submit(predicted=3.0)
     theatre.dispatcher.dispatch()
