@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -35,6 +34,7 @@ from server.lengths.worker import (
     load_embedder,
     load_forest,
 )
+from server.process.spawn import kill, spawn
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,9 @@ WARM_UP = (
     tuple(LengthQuery(WARM_UP_TEXT, WARM_UP_TEXT[: 32 * more], 8 * more, 1) for more in range(1, 9)),
 )
 """Queries that are asked before any request: one alone, and a batch of short and long ones."""
+
+START_TIMEOUT, TIMEOUT = 120.0, 20.0
+"""Seconds without a reply after which a process stands still: the first one, which takes loading, and later ones."""
 
 END_TIMEOUT = 5.0
 """Seconds that a process has to end once it is no longer wanted."""
@@ -69,15 +72,18 @@ class Worker(Protocol):
 class PredictorProcess:
     """A LengthPredictor and a Trainer. Event loop only; never blocks it."""
 
-    def __init__(self, setup: Setup, work: Work | None = None) -> None:
-        """`work` is what the process does instead of growing and asking a forest: the proxy's, or a test's."""
+    def __init__(self, setup: Setup, work: Work | None = None, timeout: float = TIMEOUT) -> None:
+        """`work` is what the process does instead of growing and asking a forest: the proxy's, or a test's; `timeout`
+        is in seconds."""
         self._setup = setup
         self._work = work or _predict
+        self._timeout = timeout
         self._thread = ThreadPoolExecutor(1, "length predictor")
         self._trainer = NicedProcess(setup.niceness)
         self._process: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
         self._up = False  # whether the process has answered, and is not busy with loading any more
+        self._closed = False
 
     async def start(self, *, embeds: bool = False) -> None:
         """Return when it is ready: it has loaded, and answered what takes longer at first than later, texts too where
@@ -117,18 +123,19 @@ class PredictorProcess:
 
     def close(self) -> None:
         """End the processes: a forest that is growing is given up, a batch that is under way is waited for a moment."""
+        self._closed = True
         self._trainer.close()
         if self._process is not None and not self._up:  # it is still loading
-            self._process.terminate()
+            self._process.kill()
         hung_up = self._thread.submit(self._disconnect)
         try:
             hung_up.result(END_TIMEOUT)
         except TimeoutError:  # it hangs
             if self._process is not None:
-                self._process.terminate()
+                self._process.kill()
         self._thread.shutdown()
         if self._process is not None:
-            self._process.join(END_TIMEOUT)
+            end(self._process)
 
     async def _call(self, message: object) -> Reply:
         reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)
@@ -139,16 +146,23 @@ class PredictorProcess:
         return reply
 
     def _exchange(self, message: object) -> Reply:
+        if self._closed:
+            raise ProcessFailed("the length predictor's process has ended")
         try:
             if self._connection is None:
                 self._up = False
-                self._process, self._connection = _spawn(self._work, self._setup)
+                self._process, self._connection = spawn(self._work, self._setup)
             self._connection.send(message)
+            if not self._connection.poll(self._timeout if self._up else START_TIMEOUT):
+                raise TimeoutError
             reply: Reply = self._connection.recv()
             self._up = True
         except (EOFError, OSError) as error:
             self._disconnect()
-            raise ProcessFailed("the length predictor's process is gone") from error
+            state = "stands still" if isinstance(error, TimeoutError) else "is gone"
+            if self._process is not None:
+                kill(self._process)
+            raise ProcessFailed(f"the length predictor's process {state}") from error
         return reply
 
     def _disconnect(self) -> None:
@@ -178,9 +192,9 @@ class NicedProcess:
     def run(self, work: Callable[..., T], *arguments: object) -> T:
         """Run work in a process of its own and wait for its result. Raises ProcessFailed, and CancelledError at the
         end of the server."""
-        self._process, connection = _spawn(_work_niced, self._niceness, work, arguments)
+        self._process, connection = spawn(_work_niced, self._niceness, work, arguments)
         if self._closed:  # since it was being started
-            self._process.terminate()
+            self._process.kill()
         try:
             with connection:
                 result, error = connection.recv()
@@ -189,7 +203,7 @@ class NicedProcess:
                 "the process that grew a forest is gone"
             ) from gone
         finally:
-            self._process.join(END_TIMEOUT)
+            end(self._process)
         if error is not None:
             raise ProcessFailed(f"no forest could be grown: {error}")
         return cast(T, result)
@@ -198,40 +212,14 @@ class NicedProcess:
         """End the process: what is under way is given up."""
         self._closed = True
         if self._process is not None:
-            self._process.terminate()
+            self._process.kill()
         self._thread.shutdown(cancel_futures=True)
-        if self._process is not None:
-            self._process.join(END_TIMEOUT)
 
 
-def _spawn(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection[Any, Any]]:
-    """Run `work(connection, *arguments)` in a new process; both ends notice when the other is gone."""
-    context = multiprocessing.get_context("spawn")  # forking a process with threads is not safe
-    ours, theirs = context.Pipe()
-    process = context.Process(target=work, args=(theirs, *arguments), name=work.__name__, daemon=True)
-    # Ctrl-C reaches the whole group, and a process that has yet to be set up would complain of it at length.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with _no_working_directory(os.environ):
-            process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    theirs.close()
-    return process, ours
-
-
-@contextmanager
-def _no_working_directory(environ: MutableMapping[str, str]) -> Iterator[None]:
-    """Processes that are started meanwhile take no module from where the user happens to be, as `python -P`."""
-    before = environ.get("PYTHONSAFEPATH")
-    environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            environ.pop("PYTHONSAFEPATH", None)
-        else:
-            environ["PYTHONSAFEPATH"] = before
+def end(process: BaseProcess) -> None:
+    """Wait for a process that has been told to end, for a moment; one that stands still is killed."""
+    process.join(END_TIMEOUT)
+    kill(process)
 
 
 def _predict(connection: Connection[Any, Any], setup: Setup) -> None:

@@ -25,7 +25,7 @@ from scheduler.length.forest import Examples, Growth, grow
 from scheduler.length.forest_file import load, manifest, save
 from scheduler.length.learning import ServedRow
 from scheduler.length.online import fit
-from server.lengths.process import NicedProcess, PredictorProcess, ProcessFailed
+from server.lengths.process import END_TIMEOUT, NicedProcess, PredictorProcess, ProcessFailed
 from server.lengths.worker import LengthWorker, ReloadForest, Setup, embed
 from server.process.devices import PREDICTOR_NICENESS
 from tests.models import tiny_embedder
@@ -191,6 +191,45 @@ async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup)
     finally:
         process.close()
     assert multiprocessing.active_children() == []
+
+
+def stop_predictor() -> int:
+    """Stop the process that predicts, as SIGSTOP does; returns its number."""
+    (child,) = (one for one in multiprocessing.active_children() if one.name == "predict")
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGSTOP)
+    return child.pid
+
+
+async def test_a_process_that_stands_still_is_replaced(setup: Setup) -> None:
+    """It was waited for without an end, and nothing was predicted any more."""
+    process = PredictorProcess(setup, light_predictor.predict, timeout=1)
+    try:
+        await process.start()
+        stopped = stop_predictor()
+        with pytest.raises(ProcessFailed, match="stands still"):
+            await process.estimate(QUERIES)
+        assert len(await process.estimate(QUERIES)) == 2
+        with pytest.raises(ProcessLookupError):
+            os.kill(stopped, 0)
+    finally:
+        process.close()
+
+
+async def test_the_end_does_not_wait_for_a_process_that_stands_still(setup: Setup) -> None:
+    """It was told to end, which a stopped process does not hear, and then waited for without an end."""
+    process = PredictorProcess(setup, light_predictor.predict)
+    await process.start()
+    stopped = stop_predictor()
+    waiting = asyncio.create_task(process.estimate(QUERIES))
+    await asyncio.sleep(0)  # it begins
+    begin = time.monotonic()
+    await process.aclose()
+    assert time.monotonic() - begin < 3 * END_TIMEOUT
+    with pytest.raises(ProcessFailed):
+        await waiting
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped, 0)
 
 
 async def test_its_modules_never_come_from_the_working_directory(
