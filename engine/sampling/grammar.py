@@ -1,4 +1,4 @@
-"""Grammars compiled for a model's vocabulary, and where each row is in its own. The only file that knows llguidance.
+"""Grammars compiled for a model's vocabulary. Beside matcher.py the only file that knows llguidance.
 
 Knows no tensor and no batch. Compiled grammars are shared by the server, which compiles them before a request is
 taken in, and by all executors of a process, which only copy them.
@@ -10,29 +10,36 @@ import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Protocol
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
-import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from numpy.typing import NDArray
 
-from engine.device import RowFault
 from engine.messages import Grammar, GrammarKind
-from engine.sampling.grammar_bounds import require_bounds
-from engine.sampling.grammar_error import GrammarError as GrammarError
 
 log = logging.getLogger(__name__)
 
 WHITESPACE = r" |\n[ \t]{0,32}"
 """Between the tokens of JSON, at most this: models that are not sure what to say next would fill a page with it."""
 
-MAX_STATES = 50_000
-"""States that a row's lexer may grow to, of about 1.5 kB each; the library's own bound is five times as large."""
+MAX_STATES = 20_000
+"""States that a grammar's lexer may grow to while answers are written; the library's own bound is ten times as high."""
+
+STATE_BYTES = 800
+"""Bytes of such a state, as measured."""
+
+KEPT_BYTES = 256 * 2**20
+"""Bytes of the compiled grammars that no answer uses, as large as they can grow."""
+
+HELD_BYTES = 2**30
+"""Bytes of all compiled grammars, as they are when they are new."""
+
+LEXER_ERROR = "lexer error"
+"""How the library's complaint begins where the part that all rows of a grammar share has failed."""
 
 DEAD_END = "NoExtensionBias"
 """How the library's complaint begins where a grammar that compiles lets no token follow."""
@@ -52,8 +59,12 @@ LONGEST_MESSAGE = 400
 """Characters of the library's complaint that a client is told."""
 
 
-class GrammarFault(RowFault):
-    """A row cannot go on in its grammar; the message is for the client."""
+class GrammarError(ValueError):
+    """A grammar that cannot be used; the message is for the client."""
+
+
+class GrammarsFull(GrammarError):
+    """A grammar that could be used, were there not so many others in use."""
 
 
 class Vocabulary(Protocol):
@@ -70,25 +81,37 @@ class Compiled:
     grammar: Grammar
     start: LLMatcher
     """A matcher at the very beginning, of which each row takes a copy."""
+    bytes: int
+    """Bytes that it took to compile it."""
 
 
 class Grammars:
-    """The compiled grammars of one model: those in use, and the `size` that were used last. For any thread.
+    """The compiled grammars of one model: those in use, and of the others those used last. For any thread.
 
-    width  tokens that the network knows
+    width       tokens that the network knows
+    kept, held  bytes of those that no answer uses, and of all
     """
 
-    def __init__(self, vocabulary: Vocabulary, width: int, end_token_ids: Collection[int], *, size: int = 64) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        width: int,
+        end_token_ids: Collection[int],
+        *,
+        kept: int = KEPT_BYTES,
+        held: int = HELD_BYTES,
+    ) -> None:
         self._vocabulary = vocabulary
         self._width = width
         self._ends = sorted(end_token_ids)
-        self._size = size
+        self._kept, self._held = kept, held
         self._limits = LLParserLimits(
             max_lexer_states=MAX_STATES, step_max_items=MAX_ITEMS, initial_lexer_fuel=MAX_FUEL, verbose_errors=False
         )
         self._lock = threading.Lock()
         self._known: WeakValueDictionary[Grammar, Compiled] = WeakValueDictionary()
         self._recent: OrderedDict[Grammar, Compiled] = OrderedDict()
+        self._spoiled: WeakSet[Compiled] = WeakSet()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -96,18 +119,29 @@ class Grammars:
     def __contains__(self, grammar: Grammar) -> bool:
         return grammar in self._known
 
-    def compile(self, grammar: Grammar) -> Compiled:
-        """Milliseconds for a new grammar, microseconds for a known one. Raises GrammarError."""
+    def compile(self, grammar: Grammar, size: int = 0) -> Compiled:
+        """Milliseconds for a new grammar, of `size` bytes, and microseconds for a known one. Raises GrammarError."""
         with self._lock:
             compiled = self._known.get(grammar)
+            if compiled is None and sum(one.bytes for one in self._known.values()) + size > self._held:
+                raise GrammarsFull("needs more memory than the grammars in use leave; try again later")
         if compiled is None:
-            compiled = self._compile(grammar)
+            compiled = self._compile(grammar, size)
         with self._lock:
-            self._known[grammar] = self._recent[grammar] = compiled
-            self._recent.move_to_end(grammar)
-            while len(self._recent) > self._size:
+            self._known[grammar] = compiled
+            if compiled not in self._spoiled:
+                self._recent[grammar] = compiled
+                self._recent.move_to_end(grammar)
+            while sum(one.bytes + MAX_STATES * STATE_BYTES for one in self._recent.values()) > self._kept:
                 self._recent.popitem(last=False)
         return compiled
+
+    def spoil(self, grammar: Grammar) -> None:
+        """Compile it anew once the present calls have ended: its lexer, which all its rows share, cannot go on."""
+        with self._lock:
+            if (compiled := self._known.get(grammar)) is not None:
+                self._spoiled.add(compiled)
+            self._recent.pop(grammar, None)
 
     def prepare(self) -> None:
         """Read the vocabulary now rather than for the first grammar. Should that fail, whoever needs it is told."""
@@ -118,18 +152,16 @@ class Grammars:
 
     def check(self, grammar: Grammar) -> None:
         """Whether it could be compiled, as far as that does not depend on the vocabulary. Raises GrammarError."""
-        require_bounds(grammar)
         failed, messages = LLMatcher.validate_grammar_with_warnings(_written(grammar), limits=self._limits)
         if failed:
             raise _refusal(messages[0])
 
-    def _compile(self, grammar: Grammar) -> Compiled:
-        require_bounds(grammar)
+    def _compile(self, grammar: Grammar, size: int) -> Compiled:
         start = LLMatcher(self._tokenizer, _written(grammar), log_level=0, limits=self._limits)
         if start.is_error():
             raise _refusal(start.get_error())
         _try_first_step(start.deep_copy())
-        return Compiled(grammar, start)
+        return Compiled(grammar, start, size)
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -141,57 +173,6 @@ class Grammars:
             raise GrammarError(f"answers of this model cannot be constrained: {_one_line(str(error))}") from error
 
 
-class Matcher:
-    """Where one row is in its grammar. For one thread at a time; it moves between threads with its row."""
-
-    def __init__(self, grammars: Grammars, grammar: Grammar) -> None:
-        self._grammars = grammars
-        self._grammar = grammar
-        self._taken = 0  # tokens of the answer that the matcher has followed
-
-    @cached_property
-    def _matcher(self) -> LLMatcher:
-        """Made when it is first needed, so that whatever is wrong with it hits its row alone."""
-        try:
-            return self._grammars.compile(self._grammar).start.deep_copy()
-        except GrammarError as error:
-            raise GrammarFault(str(error)) from error
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing may follow what was taken, or the end token was."""
-        return self._matcher.is_stopped()
-
-    def follow(self, tokens: Sequence[int]) -> None:
-        """Take those of the answer's tokens that are new; raises GrammarFault when they are not allowed."""
-        new = list(tokens[self._taken :])
-        if new and not self._matcher.consume_tokens(new):
-            raise self._fault()
-        self._taken = len(tokens)
-
-    def allowed(self, tokens: Sequence[int], barred: Collection[int]) -> NDArray[np.uint8]:
-        """What may follow the answer's tokens: a bit for each token, the least first, in whole words of 32.
-
-        Those of `barred` are left out, unless nothing else may follow. Raises GrammarFault.
-        """
-        self.follow(tokens)
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error():
-            raise self._fault()
-        left = _without(bits, barred) if barred else bits
-        return left if left.any() else bits
-
-    def _fault(self) -> GrammarFault:
-        return GrammarFault(f"the answer cannot go on in its grammar: {_one_line(self._matcher.get_error())}")
-
-
-def _without(bits: NDArray[np.uint8], barred: Collection[int]) -> NDArray[np.uint8]:
-    left = bits.copy()
-    for token in barred:
-        left[token // 8] &= 0xFF ^ (1 << token % 8)
-    return left
-
-
 def _try_first_step(matcher: LLMatcher) -> None:
     """Raise GrammarError for a grammar that nothing matches, or that is too ambiguous to begin with."""
     matcher.compute_bitmask()
@@ -200,13 +181,15 @@ def _try_first_step(matcher: LLMatcher) -> None:
 
 
 def _refusal(message: str) -> GrammarError:
+    return GrammarError("no text matches it" if message.startswith(DEAD_END) else tell(message))
+
+
+def tell(message: str) -> str:
     """The library's complaint, without the traces of its own faults."""
     if "panic" in message:
-        log.warning("the grammar compiler failed: %s", _one_line(message))
-        return GrammarError("is too large or too complex to be compiled; shorten it")
-    if message.startswith(DEAD_END):
-        return GrammarError("no text matches it")
-    return GrammarError(_one_line(message))
+        log.warning("the grammar library failed: %s", _one_line(message))
+        return "is too large or too complex; shorten it"
+    return _one_line(message.replace("<non-verbose/>", ""))
 
 
 def _written(grammar: Grammar) -> str:

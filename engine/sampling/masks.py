@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.row import Row
-from engine.sampling.grammar import GrammarFault
+from engine.sampling.matcher import GrammarFault
 
 Masks: TypeAlias = tuple[dict[int, Tensor], dict[int, GrammarFault]]
 

@@ -16,8 +16,8 @@ from engine.device import RowFault
 from engine.messages import TokenLogprob
 from engine.row import Choice, Row
 from engine.sampling.draw import draw
-from engine.sampling.grammar import GrammarFault
 from engine.sampling.masks import masks
+from engine.sampling.matcher import GrammarFault
 from engine.sampling.penalties import penalize
 
 

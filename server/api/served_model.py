@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from engine.sampling.grammar import Grammars
 from models.network.generation_config import SamplingDefaults
+from server.grammars.compiler import GrammarCompiler
 from server.lengths.instruction import InstructionSplit
 
 
@@ -87,9 +87,9 @@ class ServedModel:
     """Token ids that both the tokenizer and the network know; either may have more of its own."""
     text: Codec
     tokenizer_pool: Executor
-    """Threads in which text is encoded, grammars are compiled and large bodies are parsed, off the event loop."""
-    grammars: Grammars
-    """The compiled grammars, which the executors use too."""
+    """Threads in which text is encoded and large bodies are parsed, off the event loop."""
+    grammars: GrammarCompiler | None
+    """Compiles grammars for the executors; None where answers are not constrained."""
     defaults: AnswerDefaults
 
     @property

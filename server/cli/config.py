@@ -179,6 +179,9 @@ class Admission:
     allow_replay: bool = option(
         False, "let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"
     )
+    no_structured_outputs: bool = option(
+        False, "refuse requests whose answers must match a schema or a grammar, calls that are required too"
+    )
     stop_repetition: bool = option(
         False, "end an answer that repeats the same 64 tokens or fewer until they fill 256, with stop_reason repetition"
     )

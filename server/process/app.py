@@ -6,6 +6,7 @@ The only place that knows all the parts; their work is their own.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
@@ -36,6 +37,9 @@ from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.cli.config import ServeConfig
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
+from server.grammars.compiler import GrammarCompiler
+from server.grammars.process import TrialProcess
+from server.grammars.trial import STACK, run_trials
 from server.http.service import Service
 from server.lengths.instruction import InstructionSplit
 from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor, token_features
@@ -59,6 +63,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
 
     Raises UserError with the remedy.
     """
+    threading.stack_size(2 * STACK)  # of threads that are started from now on
     relay, clock = Relay(asyncio.get_running_loop()), MonotonicClock()
     metrics, feed = Metrics(_model_names(config)[0]), Feed()
     async with AsyncExitStack() as stack:
@@ -98,6 +103,8 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         await stack.enter_async_context(measure_lag(metrics.lag.observe))
         await stack.enter_async_context(background(watchdog.run(), "watchdog of executors"))
 
+        if loaded.grammars is not None:
+            stack.enter_context(closing(loaded.grammars))
         model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
         feed.show(Scene(dispatcher, model.id, config.strategy, model.context_length))
         kept = loaded.store, loaded.prefixes
@@ -115,7 +122,7 @@ class _Loaded:
     executors: tuple[Executor, ...]
     store: HostStore[Row]
     prefixes: PrefixCache[RowKv]
-    grammars: Grammars
+    grammars: GrammarCompiler | None
     conditions: Conditions
     """The conditions under which the executors run."""
     token_features: TokenFeatures | None
@@ -146,13 +153,21 @@ def _load(config: ServeConfig, deliver: Deliver) -> _Loaded:
     store: HostStore[Row] = HostStore(swap_bytes(config))
     prefixes: PrefixCache[RowKv] = PrefixCache(prefix_cache_bytes(config))
     grammars = Grammars(text, models[0].vocab_size, models[0].end_token_ids)
-    grammars.prepare()
+    compiler = None if config.no_structured_outputs else _open_grammars(grammars, text, models[0])
     executors = [
         build_executor(config, index, model, text, store, deliver, grammars, prefixes)
         for index, model in enumerate(models)
     ]
     conditions, features = conditions_of(config, models[0]), token_features(config, models[0])
-    return _Loaded(text, models[0], tuple(executors), store, prefixes, grammars, conditions, features)
+    return _Loaded(text, models[0], tuple(executors), store, prefixes, compiler, conditions, features)
+
+
+def _open_grammars(grammars: Grammars, text: Text, model: LoadedModel) -> GrammarCompiler:
+    """What compiles clients' grammars; the process in which they are tried starts meanwhile."""
+    process = TrialProcess(run_trials, text.to_json(), model.vocab_size, tuple(model.end_token_ids))
+    process.start()
+    grammars.prepare()
+    return GrammarCompiler(grammars, process)
 
 
 @contextmanager

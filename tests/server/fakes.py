@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from ctypes import PyDLL
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -42,6 +42,8 @@ from scheduler.worker import Worker
 from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel
 from server.cli.config import ServeConfig
+from server.grammars.compiler import GrammarCompiler
+from server.grammars.trial import Outcome, Trial, try_grammars
 from server.http.service import Service
 from server.process import loop_watchdog
 
@@ -254,9 +256,23 @@ async def played_dispatcher(max_rows: int = 64) -> AsyncIterator[PlayedDispatche
         dispatcher.abort_all("the test is over")
 
 
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """Tries grammars without a process, for tests that send none which would need one."""
+
+    grammars: Grammars
+
+    def run(self, trial: Trial) -> Outcome:
+        return try_grammars(trial, self.grammars)
+
+    def close(self) -> None:
+        pass
+
+
 def fake_service(pool: ThreadPoolExecutor, dispatcher: Dispatcher, limits: Limits) -> Service:
     """A service with nothing behind it."""
     text = FakeText()
+    grammars = Grammars(text, FakeText.VOCAB, {END})
     model = ServedModel(
         names=("fake", "org/alias"),
         root="somewhere/fake",
@@ -264,7 +280,7 @@ def fake_service(pool: ThreadPoolExecutor, dispatcher: Dispatcher, limits: Limit
         vocab_size=FakeText.VOCAB,
         text=text,
         tokenizer_pool=pool,
-        grammars=Grammars(text, FakeText.VOCAB, {END}),
+        grammars=GrammarCompiler(grammars, InThread(grammars)),
         defaults=AnswerDefaults(SamplingDefaults(temperature=0.7, top_k=40)),
     )
     return Service(dispatcher, model, limits=limits)

@@ -50,12 +50,14 @@ class Prompt:
 async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     """The conversation through the model's chat template; raises ApiError 400."""
     _refuse_unsupported(body, ("functions", body.functions, "are not supported; use tools"))
-    return await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, _converse, body, model)
+    loop, tools = asyncio.get_running_loop(), NO_TOOLS
+    if body.tools or body.tool_choice is not None:
+        tools = await loop.run_in_executor(model.tokenizer_pool, toolbox, body)
+    grammar = await constraint(body, model, tools)
+    return await loop.run_in_executor(model.tokenizer_pool, _converse, body, model, tools, grammar)
 
 
-def _converse(body: ChatBody, model: ServedModel) -> Prompt:
-    tools = toolbox(body)
-    grammar = constraint(body, model, tools)
+def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None) -> Prompt:
     turns, ids = render_chat(
         body.messages,
         body.chat_template_kwargs,
@@ -174,7 +176,9 @@ async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[P
         ("suffix", body.suffix, "is not supported; leave it out"),
         ("best_of", wants_best, "only the value of n is supported"),
     )
-    return await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, _complete, body, model)
+    loop, grammar = asyncio.get_running_loop(), await constraint(body, model)
+    prompts = await loop.run_in_executor(model.tokenizer_pool, _complete, body, model)
+    return [replace(prompt, grammar=grammar) for prompt in prompts]
 
 
 def _complete(body: CompletionBody, model: ServedModel) -> list[Prompt]:
@@ -182,10 +186,8 @@ def _complete(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     # All are checked before the first is encoded: the last may be the one that is refused.
     for place, item in enumerate(written):
         _check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
-    grammar = constraint(body, model)
     with refuse_unencodable("prompt"):
-        prompts = [_require_fit(_split(_encode(item, model.text), body, model), "prompt", model) for item in written]
-    return [replace(prompt, grammar=grammar) for prompt in prompts]
+        return [_require_fit(_split(_encode(item, model.text), body, model), "prompt", model) for item in written]
 
 
 def _split(prompt: Prompt, body: CompletionBody, model: ServedModel) -> Prompt:

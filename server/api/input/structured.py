@@ -1,47 +1,66 @@
 """The grammar of an answer, from the fields that ask for one: response_format, structured_outputs, tools.
 
-It compiles what it finds, so that a bad grammar is the client's error and never an executor's; heavy, so never on
-the event loop.
+It has it compiled, so that a bad grammar is the client's error and never an executor's.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
 from typing import Any
 
 import orjson
 from msgspec import Raw
 
 from engine.messages import Grammar, GrammarKind
-from engine.sampling.grammar import Compiled, GrammarError
-from engine.sampling.grammar_bounds import require_bounds
-from server.api.errors import ApiError, bad_request
+from engine.sampling.grammar import Compiled, GrammarError, GrammarsFull
+from server.api.errors import ApiError, bad_request, busy
 from server.api.input.given_json import given_json, is_given
 from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs
 from server.api.served_model import ServedModel
 from server.api.tools.grammar import arguments_schema, calls_grammar
 from server.api.tools.tools import NO_TOOLS, Toolbox
+from server.grammars.compiler import RefusedGrammar
+from server.grammars.trial import TrialsFailed
 
 ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
 
-def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
-    """The grammar that the answer must match; None where it may be anything. Raises ApiError 400."""
+async def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
+    """The grammar that the answer must match; None where it may be anything. Raises ApiError."""
+    if not tools and body.response_format is None and body.structured_outputs is None:
+        return None
+    loop = asyncio.get_running_loop()
+    grammar, param, schemas = await loop.run_in_executor(model.tokenizer_pool, _read, body, tools)
+    if model.grammars is None:
+        if grammar is None:
+            return None
+        message = f"{param}: this server does not constrain answers (--no-structured-outputs); leave it out"
+        raise bad_request(message, param, "unsupported")
+    try:
+        return await model.grammars.compile(grammar, schemas)
+    except GrammarsFull as error:
+        raise busy(f"{_path(param)}: {error}", "too_many_grammars", 1) from None
+    except RefusedGrammar as error:
+        path = _path(param) if error.place is None else f"tools[{error.place}].function.parameters"
+        raise _wrong(path, error) from None
+    except TrialsFailed as error:
+        raise ApiError(503, str(error)) from None
+
+
+def _read(body: ChatBody | CompletionBody, tools: Toolbox) -> tuple[Grammar | None, str, list[Grammar]]:
+    """The grammar of the whole answer, the field that asks for it, and the schemas of all tools. Heavy."""
     answer, param = _answer(body)
-    _check_schemas(tools, model, enforced=tools.must_call or answer is not None)
+    schemas = _schemas(tools, enforced=tools.must_call or answer is not None)
     if tools.must_call:
         answer, param = calls_grammar(tools), "tools"
     elif tools and answer is not None:
         answer = calls_grammar(tools, answer)
-    if answer is None:
-        return None
-    if body.replay_tokens is not None:
+    elif tools:
+        param = "tools"
+    if answer is not None and body.replay_tokens is not None:
         message = "replay_tokens: an answer of a given length cannot also be structured; leave one out"
         raise bad_request(message, "replay_tokens")
-    try:
-        return model.grammars.compile(answer)
-    except GrammarError as error:
-        raise _wrong(_path(param), error) from None
+    return answer, param, schemas
 
 
 def _answer(body: ChatBody | CompletionBody) -> tuple[Grammar | None, str]:
@@ -104,21 +123,12 @@ def _json(schema: Any, path: str, param: str, *, lenient: bool) -> Grammar:
     return Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode(), lenient)
 
 
-def _check_schemas(tools: Toolbox, model: ServedModel, *, enforced: bool) -> None:
-    """Each tool's schema by itself, so that an error names it; leniently where nothing is enforced.
-
-    Bounds are for all of them together, as that is how they are compiled.
-    """
-    try:
-        require_bounds(calls_grammar(replace(tools, wanted=None)))
-    except GrammarError as error:
-        raise _wrong("tools", error) from None
-    for place, tool in enumerate(tools.offered):
-        schema = orjson.dumps(arguments_schema(tool)).decode()
-        try:
-            model.grammars.check(Grammar(GrammarKind.JSON_SCHEMA, schema, tool.lenient or not enforced))
-        except GrammarError as error:
-            raise _wrong(f"tools[{place}].function.parameters", error) from None
+def _schemas(tools: Toolbox, *, enforced: bool) -> list[Grammar]:
+    """Each tool's schema by itself, so that an error names it; leniently where nothing is enforced."""
+    return [
+        Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(arguments_schema(tool)).decode(), tool.lenient or not enforced)
+        for tool in tools.offered
+    ]
 
 
 def _path(param: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 
 from engine.messages import Grammar, GrammarKind
-from engine.sampling.grammar import Grammars
+from engine.sampling.grammar import HELD_BYTES, MAX_STATES, STATE_BYTES, Grammars
 from models.network.loader import LoadedModel
 from models.text import Text
 
@@ -53,8 +53,10 @@ REGEX = Grammar(GrammarKind.REGEX, "yes|no")
 LARK = Grammar(GrammarKind.LARK, 'start: "ab" start | "ab"')
 
 
-def grammars_of(model: LoadedModel, text: Text, *, size: int = 64) -> Grammars:
-    return Grammars(text, model.vocab_size, model.end_token_ids, size=size)
+def grammars_of(model: LoadedModel, text: Text, *, size: int = 64, held: int = HELD_BYTES) -> Grammars:
+    """Grammars that keep so many of those that are not in use."""
+    kept = size * MAX_STATES * STATE_BYTES
+    return Grammars(text, model.vocab_size, model.end_token_ids, kept=kept, held=held)
 
 
 def check_answer(answer: str, grammar: Grammar) -> None:

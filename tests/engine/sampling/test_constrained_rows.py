@@ -183,12 +183,12 @@ def shared(model: LoadedModel, text: Text, store: HostStore[Row], grammars: Gram
 class Broken(Grammars):
     """One of whose grammars cannot be followed: its matcher has gone wrong already."""
 
-    def compile(self, grammar: Grammar) -> Compiled:
-        compiled = super().compile(grammar)
+    def compile(self, grammar: Grammar, size: int = 0) -> Compiled:
+        compiled = super().compile(grammar, size)
         if grammar is REGEX:
             start = compiled.start.deep_copy()
             start.consume_token(0)
-            return Compiled(grammar, start)
+            return Compiled(grammar, start, size)
         return compiled
 
 

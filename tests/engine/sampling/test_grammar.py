@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import time
+from random import Random
 
 import numpy as np
 import pytest
@@ -13,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import Grammar, GrammarKind
-from engine.sampling.grammar import Compiled, GrammarError, GrammarFault, Grammars, Matcher
+from engine.sampling.grammar import Compiled, GrammarError, Grammars, GrammarsFull, tell
 from engine.sampling.masks import unpack
+from engine.sampling.matcher import MASK_SECONDS, TOKEN_SECONDS, GrammarFault, Matcher
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.engine.sampling.bombs import REAL, SLOW_MASKS
 from tests.engine.sampling.grammars import END_TOKEN, LARK, PERSON, REGEX, grammars_of, schema
 
 
@@ -250,6 +254,73 @@ def test_a_tokenizer_that_the_library_cannot_read_is_told_to_the_client() -> Non
 
     with pytest.raises(GrammarError, match="cannot be constrained"):
         Grammars(Strange(), 10, {1}).compile(REGEX)
+
+
+@pytest.mark.parametrize("grammar", REAL.values(), ids=REAL)
+def test_what_real_programs_send_is_compiled(grammars: Grammars, grammar: Grammar) -> None:
+    assert isinstance(grammars.compile(grammar), Compiled)
+
+
+def test_a_panic_of_the_library_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The client was told addresses inside the server."""
+    said = tell("panic: index out of bounds at /root/.cargo/registry/llguidance/src/earley/grammar.rs:12")
+    assert said == "is too large or too complex; shorten it"
+    assert "grammar.rs" in caplog.text
+
+
+def test_a_grammar_is_refused_while_those_in_use_take_all_the_memory(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    grammars = grammars_of(tiny_model, tiny_text, size=0, held=100)
+    held = grammars.compile(PERSON, 60)
+    with pytest.raises(GrammarsFull, match="try again later"):
+        grammars.compile(REGEX, 50)
+    assert grammars.compile(PERSON, 60) is held, "one that is known needs none"
+    del held
+    gc.collect()
+    grammars.compile(REGEX, 50)
+
+
+# What takes long
+
+
+def walk(grammars: Grammars, grammar: Grammar, steps: int = 200) -> tuple[float, str | None]:
+    """Seconds of the thread that the masks of a long answer take, and what ends it early."""
+    matcher, random, answer, begin = Matcher(grammars, grammar), Random(0), list[int](), time.thread_time()
+    try:
+        for _ in range(steps):
+            follows = sorted(tokens_of(matcher, answer) - {END_TOKEN})
+            answer.append(random.choice(follows))
+    except GrammarFault as fault:
+        return time.thread_time() - begin, str(fault)
+    return time.thread_time() - begin, None
+
+
+@pytest.mark.parametrize("name", ["ambiguous by two", "ambiguous by six", "ambiguous letters"])
+def test_masks_that_take_long_end_their_row_soon(grammars: Grammars, name: str) -> None:
+    """One such row took up to 0.2 s of each of its neighbours' steps, and this one would take seconds."""
+    seconds, said = walk(grammars, SLOW_MASKS[name])
+    assert said is not None and "takes too long to tell what may follow" in said
+    assert seconds < 20 * MASK_SECONDS
+
+
+def test_a_row_may_take_a_time_that_grows_with_its_answer(grammars: Grammars, tiny_text: Text) -> None:
+    clock = iter([0.0, 0.9 * MASK_SECONDS, 1.0, 1.0 + 0.1 * MASK_SECONDS, 2.0, 2.0 + TOKEN_SECONDS, 3.0, 3.1])
+    matcher = Matcher(grammars, Grammar(GrammarKind.REGEX, "a*"), lambda: next(clock))
+    answer = tiny_text.encode("a")
+    matcher.allowed([], frozenset())
+    matcher.allowed(answer, frozenset())
+    with pytest.raises(GrammarFault, match="takes too long"):
+        matcher.follow([*answer, *answer])
+
+
+def test_a_grammar_whose_lexer_has_failed_is_compiled_anew(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """All its rows share the lexer, so it failed at once in every later call."""
+    grammars, grammar = grammars_of(tiny_model, tiny_text), SLOW_MASKS["a memory of sixty letters"]
+    first = grammars.compile(grammar)
+    grammars.spoil(grammar)
+    assert grammars.compile(grammar) is first, "rows of calls that were taken in end like the first"
+    del first
+    gc.collect()
+    assert grammar not in grammars
 
 
 # Bits

@@ -9,7 +9,11 @@ import orjson
 import pytest
 
 from engine.messages import Grammar, GrammarKind
+from engine.sampling.grammar import Grammars
 from server.api.limits import Limits
+from server.grammars.compiler import GrammarCompiler
+from server.grammars.trial import Outcome, Trial, TrialsFailed
+from tests.server.fakes import END, FakeText, InThread
 from tests.server.live import Live, chat_body, live_server
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -75,9 +79,11 @@ async def test_a_compiled_grammar_is_held_for_as_long_as_its_call_lasts(pool: Th
         live.dispatcher.pause = 0
         data = orjson.dumps(chat_body(stream=True, structured_outputs={"regex": "a"}))
         async with live.session.post(live.url + CHAT, data=data) as response:
-            for place in range(200):  # more than are kept
-                live.service.model.grammars.compile(Grammar(GrammarKind.REGEX, f"b{{{place + 1}}}"))
-            assert Grammar(GrammarKind.REGEX, "a") in live.service.model.grammars
+            compiler = live.service.model.grammars
+            assert compiler is not None
+            for place in range(50):  # more than are kept
+                await compiler.compile(Grammar(GrammarKind.REGEX, f"b{{{place + 1}}}"))
+            assert Grammar(GrammarKind.REGEX, "a") in compiler.grammars
             live.dispatcher.release()
             await response.read()
 
@@ -155,3 +161,40 @@ async def test_a_length_cannot_be_replayed_in_a_grammar(pool: ThreadPoolExecutor
         fields = {"replay_tokens": 5, "response_format": {"type": "json_object"}}
         status, reply = await live.post(CHAT, chat_body(**fields))
         assert (status, reply["error"]["param"]) == (400, "replay_tokens")
+
+
+async def test_a_server_may_refuse_to_constrain_answers(pool: ThreadPoolExecutor) -> None:
+    asked: dict[str, dict[str, Any]] = {
+        "response_format": {"response_format": {"type": "json_object"}},
+        "structured_outputs": {"structured_outputs": {"regex": "a"}},
+        "tools": {"tools": [TOOL], "tool_choice": "required"},
+    }
+    async with live_server(pool, Limits(), grammars=None, context_length=4096) as live:
+        for param, fields in asked.items():
+            status, reply = await live.post(CHAT, chat_body(**fields))
+            assert (status, reply["error"]["param"]) == (400, param)
+            assert "--no-structured-outputs" in reply["error"]["message"]
+        await live.chat(tools=[TOOL])
+        await live.chat(response_format={"type": "text"})
+
+
+class Failing:
+    """Tries nothing, for want of a process."""
+
+    def run(self, trial: Trial) -> Outcome:
+        raise TrialsFailed("grammars cannot be compiled at present; try again later")
+
+    def close(self) -> None:
+        pass
+
+
+async def test_what_is_no_fault_of_the_grammar_is_told_as_that(pool: ThreadPoolExecutor) -> None:
+    full, roomy = Grammars(FakeText(), FakeText.VOCAB, {END}, held=-1), Grammars(FakeText(), FakeText.VOCAB, {END})
+    for compiler, told in (
+        (GrammarCompiler(full, InThread(roomy)), (429, "too_many_grammars")),
+        (GrammarCompiler(roomy, Failing()), (503, "unavailable")),
+    ):
+        async with live_server(pool, Limits(), grammars=compiler) as live:
+            status, reply = await live.post(CHAT, chat_body(response_format={"type": "json_object"}))
+            assert (status, reply["error"]["code"]) == told
+            assert "try again later" in reply["error"]["message"]

@@ -227,7 +227,6 @@ async def test_only_a_call_that_must_come_is_made_by_a_grammar(live: Live) -> No
         assert (grammar_of(live) is not None) is made
     grammar = grammar_of(live)
     assert grammar is not None and grammar.kind is GrammarKind.LARK
-    live.service.model.grammars.check(grammar)
 
 
 async def test_a_named_tool_is_the_only_one_that_may_be_called_though_all_are_told(live: Live) -> None:
@@ -244,7 +243,6 @@ async def test_a_format_goes_with_tools_as_the_other_way_to_answer(live: Live) -
     grammar = grammar_of(live)
     assert grammar is not None
     assert grammar.text.startswith("start: calls | answer")
-    live.service.model.grammars.check(grammar)
     assert reply["choices"][0]["message"]["content"] == '{"text": "<tool_call> is a mark"}'
     answers(live, CALL)
     reply = await live.chat(tools=TOOLS, response_format={"type": "json_object"})

@@ -1,0 +1,106 @@
+"""Clients' grammars compiled off the event loop, once they have been tried where they do no harm.
+
+Most take milliseconds. What takes longer is tried again with more time, one at a time, so that ordinary grammars need
+not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from engine.messages import Grammar
+from engine.sampling.grammar import Compiled, GrammarError, Grammars
+from server.grammars.trial import MEMORY, Bounds, Exceeded, Outcome, Trial
+
+QUICK, PATIENT = Bounds(0.15, 0), Bounds(1.0, 10)
+"""Bounds of the first trial, and of the second."""
+
+QUICK_TRIALS = 4
+"""First trials that run at a time."""
+
+REMEMBERED = 4096
+"""Trials whose outcome is remembered."""
+
+
+class RefusedGrammar(GrammarError):
+    """A grammar that cannot be used, among several."""
+
+    def __init__(self, message: str, place: int | None = None) -> None:
+        super().__init__(message)
+        self.place = place
+        """Its place among those that were checked; None for the one to be compiled, and where it is not known."""
+
+
+class Tester(Protocol):
+    """Tries grammars, from any thread."""
+
+    def run(self, trial: Trial) -> Outcome:
+        """Raises Exceeded, and TrialsFailed."""
+
+    def close(self) -> None: ...
+
+
+class GrammarCompiler:
+    """Compiles a model's grammars. Event loop only."""
+
+    def __init__(self, grammars: Grammars, tester: Tester) -> None:
+        self.grammars = grammars
+        self._tester = tester
+        self._lock = threading.Lock()
+        self._outcomes: OrderedDict[bytes, Outcome | None] = OrderedDict()  # None for those that were exceeded
+        self._pools = (
+            (QUICK, ThreadPoolExecutor(QUICK_TRIALS, "grammars")),
+            (PATIENT, ThreadPoolExecutor(1, "large grammars", initializer=partial(os.nice, PATIENT.niceness))),
+        )
+
+    async def compile(self, grammar: Grammar | None, checked: Sequence[Grammar] = ()) -> Compiled | None:
+        """Compile a grammar, if there is one, and check others, each by itself.
+
+        Raises RefusedGrammar, GrammarsFull and TrialsFailed.
+        """
+        for bounds, pool in self._pools:
+            with suppress(Exceeded):
+                trial = Trial(tuple(checked), grammar, bounds)
+                return await asyncio.get_running_loop().run_in_executor(pool, self._compile, trial)
+        limit = f"{PATIENT.seconds:g} s or {MEMORY // 2**20} MiB"
+        raise RefusedGrammar(f"takes more than {limit} to be compiled; make it smaller or simpler")
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._tester.close()
+        for _, pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+
+    def _compile(self, trial: Trial) -> Compiled | None:
+        outcome = self._try(trial)
+        if outcome.error is not None:
+            raise RefusedGrammar(outcome.error, outcome.place)
+        return None if trial.compiled is None else self.grammars.compile(trial.compiled, outcome.bytes)
+
+    def _try(self, trial: Trial) -> Outcome:
+        """The outcome of a trial that may have been made before. Raises Exceeded."""
+        key = hashlib.sha256(msgspec.msgpack.encode(trial)).digest()
+        with self._lock:
+            known, outcome = key in self._outcomes, self._outcomes.get(key)
+        if not known:
+            with suppress(Exceeded):
+                outcome = self._tester.run(trial)
+        with self._lock:
+            self._outcomes[key] = outcome
+            self._outcomes.move_to_end(key)
+            if len(self._outcomes) > REMEMBERED:
+                self._outcomes.popitem(last=False)
+        if outcome is None:
+            raise Exceeded
+        return outcome

@@ -1,0 +1,143 @@
+"""The process in which clients' grammars are compiled for the first time, since some take seconds, gigabytes, or the
+whole process down.
+
+It forks for each trial, which leaves nothing behind, however it ends, and finds the vocabulary read. It has one thread,
+so that forking is safe.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any
+
+import msgspec
+
+from engine.messages import Grammar
+from engine.sampling.grammar import GrammarError, Grammars
+
+MEMORY = 64 * 2**20
+"""Bytes that a trial may take."""
+
+STACK = 4 * 2**20
+"""Bytes of its stack; the server's threads have twice as much, so that they come through what it came through."""
+
+
+BEGUN = b"!"
+"""What a trial says before it is told what to try."""
+
+
+class Exceeded(Exception):
+    """A trial has died of its bounds."""
+
+
+class TrialsFailed(RuntimeError):
+    """There is no process in which grammars could be tried; the message is for the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds of a trial beside its memory."""
+
+    seconds: float
+    """Seconds of a processor."""
+    niceness: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Grammars to try: some that are only checked, each by itself, and one that is compiled."""
+
+    checked: tuple[Grammar, ...]
+    compiled: Grammar | None
+    bounds: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a trial that ended by itself."""
+
+    bytes: int = 0
+    """Bytes of memory that it took."""
+    error: str | None = None
+    place: int | None = None
+    """Which of the checked grammars the error is about; None: the compiled one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A tokenizer that has been written down."""
+
+    written: str
+
+    def to_json(self) -> str:
+        return self.written
+
+
+def run_trials(connection: Connection[Any, Any], vocabulary: str, width: int, end_token_ids: tuple[int, ...]) -> None:
+    """Run trials, each from a socket of its own that comes over the connection, until the server is gone."""
+    os.setpgid(0, 0)  # so that trials can be killed with this process
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    grammars = Grammars(Vocabulary(vocabulary), width, end_token_ids)
+    grammars.prepare()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where the compiler's last words would go
+    gc.freeze()
+    with suppress(EOFError, OSError):
+        while True:
+            handle = recv_handle(connection)
+            if os.fork() == 0:
+                connection.close()
+                _run_trial(socket.socket(fileno=handle), grammars)
+            os.close(handle)
+
+
+def _run_trial(connection: socket.socket, grammars: Grammars) -> None:
+    """Run one trial, and end this process."""
+    try:
+        with connection, connection.makefile("rb") as received:
+            connection.sendall(BEGUN)
+            trial = msgspec.msgpack.decode(received.read(), type=Trial)
+            _bound(trial.bounds)
+            connection.sendall(msgspec.msgpack.encode(try_grammars(trial, grammars)))
+    finally:
+        os._exit(0)
+
+
+def _bound(bounds: Bounds) -> None:
+    os.nice(bounds.niceness)
+    signal.setitimer(signal.ITIMER_PROF, bounds.seconds)  # whose signal kills
+    resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK))
+    size, _ = _memory()
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
+
+
+def try_grammars(trial: Trial, grammars: Grammars) -> Outcome:
+    """Compile what is to be tried."""
+    _, before = _memory()
+    for place, grammar in enumerate(trial.checked):
+        try:
+            grammars.check(grammar)
+        except GrammarError as error:
+            return Outcome(error=str(error), place=place)
+    try:
+        if trial.compiled is not None:
+            grammars.compile(trial.compiled)
+    except GrammarError as error:
+        return Outcome(error=str(error))
+    _, after = _memory()
+    return Outcome(max(0, after - before))
+
+
+def _memory() -> tuple[int, int]:
+    """Bytes of this process's address space, and of the data in it."""
+    with open("/proc/self/statm") as statm:
+        pages = statm.read().split()
+    return int(pages[0]) * resource.getpagesize(), int(pages[5]) * resource.getpagesize()

@@ -1,0 +1,119 @@
+"""The process in which grammars are tried: bombs, and what becomes of the process itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from engine.messages import Grammar, GrammarKind
+from models.text import Text
+from server.grammars.compiler import PATIENT, QUICK
+from server.grammars.process import TrialProcess
+from server.grammars.trial import MEMORY, Exceeded, Outcome, Trial, TrialsFailed, run_trials
+from tests.engine.sampling.bombs import BOMBS, REAL
+from tests.engine.sampling.grammars import END_TOKEN, PERSON, REGEX, schema
+
+QUICK_BOMBS = (
+    *("1,300 links by items", "a chain by anchors", "a chain of rules", "a chain of terminals", "many brackets"),
+    *("a schema that is twice itself", "alternatives multiplied", "brackets in a pattern"),
+)
+
+
+@pytest.fixture(scope="module")
+def process(tiny_text: Text) -> Iterator[TrialProcess]:
+    with closing(process_of(tiny_text)) as process:
+        yield process
+
+
+def process_of(text: Text, timeout: float = 60) -> TrialProcess:
+    return TrialProcess(run_trials, text.to_json(), text.vocab_size, (END_TOKEN,), timeout=timeout)
+
+
+def number_of(process: TrialProcess) -> int:
+    assert process._running is not None and process._running.process.pid is not None
+    return process._running.process.pid
+
+
+def tried(process: TrialProcess, grammar: Grammar) -> Outcome:
+    return process.run(Trial((), grammar, PATIENT))
+
+
+def refusal(process: TrialProcess, grammar: Grammar) -> str | None:
+    """What is said of a grammar; None where it is taken."""
+    try:
+        outcome = tried(process, grammar)
+    except Exceeded:
+        return "exceeded"
+    assert outcome.error is not None or outcome.bytes <= MEMORY
+    return outcome.error
+
+
+def test_a_trial_tells_what_it_took_or_what_is_wrong(process: TrialProcess) -> None:
+    assert tried(process, PERSON).error is None
+    assert tried(process, schema({"multipleOf": 9973})).bytes > 2**20
+    assert "unclosed" in (tried(process, Grammar(GrammarKind.REGEX, "a(")).error or "")
+    strange = Trial((PERSON, schema({"type": "strange"}), PERSON), REGEX, QUICK)
+    assert process.run(strange).place == 1
+
+
+def assert_lives_through(process: TrialProcess, bombs: tuple[str, ...]) -> None:
+    tried(process, PERSON)
+    number = number_of(process)
+    for name in bombs:
+        said = refusal(process, BOMBS[name])
+        assert said is None or (said.isprintable() and len(said) <= 400), name
+        assert said is None or not any(word in said for word in ("panic", ".rs", "/root/", "backtrace")), said
+    assert number_of(process) == number, "it never died itself"
+    assert tried(process, PERSON).error is None
+
+
+def test_a_trial_may_die_and_the_process_lives(process: TrialProcess) -> None:
+    assert_lives_through(process, QUICK_BOMBS)
+    assert refusal(process, BOMBS["1,300 links by items"]) == "exceeded"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_process_lives_through_every_bomb(process: TrialProcess) -> None:
+    assert len(BOMBS) >= 60
+    assert_lives_through(process, tuple(BOMBS))
+
+
+def test_what_real_programs_send_passes_the_first_trial(process: TrialProcess) -> None:
+    for name, grammar in REAL.items():
+        outcome = process.run(Trial((), grammar, PATIENT))
+        assert outcome.error is None, name
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_ends_or_stands_still_is_replaced(tiny_text: Text, number: int) -> None:
+    with closing(process_of(tiny_text, timeout=3)) as process:
+        tried(process, PERSON)
+        first = number_of(process)
+        os.kill(first, number)
+        assert tried(process, PERSON).error is None
+        assert number_of(process) != first
+        with pytest.raises(ProcessLookupError):  # it is not left behind
+            os.kill(first, 0)
+
+
+def test_where_no_process_can_be_had_callers_are_told() -> None:
+    """The work of this one is no more than to tell an object's number."""
+    with closing(TrialProcess(id)) as process, pytest.raises(TrialsFailed, match="try again later"):
+        tried(process, PERSON)
+
+
+def test_the_end_does_not_wait_for_a_trial(tiny_text: Text) -> None:
+    process = process_of(tiny_text)
+    tried(process, PERSON)
+    os.kill(number_of(process), signal.SIGSTOP)
+    begin = time.monotonic()
+    process.close()
+    assert time.monotonic() - begin < 4
+    with pytest.raises(TrialsFailed, match="shutting down"):
+        tried(process, PERSON)
