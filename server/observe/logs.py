@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from enum import StrEnum
 from typing import TextIO
 
@@ -19,8 +22,17 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from server.http.request_id import current_id
 
+log = logging.getLogger(__name__)
+
 TIMED = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 UNTIMED = "%(levelname)s %(name)s: %(message)s"
+
+
+MOST_LINES = 10_000
+"""Lines that may wait to be written; more are dropped, and counted."""
+
+FLUSH_SECONDS = 0.3
+"""Seconds that the process waits at its end for lines to be written."""
 
 
 class LogFormat(StrEnum):
@@ -36,7 +48,7 @@ def configure(level: str, format: str = LogFormat.HUMAN) -> None:
     formatter: logging.Formatter = logging.Formatter(UNTIMED if journal else TIMED)
     if format == LogFormat.JSON:
         formatter = JsonLines()
-    handler = logging.StreamHandler(sys.stderr)
+    handler = QueuedLines(sys.stderr.fileno())
     handler.setFormatter(Prioritised(formatter) if journal else formatter)
     logging.basicConfig(handlers=[handler], level=level.upper())
     logging.getLogger("aiohttp.server").addFilter(quiet_broken_requests)
@@ -50,6 +62,46 @@ def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
     except (OSError, ValueError):
         return False
     return told == f"{status.st_dev}:{status.st_ino}"
+
+
+class QueuedLines(logging.Handler):
+    """Writes lines to a file descriptor from a thread of its own: where nobody reads them, what logs must not wait."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._lines: queue.Queue[bytes] = queue.Queue(MOST_LINES)
+        self._dropped = 0
+        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record's line, or count it where the queue is full."""
+        try:
+            self._lines.put_nowait(f"{self.format(record)}\n".encode("utf-8", "backslashreplace"))
+        except queue.Full:
+            self._dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Wait until all lines are written, for a moment."""
+        with self._lines.all_tasks_done:
+            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, FLUSH_SECONDS)
+
+    def _write_all(self) -> None:
+        while True:
+            line = self._lines.get()
+            with suppress(OSError):  # the reader is gone
+                self._write(line)
+            self._lines.task_done()
+            if self._dropped and self._lines.empty():
+                with self.lock or nullcontext():
+                    dropped, self._dropped = self._dropped, 0
+                log.warning("%d messages were dropped, as the log was not read", dropped)
+
+    def _write(self, line: bytes) -> None:
+        while line:
+            line = line[os.write(self._descriptor, line) :]
 
 
 class JsonLines(logging.Formatter):

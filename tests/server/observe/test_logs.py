@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import orjson
 import pytest
 
 from server.api.limits import Limits
-from server.observe.logs import JsonLines, Prioritised, configure, in_journal, with_fields
+from server.observe.logs import MOST_LINES, JsonLines, Prioritised, QueuedLines, configure, in_journal, with_fields
 from server.observe.metrics import Metrics
 from tests.server.live import Live, live_server
 
@@ -27,6 +28,7 @@ def configured(format: str) -> Iterator[None]:
     root.handlers = []
     configure("info", format)
     yield
+    root.handlers[0].flush()
     root.handlers, root.level = handlers, level
 
 
@@ -79,27 +81,52 @@ def test_the_journal_is_known_by_its_device_and_inode(tmp_path: os.PathLike[str]
 
 
 @pytest.mark.parametrize(("format", "is_json"), [("human", False), ("json", True)])
-def test_the_format_is_chosen_at_the_start(capsys: pytest.CaptureFixture[str], format: str, is_json: bool) -> None:
+def test_the_format_is_chosen_at_the_start(capfd: pytest.CaptureFixture[str], format: str, is_json: bool) -> None:
     with configured(format):
         logging.getLogger("server.test").info("hello")
         logging.getLogger("server.test").debug("too fine")
-    line = capsys.readouterr().err
+    line = capfd.readouterr().err
     assert line.count("\n") == 1 and "hello" in line
     assert line.startswith("{") is is_json
 
 
 async def test_lines_that_are_written_while_a_request_is_served_tell_its_id(
-    live: Live, capsys: pytest.CaptureFixture[str]
+    live: Live, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with configured("json"):
         async with live.session.get(live.url + "/nothing", headers={"x-request-id": "abc"}) as response:
             assert response.status == 404
-    line = capsys.readouterr().err.splitlines()[-1]
+    line = capfd.readouterr().err.splitlines()[-1]
     entry = orjson.loads(line)
     assert entry["request_id"] == "abc"
     told = {key: entry[key] for key in ("method", "path", "status", "logger")}
     assert told == {"method": "GET", "path": "/nothing", "status": "404", "logger": "server.http.routes"}
     assert entry["duration_ms"] >= 0
+
+
+def test_nothing_waits_for_a_log_that_is_not_read_and_what_it_lost_is_counted() -> None:
+    """The whole server did, SIGTERM too, from 64 KiB of log on."""
+    reader, writer = os.pipe()
+    handler, total = QueuedLines(writer), MOST_LINES + 5000
+    for number in range(total):
+        handler.handle(record(f"{number:<100}"))
+    with logger_of("server.observe.logs", handler), open(reader) as lines:
+        read, dropped = 0, 0
+        while not dropped:
+            line = lines.readline()
+            found = re.match(r"(\d+) messages were dropped", line)
+            read, dropped = read + (found is None), int(found[1]) if found else 0
+    assert read + dropped == total
+    assert read >= MOST_LINES
+    os.close(writer)
+
+
+@contextmanager
+def logger_of(name: str, handler: logging.Handler) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
 
 
 async def test_monitoring_does_not_fill_the_log(pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import re
 import signal
@@ -55,14 +56,14 @@ class Server:
             pass
 
 
-async def start(model: str, port: int = 0, timeout: float = 60) -> Process:
+async def start(model: str, port: int = 0, timeout: float = 60, stderr: int = PIPE) -> Process:
     arguments = [sys.executable, "-m", "tests.server.serve_fake", model, str(port), str(timeout)]
-    return await create_subprocess_exec(*arguments, cwd=ROOT, stdout=PIPE, stderr=PIPE)
+    return await create_subprocess_exec(*arguments, cwd=ROOT, stdout=PIPE, stderr=stderr)
 
 
 @asynccontextmanager
-async def serving(model: str, timeout: float = 60) -> AsyncIterator[Server]:
-    process = await start(model, timeout=timeout)
+async def serving(model: str, timeout: float = 60, stderr: int = PIPE) -> AsyncIterator[Server]:
+    process = await start(model, timeout=timeout, stderr=stderr)
     assert process.stdout is not None
     try:
         await process.stdout.readline()
@@ -119,6 +120,19 @@ async def test_after_a_second_signal_nothing_keeps_the_process(model: str, code:
         server.process.send_signal(signal.SIGTERM)
         assert await server.process.wait() == code
         assert time.monotonic() - sent < 2 * LAST_SECONDS
+
+
+async def test_a_log_that_is_not_read_keeps_nobody_from_being_served_and_the_process_from_ending() -> None:
+    """As soon as the pipe was full, all stood still: streams, /health/live, SIGTERM."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    async with serving("fake", stderr=writer) as server:
+        for _ in range(100):
+            assert await server.status("/nothing") == 404
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.process.wait() == 0
+    os.close(writer)
+    os.close(reader)
 
 
 async def test_when_nothing_is_left_that_could_serve_clients_are_told_and_the_process_ends_with_70() -> None:
