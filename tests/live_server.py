@@ -25,7 +25,7 @@ def serve(folder: Path, *flags: str) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         try:
-            yield _ready_url(process.stdout)
+            yield ready_url(process.stdout)
         finally:
             process.terminate()
             # Reading to the end also keeps a chatty server from blocking on a full pipe.
@@ -33,7 +33,7 @@ def serve(folder: Path, *flags: str) -> Iterator[str]:
     assert process.returncode == 0, rest
 
 
-def _ready_url(lines: Iterator[str]) -> str:
+def ready_url(lines: Iterator[str]) -> str:
     seen = []
     for line in lines:
         seen.append(line)
