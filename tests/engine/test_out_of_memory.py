@@ -11,8 +11,10 @@ from torch import Tensor
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
-from engine.messages import FinishReason, RowId, RowUpdate, Terms
+from engine.messages import Entry, FinishReason, RowId, RowUpdate, Terms
 from engine.pipeline import Pipeline
+from engine.row import Choice, Row
+from engine.sampling import sampler as sampling
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -76,6 +78,33 @@ def test_a_shortage_when_a_row_joins_changes_no_answer(tiny_model: LoadedModel, 
 
     expected = run(1000)
     assert all(run(calls) == expected for calls in range(8))
+
+
+@pytest.mark.parametrize("entry", Entry)
+def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answer(
+    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch, entry: Entry
+) -> None:
+    """It failed all rows of the pass, though a softmax over a large vocabulary needs memory too."""
+    sample = sampling.sample
+
+    def run(hit: int) -> dict[RowId, list[int]]:
+        calls = count()
+
+        def sample_or_fail(rows: list[Row], logits: Tensor) -> list[Choice | sampling.Unchosen]:
+            if next(calls) == hit:
+                raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+            return sample(rows, logits)
+
+        monkeypatch.setattr(sampling, "sample", sample_or_fail)
+        pipeline = pipeline_of(tiny_model, tiny_text, capacity=200, rows=4, chunk=16)
+        for one in SPECS:
+            pipeline.admit([one], Terms(entry=entry))
+        updates = finish(pipeline)
+        assert all(update.finish_reason is not FinishReason.ERROR for update in updates)
+        return tokens_of(updates)
+
+    expected = run(-1)
+    assert all(run(hit) == expected for hit in range(0, 16, 3))
 
 
 def test_a_shortage_in_a_decode_step_lowers_the_budget(tiny_model: LoadedModel, tiny_text: Text) -> None:
