@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 
-from engine.health import FIRST_CAPACITY, Health
+from engine.health import FIRST_CAPACITY, LEAST_CAPACITY, Health
 from engine.messages import (
     Admit,
     Cancel,
@@ -106,8 +106,9 @@ class Executor:
         if not self._running:
             return
         now, health, pipeline = time.monotonic(), self._health, self._pipeline
-        if health.grow_at is not None and now >= health.grow_at and health.fault is None:
-            self._report_moves(partial(self._grow, now))
+        if health.may_grow(now) and not pipeline.closed:
+            self._report_moves(partial(pipeline.grow, 2 * pipeline.capacity))
+            health.note_growth(now, pipeline.capacity)
         if health.fault is not None:
             self._rest(now)
         elif not pipeline.idle:
@@ -161,7 +162,7 @@ class Executor:
         if self._pipeline.capacity < FIRST_CAPACITY:
             self._pipeline.grow(FIRST_CAPACITY)
         before = self._health.fault
-        error = self._pipeline.prove(PROOF)
+        error = "there is no memory" if self._pipeline.capacity < LEAST_CAPACITY else self._pipeline.prove(PROOF)
         self._health.note_proof(time.monotonic(), error)
         if error is not None and before is None:
             log.error("executor %d takes no rows until its device has proved itself: %s", self.info.index, error)
@@ -176,11 +177,6 @@ class Executor:
             self._report_moves(self._pipeline.hand_back_all)
         if now >= self._health.resume:
             self._prove()
-
-    def _grow(self, now: float) -> None:
-        """Take memory back, unless the batch must not be disturbed now."""
-        if self._pipeline.grow(2 * self._pipeline.capacity):
-            self._health.note_growth(now, self._pipeline.capacity)
 
     def _report(self, updates: list[RowUpdate], seconds: float) -> None:
         pipeline = self._pipeline

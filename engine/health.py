@@ -50,6 +50,10 @@ class Health:
             self._grew = None
             self.grow_at = now + self._calm
 
+    def may_grow(self, now: float) -> bool:
+        """Whether memory is missing that shall be taken back now."""
+        return self.grow_at is not None and now >= self.grow_at and self.fault is None
+
     def note_growth(self, now: float, capacity: float) -> None:
         """Memory was taken back, and `capacity` is the part of it that there is now."""
         self._grew = now

@@ -254,14 +254,9 @@ class RowTable(Generic[RowT]):
         self.short = True
         self._resize(smaller)
 
-    def grow(self, part: float) -> bool:
-        """Take memory for K and V back, up to this part of what there was at first, for which the batch is put by.
-
-        False, and nothing changes, while no other row may join the batch.
-        """
-        if self._closed is None:
-            self._resize(max(1, int(self._full_capacity * min(part, 1.0))))
-        return self._closed is None
+    def grow(self, part: float) -> None:
+        """Take memory for K and V back, up to this part of what there was at first, for which the batch is put by."""
+        self._resize(max(1, int(self._full_capacity * min(part, 1.0))))
 
     def _resize(self, capacity_tokens: int) -> None:
         while self._device.batch.rows:

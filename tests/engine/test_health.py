@@ -102,7 +102,8 @@ def test_rows_that_run_are_put_by_while_memory_is_taken_back(tiny_model: LoadedM
     pipeline.batch.resize(200)
     pipeline.admit(SPECS)
     found = [update for _ in range(4) for update in pipeline.turn()]
-    assert pipeline.grow(1.0) and pipeline.shape().capacity_tokens == 400
+    pipeline.grow(1.0)
+    assert pipeline.shape().capacity_tokens == 400
     pipeline.check()
     assert tokens_of([*found, *finish(pipeline)]) == expected
 
@@ -236,6 +237,24 @@ def test_a_device_with_little_memory_left_proves_itself_with_more(bench: Bench) 
     bench.fault.on = False
     assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
     assert 200 < bench.pipeline.shape().capacity_tokens <= 250
+
+
+def test_a_device_that_has_no_memory_for_k_and_v_takes_no_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have let its rows go after every turn, and have taken them again."""
+    take = KvArena._take
+
+    def scarce(self: KvArena, capacity_tokens: int) -> None:
+        if capacity_tokens > 90:
+            raise OSError(12, "Cannot allocate memory")
+        take(self, capacity_tokens)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KvArena, "_take", scarce)
+        bench.fault.where, bench.fault.error, bench.fault.on = KvArena, MemoryError(), True
+        bench.admit(0)
+        assert bench.until(is_health)[-1] == ExecutorHealth(0, "there is no memory")
+        bench.fault.on = False
+    assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
 
 
 def test_the_row_of_a_proof_is_no_request(tiny_model: LoadedModel, tiny_text: Text) -> None:
