@@ -18,6 +18,8 @@ def serve(folder: Path, *flags: str) -> Iterator[str]:
     command = [str(COMMAND), "serve", str(folder), "--port", "0", "--log-level", "warning", *flags]
     if "--journal" not in flags:
         command.append("--no-journal")  # the default place is the user's
+    if "--files-size" not in flags:
+        command += ["--files-size", "0"]  # as is that of files
     if "--dtype" not in flags:
         command += ["--dtype", "float32"]  # answers do not depend on neighbours or on what this CPU is fast at
     if "--strategy" not in flags:

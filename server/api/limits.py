@@ -24,6 +24,8 @@ class Limits:
     """Requests that may wait; a call that comes when so many do is refused."""
     max_num_queued_tokens: int | None = None
     """Tokens that may wait: those of prompts, and of answers as they are predicted, or else may become."""
+    max_file_bytes: int = 100 * 1024 * 1024
+    """Largest file that a client may send."""
     stored_response_bytes: int = 64 * 1024 * 1024
     """Bytes of responses that are kept so that later ones may go on from them."""
     refuse_unknown_fields: bool = False

@@ -36,6 +36,18 @@ PROGRESS = Parameter(
 
 REF = "#/components/schemas/{name}"
 
+FORM = {
+    "schema": {
+        "type": "object",
+        "properties": {
+            "purpose": {"const": "batch"},
+            "file": {"type": "string", "contentMediaType": "application/octet-stream"},
+        },
+        "required": ["purpose", "file"],
+    }
+}
+"""The form that a file comes in."""
+
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 1}}}
 _HEADERS = {HEADER: {"$ref": "#/components/headers/RequestId"}}
 _ANSWERED_ID = {"description": "The request's own id, or one that was made for it", "schema": {"type": "string"}}
@@ -120,6 +132,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.body is not None:
         content = {"application/json": {"schema": _ref(operation.body)}}
         described["requestBody"] = {"required": True, "content": content}
+    if operation.other_body:
+        described["requestBody"] = {"required": True, "content": {operation.other_body: FORM}}
     described["responses"] = {"200": _success(operation)} | dict(_errors(operation))
     return described
 

@@ -59,6 +59,8 @@ class Operation:
     open: bool = False
     """Whether it needs no key."""
     dialect: Dialect | None = None
+    other_body: str = ""
+    """Media type of a body that is no JSON of ours."""
 
     @property
     def template(self) -> str:

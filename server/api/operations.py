@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
+from server.api.batches.endpoint import (
+    BatchBody,
+    BatchList,
+    BatchObject,
+    cancel_batch,
+    create_batch,
+    list_batches,
+    show_batch,
+)
+from server.api.batches.files import (
+    DeletedFile,
+    FileList,
+    FileObject,
+    delete_file,
+    list_files,
+    send_content,
+    show_file,
+    upload_file,
+)
+from server.api.batches.keeping import MOST
 from server.api.calls.request_status import RequestList, RequestStatus
 from server.api.chat import chat_completions
 from server.api.completions import completions
@@ -54,6 +74,14 @@ RESPONSE = Parameter("id", "path", {"type": "string", "minLength": 1}, "a respon
 LIMIT = Parameter(
     "limit", "query", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}, "how many at most"
 )
+
+FILE = Parameter("id", "path", {"type": "string", "minLength": 1}, "a file's id")
+BATCH = Parameter("id", "path", {"type": "string", "minLength": 1}, "a batch's id")
+PAGE = (
+    Parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": MOST, "default": 20}, "how many at most"),
+    Parameter("after", "query", {"type": "string"}, "the id of the one before"),
+)
+FORM = (404, 408, 413)
 
 OPERATIONS = (
     Operation(
@@ -127,6 +155,37 @@ OPERATIONS = (
         dialect=ANTHROPIC,
     ),
     Operation("post", "/v1/estimate", estimate, "estimate", AnyBody, Expectation),
+    Operation(
+        "post", "/v1/files", upload_file, "createFile", reply=FileObject, other_body="multipart/form-data", errors=FORM
+    ),
+    Operation("get", "/v1/files", list_files, "listFiles", reply=FileList, parameters=PAGE, errors=(404,)),
+    Operation("get", "/v1/files/{id}", show_file, "showFile", reply=FileObject, parameters=(FILE,), errors=(404,)),
+    Operation(
+        "delete", "/v1/files/{id}", delete_file, "deleteFile", reply=DeletedFile, parameters=(FILE,), errors=(404,)
+    ),
+    Operation(
+        "get",
+        "/v1/files/{id}/content",
+        send_content,
+        "downloadFile",
+        other=("application/jsonl",),
+        parameters=(FILE,),
+        errors=(404,),
+    ),
+    Operation("post", "/v1/batches", create_batch, "createBatch", BatchBody, BatchObject, errors=(404,)),
+    Operation("get", "/v1/batches", list_batches, "listBatches", reply=BatchList, parameters=PAGE, errors=(404,)),
+    Operation(
+        "get", "/v1/batches/{id}", show_batch, "showBatch", reply=BatchObject, parameters=(BATCH,), errors=(404,)
+    ),
+    Operation(
+        "post",
+        "/v1/batches/{id}/cancel",
+        cancel_batch,
+        "cancelBatch",
+        reply=BatchObject,
+        parameters=(BATCH,),
+        errors=(404,),
+    ),
     Operation("get", "/v1/models", list_models, "listModels", reply=ModelList),
     Operation(
         "get", "/v1/models/{model:.+}", show_model, "showModel", reply=ModelCard, parameters=(MODEL,), errors=(404,)

@@ -170,6 +170,12 @@ class Admission:
     requests_per_minute: Count | None = option(None, "generating requests that a key may make in any minute")
     max_concurrent_requests: Count | None = option(None, "generating requests that a key may have at a time")
     max_body_bytes: Annotated[int, Meta(ge=1024)] = option(4 * 1024 * 1024, "largest request body")
+    max_file_bytes: Annotated[int, Meta(ge=1024)] = option(
+        100 * 1024 * 1024, "largest file that may be sent for a batch"
+    )
+    files_size: NonNegative = option(
+        1.0, "disk for files that clients send for batches, in GiB; answers may take more; 0: no files, no batches"
+    )
     stored_response_bytes: Natural = option(
         64 * 1024 * 1024, "responses that are kept, in memory, for previous_response_id; 0: none"
     )

@@ -8,6 +8,7 @@ import time
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from server.api.batches.keeping import start_batches, stop_batches
 from server.api.errors import error_code, errors_as_json
 from server.api.input import unknown
 from server.api.input.admission import admit
@@ -53,6 +54,8 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         app.on_cleanup.append(front.tracing.close)
     app.add_routes([web.route(operation.method, operation.path, operation.handler) for operation in OPERATIONS])
     app.on_startup.append(remember_start)
+    app.on_startup.append(start_batches)
+    app.on_shutdown.append(stop_batches)
     app.on_shutdown.append(close_feed)
     app.on_response_prepare.append(_add_headers)
     app.on_response_prepare.append(add_origin_headers)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from aiohttp import web
 
 from scheduler.dispatcher import Dispatcher
+from server.api.batches.asker import ModelAsker
+from server.api.batches.keeping import BATCHES
 from server.api.calls.register import REGISTER, Register
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths
 from server.api.health import LIFE, Life
@@ -15,12 +18,21 @@ from server.api.input.hints import HINTS, Hints
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.responses.store import STORE, ResponseStore
 from server.api.served_model import MODEL, ServedModel
+from server.batches.runner import Batches
 from server.dashboard.feed import FEED, Feed
 from server.observe.metrics import METRICS, Metrics
 
 
 def _always() -> bool:
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class FilesPlace:
+    """A folder for files and batches, which no other server has; its capacity in bytes."""
+
+    folder: Path
+    capacity: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,12 @@ class Service:
     """Counts for /metrics."""
     feed: Feed | None = None
     """Events for the dashboard."""
+    files: FilesPlace | None = None
+    """Where files and batches are kept; None for nowhere."""
+
+    def _slots(self) -> int:
+        """Rows that the executors can hold."""
+        return sum(worker.info.max_rows for worker in self.dispatcher.workers if worker.serves)
 
     def hand_to(self, app: web.Application) -> None:
         """Give each part to the handlers that need it, under its own key."""
@@ -50,6 +68,8 @@ class Service:
         app[PENDING] = PendingCalls()
         app[HINTS] = Hints()
         app[REGISTER] = Register(self.dispatcher)
+        if self.files is not None:
+            app[BATCHES] = Batches(self.files.folder, self.files.capacity, ModelAsker(app), self._slots)
         if self.metrics is not None:
             app[METRICS] = self.metrics
         if self.feed is not None:

@@ -6,6 +6,7 @@ The only place that knows all the parts; their work is their own.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from engine.kv.row_kv import RowKv
 from engine.messages import Deliver, Report, Stop
 from engine.row import Row
 from engine.sampling.grammar import Grammars
-from models.catalog.catalog import Catalog
+from models.catalog.catalog import Catalog, default_cache
 from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.assembly import Parts
@@ -34,24 +35,28 @@ from scheduler.serving_time.machine import StepLearning, Submit
 from scheduler.serving_time.profile_file import Conditions
 from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
+from server.batches.files import hold_folder
 from server.cli.config import ServeConfig
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
 from server.grammars.compiler import GrammarCompiler
 from server.grammars.process import TrialProcess
 from server.grammars.trial import STACK, run_trials
-from server.http.service import Service
+from server.http.service import FilesPlace, Service
 from server.lengths.instruction import InstructionSplit
 from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor, token_features
 from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, Sources
 from server.observe.lag import measure_lag
 from server.observe.metrics import Metrics
+from server.process.cache_paths import batches_path
 from server.process.devices import conditions_of, prefix_cache_bytes, swap_bytes
 from server.process.loading import build_executor, load_models
 from server.process.relay import Relay
 from server.process.scheduling import learn_steps, parts_for
 from server.process.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
 
 STOP_TIMEOUT = 10.0
 """Seconds an executor has to end its last step."""
@@ -111,8 +116,30 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         Gauges(
             metrics, Sources(dispatcher, *kept, lengths.learned, config.strategy, feed, parts.learning, lengths.journal)
         )
-        executors, limits = len(loaded.executors), _limits(config)
-        yield Service(dispatcher, model, executors, limits, lengths, watchdog.responsive, metrics, feed)
+        yield Service(
+            dispatcher,
+            model,
+            executors=len(loaded.executors),
+            limits=_limits(config),
+            lengths=lengths,
+            responsive=watchdog.responsive,
+            metrics=metrics,
+            feed=feed,
+            files=stack.enter_context(_files(config)),
+        )
+
+
+@contextmanager
+def _files(config: ServeConfig) -> Iterator[FilesPlace | None]:
+    """Where files and batches are kept; None for nowhere."""
+    folder = batches_path(default_cache(), config.model)
+    if not config.files_size:
+        yield None
+        return
+    with hold_folder(folder) as held:
+        if not held:
+            log.info("another server holds %s: this one takes no files and no batches", folder)
+        yield FilesPlace(folder, round(config.files_size * 2**30)) if held else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +239,7 @@ def _limits(config: ServeConfig) -> Limits:
         sse_keep_alive_interval=config.sse_keep_alive_interval,
         max_num_queued_reqs=config.max_num_queued_reqs,
         max_num_queued_tokens=config.max_num_queued_tokens,
+        max_file_bytes=config.max_file_bytes,
         stored_response_bytes=config.stored_response_bytes,
         refuse_unknown_fields=config.refuse_unknown_fields,
     )

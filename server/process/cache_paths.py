@@ -25,6 +25,11 @@ def require_writable(journal: Path | None) -> None:
         raise ConfigError(message) from None
 
 
+def batches_path(cache: Path, model: str) -> Path:
+    """Where the files and batches of a served model are."""
+    return cache / "batches" / re.sub(r"[^\w.-]", "_", Path(model).name)
+
+
 def model_key(model: str) -> str:
     """The name of a served model in the journal, whatever the API calls it."""
     return Path(model).name

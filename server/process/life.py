@@ -27,6 +27,7 @@ from aiohttp import web
 
 from models.errors import UserError
 from scheduler.clock import background
+from server.api.batches.keeping import stop_batches
 from server.api.health import LIFE
 from server.api.served_model import ServedModel
 from server.cli.config import ServeConfig
@@ -134,6 +135,7 @@ async def _until_end(
         notifier.stopping("no executor is left")
         return FAILED
     app[LIFE].draining = True
+    await stop_batches(app)
     notifier.stopping("draining")
     await drain(service, timeout, signals.second)
     return 0

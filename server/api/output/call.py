@@ -226,6 +226,13 @@ def _tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
     return len(item.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
 
 
+async def expected_tokens(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], app: web.Application) -> int:
+    """Tokens of a call's answers and prompts, as far as they can be foreseen; raises ApiError 400."""
+    wanted = list_wanted(body, prompts, app[MODEL])
+    async with predict(wanted, app[LENGTHS]) as predictions:
+        return sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted)
+
+
 @asynccontextmanager
 async def predict(wanted: Sequence[WantedAnswer], lengths: AnswerLengths) -> AsyncIterator[Predictions]:
     """Predict the length of each distinct prompt's answer; on leaving, forget what has not come in time."""

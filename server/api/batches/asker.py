@@ -1,0 +1,110 @@
+"""The lines of a batch -> requests to the one dispatcher, below all others, and their answers as HTTP has them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from server.api.calls.register import REGISTER, Caller, Record
+from server.api.chat import ChatForm
+from server.api.completions import CompletionForm
+from server.api.errors import ApiError, bad_request, error_body
+from server.api.generator import DISPATCHER
+from server.api.input.body import parse
+from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
+from server.api.input.schema import ChatBody, CompletionBody
+from server.api.models import model_name
+from server.api.output.answer import Form, gather_answers
+from server.api.output.call import expected_tokens, open_call
+from server.api.output.reply import Head, encode
+from server.api.served_model import MODEL, ServedModel
+from server.batches.runner import LineReply
+
+log = logging.getLogger(__name__)
+
+PRIORITY = 2**31
+"""Below what any client can ask for."""
+
+LATER = (429, 503)
+"""Statuses of requests that are asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A path whose requests may come in a batch."""
+
+    schema: type[ChatBody] | type[CompletionBody]
+    prefix: str
+    """Beginning of its answers' ids."""
+    prompts: Callable[[Any, ServedModel], Awaitable[Sequence[Prompt]]]
+    form: Callable[..., Form]
+
+
+async def _chat_prompts(body: ChatBody, model: ServedModel) -> Sequence[Prompt]:
+    return [await chat_prompt(body, model)]
+
+
+ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
+    {
+        "/v1/chat/completions": Endpoint(ChatBody, "chatcmpl-", _chat_prompts, ChatForm),
+        "/v1/completions": Endpoint(CompletionBody, "cmpl-", completion_prompts, CompletionForm),
+    }
+)
+
+
+class ModelAsker:
+    """An Asker for the model of an application."""
+
+    def __init__(self, app: web.Application) -> None:
+        self._app = app
+
+    async def estimate(self, endpoint: str, body: bytes) -> float:
+        try:
+            parsed, prompts = await self._read(endpoint, body)
+            return await expected_tokens(parsed, prompts, self._app)
+        except ApiError:
+            return 0.0
+
+    async def ask(self, endpoint: str, body: bytes, holder: str | None, request_id: str) -> LineReply | None:
+        try:
+            reply = await self._answer(endpoint, body, Caller(holder, request_id))
+        except ApiError as failure:
+            return None if failure.status in LATER else _failed(failure, request_id)
+        except Exception:
+            log.exception("request %s failed", request_id)
+            message = f"internal error; the server's log tells more under the request id {request_id}"
+            return _failed(ApiError(500, message), request_id)
+        return LineReply(200, request_id, msgspec.Raw(encode(reply)))
+
+    async def _answer(self, endpoint: str, raw: bytes, caller: Caller) -> msgspec.Struct:
+        app, kind = self._app, ENDPOINTS[endpoint]
+        body, prompts = await self._read(endpoint, raw)
+        head = Head(f"{kind.prefix}{secrets.token_hex(16)}", model_name(body.model, app[MODEL]), app[DISPATCHER].now())
+        record = Record(
+            head.id, caller, endpoint, head.model, head.created, False, head.arrival, client=caller.holder or ""
+        )
+        form = kind.form(head, app[MODEL].text, body)
+        with app[REGISTER].enter(record):
+            async with open_call(body, prompts, app, record) as call:
+                return form.whole(await gather_answers(call), call.usage(), call.metrics())
+
+    async def _read(self, endpoint: str, raw: bytes) -> tuple[ChatBody | CompletionBody, Sequence[Prompt]]:
+        """The body of a line, as one of no hurry, and its prompts. Raises ApiError."""
+        kind, model = ENDPOINTS[endpoint], self._app[MODEL]
+        body = parse(raw, kind.schema)
+        if body.stream:
+            raise bad_request("stream: answers of a batch come whole; leave it out", "stream")
+        model_name(body.model, model)
+        patient = msgspec.structs.replace(body, priority=PRIORITY, deadline_ms=None)
+        return patient, await kind.prompts(patient, model)
+
+
+def _failed(error: ApiError, request_id: str) -> LineReply:
+    return LineReply(error.status, request_id, msgspec.Raw(encode(error_body(error))))

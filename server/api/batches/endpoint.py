@@ -1,0 +1,151 @@
+"""/v1/batches: requests from a file, answered when there is room for them, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from server.api.batches.asker import ENDPOINTS
+from server.api.batches.keeping import batches_of, page_of
+from server.api.errors import ApiError, bad_request
+from server.api.input.body import read_body
+from server.api.output.reply import json_response
+from server.batches.batch import BatchRecord, BatchStatus, LineError, Progress
+from server.batches.files import NoSuchFile
+from server.http.access import holder_of
+
+
+class BatchBody(msgspec.Struct, frozen=True):
+    """POST /v1/batches."""
+
+    input_file_id: Annotated[str, Meta(max_length=256)]
+    endpoint: Annotated[str, Meta(max_length=256)]
+    completion_window: Literal["24h"]
+    metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
+
+
+class BatchErrors(msgspec.Struct, frozen=True):
+    """What is wrong with the input."""
+
+    data: list[LineError]
+    object: Literal["list"] = "list"
+
+
+class RequestCounts(msgspec.Struct, frozen=True):
+    """Lines of the input, and those that have an answer; 0 while the input is being read."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch: OpenAI's object, and when its last answer is expected."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: Literal["24h"] = "24h"
+    status: BatchStatus
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    metadata: dict[str, str] | None
+    expected_completion_at: int | None
+    """In seconds since 1970; null while nothing is measured, and once it has ended."""
+
+
+class BatchList(msgspec.Struct, frozen=True):
+    """A page of batches."""
+
+    data: list[BatchObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
+async def create_batch(request: web.Request) -> web.Response:
+    """Begin a batch of the requests in a file; raises ApiError 400, 404."""
+    batches, body = batches_of(request), await read_body(request, BatchBody)
+    if body.endpoint not in ENDPOINTS:
+        raise bad_request(f"endpoint: must be one of {', '.join(ENDPOINTS)}", "endpoint", "invalid_value")
+    try:
+        record = await batches.create(body.input_file_id, body.endpoint, holder_of(request), body.metadata or {})
+    except NoSuchFile:
+        message = f"input_file_id: there is no file {body.input_file_id!r}"
+        raise ApiError(404, message, param="input_file_id", code="file_not_found") from None
+    return json_response(_object(record, Progress(), request))
+
+
+async def list_batches(request: web.Request) -> web.Response:
+    """List the batches, the latest first; raises ApiError 400."""
+    objects = [_object(*one, request) for one in batches_of(request).all_of(holder_of(request))]
+    page, more = page_of(request, objects)
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return json_response(BatchList(list(page), first, last, more))
+
+
+async def show_batch(request: web.Request) -> web.Response:
+    """Show how far a batch is; raises ApiError 404."""
+    return json_response(_object(*_find(request), request))
+
+
+async def cancel_batch(request: web.Request) -> web.Response:
+    """Break a batch off; what has an answer keeps it; raises ApiError 404."""
+    record, progress = _find(request)
+    await batches_of(request).cancel(record.id)
+    return json_response(_object(record, progress, request))
+
+
+def _find(request: web.Request) -> tuple[BatchRecord, Progress]:
+    name = request.match_info["id"]
+    found = batches_of(request).find(name, holder_of(request))
+    if found is None:
+        raise ApiError(404, f"id: there is no batch {name[:200]!r}", param="id", code="batch_not_found")
+    return found
+
+
+def _object(record: BatchRecord, progress: Progress, request: web.Request) -> BatchObject:
+    ended = not record.under_way
+    seconds = None if ended else progress.seconds_left(time.monotonic())
+    files = batches_of(request).files
+    output, error = (
+        name if ended and files.has(name) else None for name in (record.output_file_id, record.error_file_id)
+    )
+    return BatchObject(
+        id=record.id,
+        endpoint=record.endpoint,
+        errors=BatchErrors(record.errors) if record.errors else None,
+        input_file_id=record.input_file_id,
+        status=record.status,
+        output_file_id=output,
+        error_file_id=error,
+        created_at=record.created_at,
+        expires_at=record.expires_at,
+        request_counts=RequestCounts(*progress.counts),
+        metadata=record.metadata or None,
+        expected_completion_at=None if seconds is None else round(time.time() + seconds),
+        in_progress_at=record.times.get("in_progress"),
+        finalizing_at=record.times.get("finalizing"),
+        completed_at=record.times.get("completed"),
+        failed_at=record.times.get("failed"),
+        expired_at=record.times.get("expired"),
+        cancelling_at=record.times.get("cancelling"),
+        cancelled_at=record.times.get("cancelled"),
+    )

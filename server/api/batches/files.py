@@ -1,0 +1,150 @@
+"""/v1/files: inputs of batches come in and answers go out, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Literal, TypeVar
+
+import msgspec
+from aiohttp import BodyPartReader, MultipartReader, web
+
+from server.api.batches.keeping import batches_of, page_of
+from server.api.errors import ApiError, bad_request
+from server.api.limits import LIMITS, Limits
+from server.api.output.reply import json_response
+from server.batches.files import FileStore, NoSuchFile, StoredFile
+from server.http.access import holder_of
+
+T = TypeVar("T")
+
+PURPOSES = ("batch",)
+
+
+class FileObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A file."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+
+
+class FileList(msgspec.Struct, frozen=True):
+    """A page of files."""
+
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
+class DeletedFile(msgspec.Struct, frozen=True):
+    """A file that is kept no longer."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True
+
+
+async def upload_file(request: web.Request) -> web.Response:
+    """Take in a file of JSON lines for a batch; raises ApiError 400, 408, 413."""
+    files, limits = batches_of(request).files, request.app[LIMITS]
+    if not request.content_type.startswith("multipart/"):
+        raise bad_request("send a form (multipart/form-data) with the fields purpose and file")
+    purpose, filename = None, None
+    most = min(limits.max_file_bytes, files.room)
+    with files.draft() as (name, content):
+        try:
+            async for part in _parts(await request.multipart(), limits):
+                if part.name == "purpose":
+                    purpose = (await _chunk(part, limits)).decode("utf-8", "replace")
+                elif part.name == "file":
+                    filename = (part.filename or "file")[:256]
+                    while chunk := await _chunk(part, limits):
+                        most -= len(chunk)
+                        if most < 0:
+                            raise _too_large(limits, files)
+                        await asyncio.to_thread(content.write, chunk)
+        except ValueError as error:  # as aiohttp has it
+            raise bad_request(f"the form cannot be read: {error}", code="invalid_form") from None
+        if purpose not in PURPOSES:
+            raise bad_request(f"purpose: must be one of {', '.join(PURPOSES)}", "purpose", "invalid_value")
+        if filename is None:
+            raise bad_request("file: is missing", "file")
+        content.flush()
+        return json_response(_object(await asyncio.to_thread(files.add, name, filename, purpose, holder_of(request))))
+
+
+async def list_files(request: web.Request) -> web.Response:
+    """List the files that are kept, the latest first; raises ApiError 400."""
+    files = batches_of(request).files.all_of(holder_of(request))
+    purpose = request.query.get("purpose")
+    page, more = page_of(request, [file for file in files if purpose in (None, file.purpose)])
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return json_response(FileList([_object(file) for file in page], first, last, more))
+
+
+async def show_file(request: web.Request) -> web.Response:
+    """Describe a file; raises ApiError 404."""
+    return json_response(_object(_find(request)))
+
+
+async def delete_file(request: web.Request) -> web.Response:
+    """Remove a file; raises ApiError 400 while a batch reads it, 404."""
+    batches, file = batches_of(request), _find(request)
+    if batches.uses(file.id):
+        raise bad_request(f"id: a batch under way reads {file.id}; cancel that first", "id", "file_in_use")
+    await asyncio.to_thread(batches.files.remove, file.id, file.holder)
+    return json_response(DeletedFile(file.id))
+
+
+async def send_content(request: web.Request) -> web.StreamResponse:
+    """Send what is in a file; raises ApiError 404."""
+    file = _find(request)
+    return web.FileResponse(batches_of(request).files.path(file.id), headers={"Content-Type": "application/jsonl"})
+
+
+def _find(request: web.Request) -> StoredFile:
+    try:
+        return batches_of(request).files.find(request.match_info["id"], holder_of(request))
+    except NoSuchFile as error:
+        raise ApiError(404, f"id: there is no file {str(error)[:200]!r}", param="id", code="file_not_found") from None
+
+
+def _object(file: StoredFile) -> FileObject:
+    return FileObject(
+        id=file.id, bytes=file.bytes, created_at=file.created_at, filename=file.filename, purpose=file.purpose
+    )
+
+
+async def _parts(form: MultipartReader, limits: Limits) -> AsyncIterator[BodyPartReader]:
+    """The fields of a form as they come; raises ApiError 408."""
+    while (part := await _soon(form.next(), limits)) is not None:
+        if isinstance(part, BodyPartReader):
+            yield part
+
+
+async def _chunk(part: BodyPartReader, limits: Limits) -> bytes:
+    """The next bytes of a field; raises ApiError 408."""
+    return bytes(await _soon(part.read_chunk(64 * 1024), limits))
+
+
+async def _soon(coming: Awaitable[T], limits: Limits) -> T:
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            return await coming
+    except TimeoutError:
+        raise ApiError(408, f"nothing of the file came for {limits.body_timeout:g} s", close=True) from None
+
+
+def _too_large(limits: Limits, files: FileStore) -> ApiError:
+    message = (
+        f"the file is larger than {limits.max_file_bytes} bytes (--max-file-bytes), or than the {files.room} bytes "
+        "that there is room for (--files-size); split it, or delete files"
+    )
+    return ApiError(413, message, param="file", code="file_too_large", close=True)

@@ -1,0 +1,62 @@
+"""Where batches and their files are, for handlers, and the pages of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from aiohttp import web
+
+from server.api.errors import ApiError, bad_request
+from server.batches.runner import Batches
+
+BATCHES = web.AppKey("batches", Batches)
+
+
+async def start_batches(app: web.Application) -> None:
+    """Go on with what an earlier server left."""
+    if BATCHES in app:
+        app[BATCHES].start()
+
+
+async def stop_batches(app: web.Application) -> None:
+    """Break batches off, so that the server can end; another goes on with them."""
+    if BATCHES in app:
+        await app[BATCHES].stop()
+
+
+MOST = 10_000
+"""Entries of a page at most."""
+
+
+class Named(Protocol):
+    """An entry of a list."""
+
+    @property
+    def id(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+def batches_of(request: web.Request) -> Batches:
+    """The server's batches; raises ApiError 404 where it keeps none."""
+    if BATCHES not in request.app:
+        message = "this server keeps no files: --files-size is 0, or another server of this machine holds their folder"
+        raise ApiError(404, message, code="no_files")
+    return request.app[BATCHES]
+
+
+def page_of(request: web.Request, entries: Sequence[N]) -> tuple[Sequence[N], bool]:
+    """The entries after `after`, `limit` at most, and whether there are more; raises ApiError 400."""
+    after, limit = request.query.get("after"), request.query.get("limit", "20")
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= MOST):
+        raise bad_request(f"limit: must be a whole number from 1 to {MOST}", "limit", "invalid_value")
+    begin = 0
+    if after is not None:
+        places = [place for place, entry in enumerate(entries) if entry.id == after]
+        if not places:
+            raise bad_request(f"after: there is no {after[:200]!r}", "after", "invalid_value")
+        begin = places[0] + 1
+    page = entries[begin : begin + int(limit)]
+    return page, begin + len(page) < len(entries)

@@ -1,0 +1,133 @@
+"""Files that clients have sent or that batches have made, in a folder, each with its holder's key, up to a bound.
+
+Everything here may block: it runs in a thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from models.files import replace_file
+
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a file; `created_at` in seconds since 1970."""
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    holder: str | None
+    """Name of the API key that it belongs to; None where there are no keys."""
+
+
+class NoSuchFile(Exception):
+    """There is no file of this id, or it is another's."""
+
+
+class FileStore:
+    """The folder. A file's content is there first and what is known of it last, so that what a crash has left half is
+    no file, but a rest that the next start removes.
+    """
+
+    def __init__(self, folder: Path, capacity: int) -> None:
+        """`capacity` in bytes. Raises OSError where the folder cannot be made."""
+        self._folder = folder
+        self._capacity = capacity
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._files = {file.id: file for file in map(_read, folder.glob("*.json")) if file is not None}
+
+    @property
+    def room(self) -> int:
+        """Bytes that still fit."""
+        return max(0, self._capacity - sum(file.bytes for file in self._files.values()))
+
+    def path(self, name: str) -> Path:
+        """Where the content of a file is, or is being made."""
+        return self._folder / f"{name}.data"
+
+    def remove_rests(self, wanted: frozenset[str]) -> None:
+        """Remove contents that belong to no file, and are not being made."""
+        for content in self._folder.glob("*.data"):
+            if content.stem not in self._files and content.stem not in wanted:
+                content.unlink(missing_ok=True)
+
+    @contextmanager
+    def draft(self) -> Iterator[tuple[str, BinaryIO]]:
+        """An id, and a content to write; it becomes a file by `add`, else it is removed."""
+        name = new_file_id()
+        try:
+            with open(os.open(self.path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as content:
+                yield name, content
+        finally:
+            if name not in self._files:
+                self.path(name).unlink(missing_ok=True)
+
+    def add(self, name: str, filename: str, purpose: str, holder: str | None) -> StoredFile:
+        """Make a file of a content that is written."""
+        size = self.path(name).stat().st_size
+        file = StoredFile(
+            id=name, bytes=size, created_at=int(time.time()), filename=filename, purpose=purpose, holder=holder
+        )
+        with replace_file(self._folder / f"{name}.json") as about:
+            about.write(msgspec.json.encode(file))
+        self._files[name] = file
+        return file
+
+    def find(self, name: str, holder: str | None) -> StoredFile:
+        """Raises NoSuchFile."""
+        file = self._files.get(name)
+        if file is None or file.holder != holder:
+            raise NoSuchFile(name)
+        return file
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this id, whoever's it is."""
+        return name in self._files
+
+    def all_of(self, holder: str | None) -> list[StoredFile]:
+        """The files of a key, the latest first."""
+        own = (file for file in self._files.values() if file.holder == holder)
+        return sorted(own, key=lambda file: (file.created_at, file.id), reverse=True)
+
+    def remove(self, name: str, holder: str | None) -> None:
+        """Raises NoSuchFile."""
+        self.find(name, holder)
+        (self._folder / f"{name}.json").unlink(missing_ok=True)
+        self.path(name).unlink(missing_ok=True)
+        del self._files[name]
+
+
+def new_file_id() -> str:
+    return f"file-{secrets.token_hex(12)}"
+
+
+def _read(path: Path) -> StoredFile | None:
+    """None for what is no file of ours."""
+    with suppress(OSError, msgspec.MsgspecError):
+        file = msgspec.json.decode(path.read_bytes(), type=StoredFile)
+        return file if path.with_suffix(".data").exists() else None
+    return None
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[bool]:
+    """Keep a folder from other servers of this machine; yields False where another has it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(folder / "lock", "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True

@@ -1,0 +1,127 @@
+"""The lines of a batch's input, and the answers to them: JSON lines on the disk. May block: it runs in a thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from server.batches.batch import LineError
+
+MOST_LINES = 50_000
+MOST_ERRORS = 100
+"""Errors of an input that are told."""
+
+
+class InputLine(msgspec.Struct, frozen=True):
+    """One request."""
+
+    custom_id: Annotated[str, Meta(min_length=1, max_length=512)]
+    url: str
+    body: msgspec.Raw
+    method: str = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line is in the input: what is kept of it until it is answered."""
+
+    custom_id: str
+    offset: int
+    size: int
+
+    def read(self, path: Path) -> bytes:
+        """The body of its request."""
+        with open(path, "rb") as file:
+            file.seek(self.offset)
+            return bytes(msgspec.json.decode(file.read(self.size), type=InputLine).body)
+
+
+class BadInput(Exception):
+    """The input has these faults."""
+
+    def __init__(self, errors: list[LineError]) -> None:
+        super().__init__(errors)
+        self.errors = errors
+
+
+def find_lines(path: Path, endpoint: str) -> list[Place]:
+    """The places of all lines. Raises BadInput with the first faults."""
+    places: dict[str, Place] = {}
+    errors: list[LineError] = []
+    offset = 0
+    with open(path, "rb") as file:
+        for number, raw in enumerate(file, 1):
+            if raw.strip():
+                try:
+                    line = _check(raw, number, endpoint)
+                    if line.custom_id in places:
+                        raise _fault("duplicate_custom_id", "another line has this one", number, "custom_id")
+                    places[line.custom_id] = Place(line.custom_id, offset, len(raw))
+                except BadInput as fault:
+                    errors += fault.errors
+            offset += len(raw)
+            if len(errors) >= MOST_ERRORS or len(places) > MOST_LINES:
+                break
+    if len(places) > MOST_LINES:
+        errors.append(LineError("too_many_requests", f"a batch has {MOST_LINES} lines at most"))
+    if not places and not errors:
+        errors.append(LineError("empty_file", "the file has no lines"))
+    if errors:
+        raise BadInput(errors)
+    return list(places.values())
+
+
+def _check(raw: bytes, number: int, endpoint: str) -> InputLine:
+    """A line. Raises BadInput."""
+    try:
+        line = msgspec.json.decode(raw, type=InputLine)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _fault("invalid_json_line", str(error), number, None) from None
+    if line.method != "POST":
+        raise _fault("invalid_method", "must be POST", number, "method")
+    if line.url != endpoint:
+        raise _fault("mismatched_url", f"must be the batch's endpoint, {endpoint}", number, "url")
+    return line
+
+
+def _fault(code: str, what: str, number: int, param: str | None) -> BadInput:
+    return BadInput([LineError(code, what if param is None else f"{param}: {what}", number, param)])
+
+
+class AnswerLine(msgspec.Struct, frozen=True):
+    """What a line is told by that has an answer."""
+
+    custom_id: str
+
+
+class ResultFile:
+    """Answers, a line each, of which only whole ones count."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def answered(self) -> Iterator[str]:
+        """The lines that have one; what a crash has left of a last line is cut off."""
+        if not self._path.exists():
+            return
+        with open(self._path, "rb+") as file:
+            whole = 0
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    break
+                whole += len(raw)
+                yield msgspec.json.decode(raw, type=AnswerLine).custom_id
+            file.truncate(whole)
+
+    def append(self, lines: bytes) -> None:
+        """Add whole lines; they are on the disk when this returns."""
+        with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())

@@ -1,0 +1,321 @@
+"""Files and batches over loopback: what goes in, what comes out, and what a server that ended leaves to the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+import orjson
+import pytest
+
+from engine.messages import RowSpec, RowUpdate
+from server.api.batches.asker import PRIORITY
+from server.api.limits import Limits
+from server.http.access import Access
+from server.http.front import OPEN, Front
+from server.http.keys import Keyring
+from server.http.service import FilesPlace
+from tests.server.fakes import ANSWER, answer
+from tests.server.live import Live, live_server
+
+CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+
+
+@asynccontextmanager
+async def server(
+    folder: Path, pool: ThreadPoolExecutor, *, capacity: int = 10**6, front: Front = OPEN, **limits: Any
+) -> AsyncIterator[Live]:
+    async with live_server(pool, Limits(**limits), front=front, files=FilesPlace(folder, capacity)) as live:
+        yield live
+
+
+@pytest.fixture
+async def live(tmp_path: Path, pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
+    async with server(tmp_path, pool) as live:
+        yield live
+
+
+def line(name: str, url: str = CHAT, **fields: object) -> bytes:
+    body = {"messages": [{"role": "user", "content": name}], **fields}
+    return orjson.dumps({"custom_id": name, "method": "POST", "url": url, "body": body}) + b"\n"
+
+
+async def upload(live: Live, content: bytes, *, purpose: str | None = "batch", **headers: str) -> tuple[int, Any]:
+    form = aiohttp.FormData()
+    if purpose is not None:
+        form.add_field("purpose", purpose)
+    form.add_field("file", content, filename="in.jsonl")
+    async with live.session.post(f"{live.url}/v1/files", data=form, headers=headers) as response:
+        return response.status, orjson.loads(await response.read())
+
+
+async def get(live: Live, path: str, **headers: str) -> tuple[int, bytes]:
+    async with live.session.get(live.url + path, headers=headers) as response:
+        return response.status, await response.read()
+
+
+async def begin(live: Live, content: bytes, endpoint: str = CHAT) -> str:
+    """The id of a batch of these lines."""
+    status, file = await upload(live, content)
+    assert status == 200, file
+    status, batch = await live.post("/v1/batches", body(file["id"], endpoint))
+    assert (status, batch["status"]) == (200, "validating"), batch
+    return str(batch["id"])
+
+
+def body(file_id: str, endpoint: str = CHAT, **fields: object) -> dict[str, object]:
+    return {"input_file_id": file_id, "endpoint": endpoint, "completion_window": "24h", **fields}
+
+
+async def until(live: Live, name: str, *statuses: str) -> Any:
+    """A batch once it has come to one of these statuses."""
+    while True:
+        batch = orjson.loads((await get(live, f"/v1/batches/{name}"))[1])
+        if batch["status"] in statuses:
+            return batch
+
+
+async def results(live: Live, file_id: str | None) -> dict[str, Any]:
+    """The lines of an output or error file, by their custom_id; there is one for each."""
+    if file_id is None:
+        return {}
+    status, content = await get(live, f"/v1/files/{file_id}/content")
+    assert status == 200
+    lines = [orjson.loads(one) for one in content.splitlines()]
+    found = {one["custom_id"]: one for one in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+async def test_each_line_gets_its_answer_or_its_error(live: Live) -> None:
+    name = await begin(live, line("a") + b"\n" + line("b", n=2) + line("c", temperature=9) + line("d", stream=True))
+    batch = await until(live, name, "completed")
+    assert batch["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
+    fine, wrong = await results(live, batch["output_file_id"]), await results(live, batch["error_file_id"])
+    assert set(fine) == {"a", "b"} and set(wrong) == {"c", "d"}
+    reply = fine["a"]["response"]
+    assert (reply["status_code"], fine["a"]["error"]) == (200, None)
+    assert reply["body"]["choices"][0]["message"]["content"] == ANSWER
+    assert len(fine["b"]["response"]["body"]["choices"]) == 2
+    assert (wrong["c"]["response"]["status_code"], wrong["c"]["error"]) == (400, None)
+    assert wrong["c"]["response"]["body"]["error"]["param"] == "temperature"
+    assert wrong["d"]["response"]["body"]["error"]["param"] == "stream"
+    assert batch["expected_completion_at"] is None
+    assert batch["created_at"] <= batch["in_progress_at"] <= batch["completed_at"] < batch["expires_at"]
+
+
+async def test_completions_too(live: Live) -> None:
+    one = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 40}}
+    batch = await until(live, await begin(live, orjson.dumps(one), "/v1/completions"), "completed")
+    (told,) = (await results(live, batch["output_file_id"])).values()
+    assert told["response"]["body"]["choices"][0]["text"] == ANSWER
+
+
+async def test_lines_go_below_all_others_the_longest_first_no_more_than_slots(live: Live) -> None:
+    live.dispatcher.pause = 1
+    lengths = {str(place): 10 + place * 7 % 101 for place in range(100)}
+    name = await begin(live, b"".join(line(one, max_tokens=most) for one, most in lengths.items()))
+    slots = live.dispatcher.executor.info.max_rows
+    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == slots)
+    assert {request.priority for request in live.dispatcher.submitted} == {PRIORITY}
+    live.dispatcher.release()
+    await until(live, name, "completed")
+    asked = [request.sampling.max_tokens for request in live.dispatcher.submitted]
+    assert asked == sorted(lengths.values(), reverse=True)
+
+
+async def test_a_cancelled_batch_keeps_what_it_has(live: Live) -> None:
+    live.dispatcher.script = first_answers("a")
+    live.dispatcher.pause = None
+    name = await begin(live, line("a", max_tokens=100) + line("b", max_tokens=50))
+    while (orjson.loads((await get(live, f"/v1/batches/{name}"))[1]))["request_counts"]["completed"] == 0:
+        pass
+    status, batch = await live.post(f"/v1/batches/{name}/cancel", {})
+    assert (status, batch["status"]) == (200, "cancelling")
+    batch = await until(live, name, "cancelled")
+    assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 0}
+    assert set(await results(live, batch["output_file_id"])) == {"a"}
+    assert live.dispatcher.requests_running + live.dispatcher.requests_waiting == 0
+    _, batch = await live.post(f"/v1/batches/{name}/cancel", {})
+    assert batch["status"] == "cancelled"
+
+
+def first_answers(name: str) -> Any:
+    """A script that answers one prompt and lets all others run."""
+
+    def script(row: RowSpec) -> Iterable[RowUpdate]:
+        if f"user:{name}\n".encode() in bytes(row.prompt):
+            yield from answer(row)
+        else:
+            while True:
+                yield RowUpdate(row.row_id, (1,), "x")
+
+    return script
+
+
+async def test_the_next_server_asks_only_for_what_has_no_answer(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    names = [f"line {place}" for place in range(6)]
+    async with server(tmp_path, pool) as live:
+        live.dispatcher.script = first_answers(names[2])
+        batch_id = await begin(live, b"".join(map(line, names)))
+        while (orjson.loads((await get(live, f"/v1/batches/{batch_id}"))[1]))["request_counts"]["completed"] == 0:
+            pass
+    (output,) = (path for path in (tmp_path / "files").glob("*.data") if b"chat.completion" in path.read_bytes())
+    with output.open("ab") as half:  # as a kill may leave it
+        half.write(b'{"id": "x", "custom_id": "line 3", "resp')
+    (tmp_path / "files" / "file-rest.data").write_bytes(b"of an upload")
+    async with server(tmp_path, pool) as live:
+        batch = await until(live, batch_id, "completed")
+        assert len(live.dispatcher.submitted) == 5
+        assert set(await results(live, batch["output_file_id"])) == set(names)
+    async with server(tmp_path, pool) as live:
+        assert orjson.loads((await get(live, f"/v1/batches/{batch_id}"))[1]) == batch
+    assert not (tmp_path / "files" / "file-rest.data").exists()
+
+
+async def test_what_the_dispatcher_refuses_for_now_is_asked_again(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.batches.runner.RETRY", 0.0)
+    faults = iter([True, True])
+    submit = live.dispatcher.submit
+
+    def refuse(*args: Any, **fields: Any) -> Any:
+        from scheduler.request import Failure, Refused
+
+        if next(faults, None):
+            raise Refused("no executor is alive", Failure.EXECUTOR)
+        return submit(*args, **fields)
+
+    monkeypatch.setattr(live.dispatcher, "submit", refuse)
+    batch = await until(live, await begin(live, line("a")), "completed")
+    assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+
+
+async def test_a_window_that_closes_tells_of_each_line(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.batches.batch.WINDOW", 0)
+    live.dispatcher.pause = 0
+    batch = await until(live, await begin(live, line("a") + line("b")), "expired")
+    assert batch["request_counts"] == {"total": 2, "completed": 0, "failed": 2}
+    wrong = await results(live, batch["error_file_id"])
+    assert {one["error"]["code"] for one in wrong.values()} == {"batch_expired"}
+
+
+INPUTS = {
+    "no lines": (b"\n", "empty_file", None),
+    "no JSON": (line("a") + b"{\n", "invalid_json_line", 2),
+    "no body": (b'{"custom_id": "a", "url": "/v1/chat/completions"}', "invalid_json_line", 1),
+    "a name twice": (line("a") + line("a"), "duplicate_custom_id", 2),
+    "another method": (line("a").replace(b"POST", b"GET"), "invalid_method", 1),
+    "another path": (line("a", "/v1/completions"), "mismatched_url", 1),
+    "bytes": (b"\xff\xfe\n", "invalid_json_line", 1),
+}
+
+
+@pytest.mark.parametrize("case", INPUTS)
+async def test_a_bad_input_fails_as_a_whole_and_says_where(live: Live, case: str) -> None:
+    content, code, number = INPUTS[case]
+    batch = await until(live, await begin(live, content), "failed")
+    (error,) = batch["errors"]["data"]
+    assert (error["code"], error["line"]) == (code, number)
+    assert not live.dispatcher.submitted
+
+
+async def test_bad_calls_are_refused(live: Live) -> None:
+    status, file = await upload(live, line("a"))
+    assert status == 200
+    for fields, status, param in (
+        (body("file-x"), 404, "input_file_id"),
+        (body(file["id"], "/v1/embeddings"), 400, "endpoint"),
+        (body(file["id"]) | {"completion_window": "1h"}, 400, "completion_window"),
+        (body(file["id"], metadata={"a": 1}), 400, "metadata"),
+    ):
+        found, reply = await live.post("/v1/batches", fields)
+        assert (found, reply["error"]["param"]) == (status, param), reply
+    for purpose, param in ((None, "purpose"), ("fine-tune", "purpose")):
+        found, reply = await upload(live, b"x", purpose=purpose)
+        assert (found, reply["error"]["param"]) == (400, param), reply
+    for path in ("/v1/files/x", "/v1/files/x/content", "/v1/batches/x", "/v1/files/..%2F..%2Fbatches%2Fx/content"):
+        assert (await get(live, path))[0] == 404
+    for query in ("limit=0", "limit=x", "after=x"):
+        assert (await get(live, f"/v1/files?{query}"))[0] == 400
+    async with live.session.post(f"{live.url}/v1/files", data=b"{}") as response:
+        assert response.status == 400
+    broken = {"Content-Type": "multipart/form-data; boundary=x"}
+    async with live.session.post(f"{live.url}/v1/files", data=b"--y\r\n", headers=broken) as response:
+        assert response.status == 400, await response.text()
+
+
+async def test_files_have_bounds(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    async with server(tmp_path, pool, capacity=500, max_file_bytes=300) as live:
+        assert (await upload(live, b"x" * 301))[0] == 413
+        _, first = await upload(live, b"x" * 300)
+        assert (await upload(live, b"x" * 201))[0] == 413
+        assert (await upload(live, b"x" * 200))[0] == 200
+        async with live.session.delete(f"{live.url}/v1/files/{first['id']}") as response:
+            assert response.status == 200
+        assert (await upload(live, b"x" * 300))[0] == 200
+    assert len([*(tmp_path / "files").glob("*.data")]) == 2
+
+
+async def test_a_file_that_is_read_cannot_be_deleted(live: Live) -> None:
+    live.dispatcher.pause = 0
+    batch_id = await begin(live, line("a"))
+    batch = await until(live, batch_id, "in_progress")
+    async with live.session.delete(f"{live.url}/v1/files/{batch['input_file_id']}") as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (400, "file_in_use")
+
+
+async def test_lists_come_in_pages_the_latest_first(live: Live) -> None:
+    made = [await begin(live, line(str(place))) for place in range(3)]
+    page = orjson.loads((await get(live, "/v1/batches?limit=2"))[1])
+    assert [one["id"] for one in page["data"]] == made[:0:-1]
+    assert (page["first_id"], page["last_id"], page["has_more"]) == (made[2], made[1], True)
+    page = orjson.loads((await get(live, f"/v1/batches?after={made[1]}"))[1])
+    assert ([one["id"] for one in page["data"]], page["has_more"]) == (made[:1], False)
+    files = orjson.loads((await get(live, "/v1/files?purpose=batch"))[1])
+    assert len(files["data"]) == 3
+
+
+async def test_a_key_sees_only_its_own(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    front = Front(Access(Keyring(["mine", "other"])))
+    mine, other = ({"Authorization": f"Bearer {key}"} for key in ("mine", "other"))
+    async with server(tmp_path, pool, front=front) as live:
+        _, file = await upload(live, line("a"), **mine)
+        data = orjson.dumps(body(file["id"]))
+        for headers, status in ((other, 404), (mine, 200)):
+            assert (await get(live, f"/v1/files/{file['id']}/content", **headers))[0] == status
+            async with live.session.post(f"{live.url}/v1/batches", data=data, headers=headers) as response:
+                assert response.status == status
+                batch = await response.json()
+        for headers, status in ((other, 404), (mine, 200)):
+            assert (await get(live, f"/v1/batches/{batch['id']}", **headers))[0] == status
+        assert orjson.loads((await get(live, "/v1/batches", **other))[1])["data"] == []
+
+
+async def test_a_server_without_a_folder_says_so(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits()) as live:
+        status, reply = await live.post("/v1/batches", body("file-x"))
+        assert (status, reply["error"]["code"]) == (404, "no_files")
+
+
+async def test_the_official_client_runs_a_batch(live: Live) -> None:
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        file = await client.files.create(file=("in.jsonl", line("a") + line("b")), purpose="batch")
+        batch = await client.batches.create(
+            input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"for": "a test"}
+        )
+        async with asyncio.timeout(30):
+            while batch.status != "completed":
+                batch = await client.batches.retrieve(batch.id)
+        assert batch.request_counts is not None and batch.request_counts.completed == 2
+        assert batch.output_file_id is not None and batch.metadata == {"for": "a test"}
+        content = await client.files.content(batch.output_file_id)
+        assert len(content.text.splitlines()) == 2
+        assert [one.id async for one in client.batches.list()] == [batch.id]
+        assert (await client.files.delete(file.id)).deleted

@@ -1,0 +1,63 @@
+"""A batch on a real server that is killed again and again: each line is answered once, whatever was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from tests.live_server import COMMAND, ready_url
+
+LINES = 60
+KILLS = 2
+
+
+@contextmanager
+def served(folder: Path, cache: Path) -> Iterator[tuple[OpenAI, subprocess.Popen[str]]]:
+    """A server over a cache of its own, and a client; the process may be killed meanwhile."""
+    command = [str(COMMAND), "serve", str(folder), "--port", "0", "--log-level", "warning", "--no-journal"]
+    command += ["--strategy", "baton-pd", "--dtype", "float32", "--max-num-seqs", "4"]
+    environment = os.environ | {"LENGTHWISE_CACHE": str(cache)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            with OpenAI(base_url=f"{ready_url(process.stdout)}/v1", api_key="none", timeout=60) as client:
+                yield client, process
+        finally:
+            process.terminate()
+
+
+def completed(client: OpenAI, name: str) -> int:
+    counts = client.batches.retrieve(name).request_counts
+    return 0 if counts is None else counts.completed
+
+
+@pytest.mark.slow
+def test_a_batch_survives_kills_with_each_line_answered_once(tiny_folder: Path, tmp_path: Path) -> None:
+    url, names = "/v1/completions", [f"line {place}" for place in range(LINES)]
+    body = {"prompt": [3, 4, 5], "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+    lines = (json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body}) for name in names)
+    content = "\n".join(lines).encode()
+    with served(tiny_folder, tmp_path) as (client, process):
+        file = client.files.create(file=("in.jsonl", content), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        process.send_signal(signal.SIGKILL)
+    for kill in range(1, KILLS + 1):
+        with served(tiny_folder, tmp_path) as (client, process):
+            while completed(client, batch.id) < LINES * kill // (KILLS + 2):
+                pass
+            process.send_signal(signal.SIGKILL)
+    with served(tiny_folder, tmp_path) as (client, _):
+        while (ended := client.batches.retrieve(batch.id)).status != "completed":
+            assert ended.status in ("validating", "in_progress", "finalizing")
+        assert ended.output_file_id is not None and ended.error_file_id is None
+        told = [json.loads(line) for line in client.files.content(ended.output_file_id).text.splitlines()]
+    assert sorted(line["custom_id"] for line in told) == sorted(names)
+    assert len({line["response"]["body"]["choices"][0]["text"] for line in told}) == 1
