@@ -12,9 +12,10 @@ from engine.messages import FinishReason, RowUpdate
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
-from server.api.output.answer import respond
+from server.api.output.answer import Result, respond
 from server.api.output.call import Answer
 from server.api.output.logprobs import chat_logprobs, prompt_logprobs
+from server.api.output.pieces import Lazy
 from server.api.output.reply import (
     FINGERPRINT,
     ChatChoice,
@@ -68,19 +69,22 @@ class ChatForm:
     def closing(self, usage: Usage, metrics: Metrics) -> ChatChunk:
         return self._chunk([], usage, metrics)
 
-    def whole(self, results: Sequence[tuple[Answer, RowUpdate]], usage: Usage, metrics: Metrics) -> ChatReply:
+    def whole(self, results: Sequence[Result], usage: Usage, metrics: Metrics) -> ChatReply:
         return ChatReply(
             id=self.head.id,
             created=self.head.created,
             model=self.head.model,
-            choices=[self._choice(answer, update) for answer, update in results],
+            choices=Lazy(self._choice, results),
             usage=usage,
             metrics=metrics,
             system_fingerprint=FINGERPRINT,
-            prompt_logprobs=prompt_logprobs(results[0][1].prompt_logprobs, self.text, self.body.prompt_logprobs),
+            prompt_logprobs=prompt_logprobs(
+                results[0].updates[0].prompt_logprobs, self.text, self.body.prompt_logprobs
+            ),
         )
 
-    def _choice(self, answer: Answer, update: RowUpdate) -> ChatChoice:
+    def _choice(self, result: Result) -> ChatChoice:
+        answer, update = result.answer, result.join()
         pieces = self._pieces(answer, update)
         called = _calls(pieces)
         message = ChatMessage(_said(pieces) or None, tool_calls=called) if called else ChatMessage(_said(pieces))

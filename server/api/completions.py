@@ -11,9 +11,10 @@ from engine.messages import RowUpdate, TokenLogprob
 from server.api.input.body import read_call
 from server.api.input.prompts import completion_prompts
 from server.api.input.schema import CompletionBody
-from server.api.output.answer import respond
+from server.api.output.answer import Result, respond
 from server.api.output.call import Answer
 from server.api.output.logprobs import characters, completion_logprobs, prompt_logprobs
+from server.api.output.pieces import Lazy
 from server.api.output.reply import (
     FINGERPRINT,
     CompletionChoice,
@@ -49,11 +50,12 @@ class CompletionForm:
     def closing(self, usage: Usage, metrics: Metrics) -> CompletionReply:
         return self._reply([], usage, metrics)
 
-    def whole(self, results: Sequence[tuple[Answer, RowUpdate]], usage: Usage, metrics: Metrics) -> CompletionReply:
-        return self._reply([self._choice(answer, update) for answer, update in results], usage, metrics)
+    def whole(self, results: Sequence[Result], usage: Usage, metrics: Metrics) -> CompletionReply:
+        choices = Lazy[Result, CompletionChoice](lambda result: self._choice(result.answer, result.join()), results)
+        return self._reply(choices, usage, metrics)
 
     def _reply(
-        self, choices: list[CompletionChoice], usage: Usage | None, metrics: Metrics | None = None
+        self, choices: Sequence[CompletionChoice], usage: Usage | None, metrics: Metrics | None = None
     ) -> CompletionReply:
         return CompletionReply(
             id=self.head.id,

@@ -113,13 +113,13 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
-def busy(message: str, code: str, retry_after: float) -> ApiError:
+def busy(message: str, code: str, retry_after: float, *, close: bool = False) -> ApiError:
     """Status 429: the same request can be served later, `retry_after` seconds from now.
 
     Told in whole seconds, 1 at least, as HTTP has it, and in milliseconds, which OpenAI's clients prefer.
     """
     headers = {"Retry-After": str(max(1, ceil(retry_after))), "retry-after-ms": str(max(1, ceil(retry_after * 1000)))}
-    return ApiError(429, message, code=code, headers=headers)
+    return ApiError(429, message, code=code, close=close, headers=headers)
 
 
 _FAILURES: Mapping[Failure | None, tuple[int, str]] = MappingProxyType(

@@ -15,8 +15,8 @@ from server.api.models import model_name
 from server.api.output.call import describe, list_wanted, predict
 from server.api.output.expectation import expectation_of
 from server.api.output.reply import json_response
-from server.api.responses.body import ResponsesBody, as_chat
-from server.api.responses.endpoint import spoken_in
+from server.api.responses.body import ResponsesBody, as_chat, conversation
+from server.api.responses.endpoint import earlier_turns
 from server.api.responses.store import STORE
 from server.api.served_model import MODEL
 from server.http.access import holder_of
@@ -57,7 +57,8 @@ async def _read(raw: bytes, request: web.Request) -> tuple[ChatBody | Completion
         return completion, await completion_prompts(completion, model)
     if bytes(given.input):
         response = parse(raw, ResponsesBody)
-        chat = as_chat(response, spoken_in(response, request.app[STORE], holder_of(request)))
+        earlier = earlier_turns(response, request.app[STORE], holder_of(request))
+        chat = as_chat(response, (*earlier, *conversation(response)))
     elif bytes(given.messages):
         chat = parse(raw, ChatBody)
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -37,9 +38,9 @@ class PendingCalls:
     """Calls that have not come to the queue yet. Event loop only."""
 
     arrived: int = 0
-    """Calls whose bodies have come."""
-    large_bodies: int = 0
-    """Calls whose bodies are large, and coming."""
+    """Answers that calls whose bodies have come ask for; of a body that has not been read, one."""
+    body_bytes: Counter[str] = field(default_factory=Counter)
+    """Bytes of bodies that are held until they are parsed, by the sender."""
 
 
 LIMITS = web.AppKey("limits", Limits)

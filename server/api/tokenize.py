@@ -6,6 +6,7 @@ Both run off the event loop; nothing gets in line.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -15,9 +16,9 @@ from msgspec import Meta
 from server.api.errors import bad_request
 from server.api.input.body import read_body
 from server.api.input.prompts import check_bytes, check_ids, refuse_unencodable, render_chat
-from server.api.input.schema import Message, ModelName, TemplateVariables, TokenId
+from server.api.input.schema import Message, ModelName, TemplateVariables, TokenIds
 from server.api.models import model_name
-from server.api.output.reply import json_response
+from server.api.output.pieces import LETTERS, Lazy, send_reply
 from server.api.served_model import MODEL, ServedModel
 
 
@@ -37,7 +38,7 @@ class TokenizeBody(msgspec.Struct, frozen=True):
 class DetokenizeBody(msgspec.Struct, frozen=True):
     """POST /detokenize."""
 
-    tokens: list[TokenId]
+    tokens: TokenIds
     model: ModelName | None = None
 
 
@@ -48,7 +49,7 @@ class Tokens(msgspec.Struct, frozen=True):
     count: int
     max_model_len: int
     tokens: list[int]
-    token_strs: list[str] | None
+    token_strs: Sequence[str] | None
 
 
 class Detokenized(msgspec.Struct, frozen=True):
@@ -57,28 +58,29 @@ class Detokenized(msgspec.Struct, frozen=True):
     prompt: str
 
 
-async def tokenize(request: web.Request) -> web.Response:
+async def tokenize(request: web.Request) -> web.StreamResponse:
     """Split a prompt or messages into tokens; raises ApiError 400."""
     model = request.app[MODEL]
     body = await read_body(request, TokenizeBody)
     model_name(body.model, model)
     loop = asyncio.get_running_loop()
-    return json_response(await loop.run_in_executor(model.tokenizer_pool, _tokenize, body, model))
+    tokens = await loop.run_in_executor(model.tokenizer_pool, _tokenize, body, model)
+    return await send_reply(request, tokens, tokens.count)
 
 
-async def detokenize(request: web.Request) -> web.Response:
+async def detokenize(request: web.Request) -> web.StreamResponse:
     """Join tokens to text; raises ApiError 400."""
     model = request.app[MODEL]
     body = await read_body(request, DetokenizeBody)
     model_name(body.model, model)
-    check_ids(body.tokens, "tokens", model)
     loop = asyncio.get_running_loop()
-    return json_response(await loop.run_in_executor(model.tokenizer_pool, _detokenize, body, model))
+    text = await loop.run_in_executor(model.tokenizer_pool, _detokenize, body, model)
+    return await send_reply(request, text, len(text.prompt) // LETTERS)
 
 
 def _tokenize(body: TokenizeBody, model: ServedModel) -> Tokens:
     ids = _conversation_ids(body, model) if body.messages is not None else _prompt_ids(body, model)
-    names = [model.text.token_string(token_id) for token_id in ids] if body.return_token_strs else None
+    names = Lazy(model.text.token_string, ids) if body.return_token_strs else None
     return Tokens(len(ids), model.context_length, ids, names)
 
 
@@ -107,4 +109,5 @@ def _prompt_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
 
 
 def _detokenize(body: DetokenizeBody, model: ServedModel) -> Detokenized:
+    check_ids(body.tokens, "tokens", model)
     return Detokenized(model.text.decode(body.tokens, skip_special_tokens=False))

@@ -168,7 +168,12 @@ class Admission:
         None, "the same in tokens, prompts and answers as predicted, or else as long as they may be"
     )
     requests_per_minute: Count | None = option(None, "generating requests that a key may make in any minute")
-    max_concurrent_requests: Count | None = option(None, "generating requests that a key may have at a time")
+    tokens_per_minute: Count | None = option(
+        None, "tokens, read and generated, after which in any minute a key is refused more requests"
+    )
+    max_concurrent_requests: Count | None = option(
+        None, "answers that a key may have under way at a time: requests, or n times their prompts"
+    )
     max_body_bytes: Annotated[int, Meta(ge=1024)] = option(4 * 1024 * 1024, "largest request body")
     max_file_bytes: Annotated[int, Meta(ge=1024)] = option(
         100 * 1024 * 1024, "largest file that may be sent for a batch"

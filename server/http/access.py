@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.api.errors import ApiError, busy
+from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
 from server.api.operation import generates, operation_of
 from server.http.keys import Keyring
-from server.http.quota import Quota, QuotaExceeded
+from server.http.quota import NeverAllowed, Quota, QuotaExceeded, Share
 
 HOLDER = web.RequestKey("holder", str)
+SHARE = web.RequestKey("share", Share)
 
 ALL = "everybody"
 """Holder of all requests where no keys are set."""
@@ -61,14 +64,33 @@ async def ration(request: web.Request, handler: Handler) -> web.StreamResponse:
     if not generates(request):
         return await handler(request)
     quota, holder = request.app[ACCESS].quota, request[HOLDER]
-    try:
-        quota.enter(holder, request.app[DISPATCHER].now())
-    except QuotaExceeded as error:
-        raise busy(f"{error}; try again later", "rate_limit_exceeded", error.retry_after) from None
+    with _told_to_clients():
+        request[SHARE] = share = quota.enter(holder, request.app[DISPATCHER].now())
     try:
         return await handler(request)
     finally:
-        quota.leave(holder)
+        quota.leave(share)
+
+
+def share_answers(request: web.Request, answers: int) -> None:
+    """Count a call as the answers that it asks for; raises ApiError 400 or 429."""
+    with _told_to_clients():
+        request.app[ACCESS].quota.widen(request[SHARE], answers)
+
+
+def spend_tokens(request: web.Request, tokens: int) -> None:
+    """Count tokens that a call has read or made."""
+    request.app[ACCESS].quota.spend(request[SHARE], tokens, request.app[DISPATCHER].now())
+
+
+@contextmanager
+def _told_to_clients() -> Iterator[None]:
+    try:
+        yield
+    except QuotaExceeded as error:
+        raise busy(f"{error}; try again later", "rate_limit_exceeded", error.retry_after) from None
+    except NeverAllowed as error:
+        raise bad_request(f"n: {error}; ask for fewer", "n") from None
 
 
 def _is_open(request: web.Request) -> bool:

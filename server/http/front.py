@@ -38,7 +38,9 @@ def build_front(config: ServeConfig, environ: Mapping[str, str]) -> Front:
     """The front of a server with these settings; raises ConfigError."""
     keys = load_keys(config.api_key, config.api_key_file, environ)
     return Front(
-        access=Access(keys, Quota(config.requests_per_minute, config.max_concurrent_requests)),
+        access=Access(
+            keys, Quota(config.requests_per_minute, config.max_concurrent_requests, config.tokens_per_minute)
+        ),
         origins=Origins(
             frozenset(config.allowed_origins),
             config.allowed_methods,

@@ -1,4 +1,4 @@
-"""The quota of each holder of a key: so many requests in any minute, and so many at a time.
+"""The quota of each holder of a key: so many requests and tokens in any minute, and so many answers at a time.
 
 It knows no HTTP; time is passed in.
 """
@@ -23,32 +23,92 @@ class QuotaExceeded(Exception):
         self.retry_after = retry_after
 
 
+class NeverAllowed(Exception):
+    """What a request asks for is more than its key may have at any time. The message says which limit."""
+
+
 @dataclass(slots=True)
 class _Use:
     arrivals: deque[float] = field(default_factory=deque)
+    spent: deque[tuple[float, int]] = field(default_factory=deque)
+    """Tokens, with the time at which they were counted."""
+    tokens: int = 0
+    """Their sum."""
     under_way: int = 0
+
+
+@dataclass(slots=True)
+class Share:
+    """The part of a holder's quota that one request has."""
+
+    holder: str
+    answers: int = 1
 
 
 class Quota:
     """Counts exactly, so its memory is bounded by what it lets through in a minute."""
 
-    def __init__(self, requests_per_minute: int | None = None, max_concurrent: int | None = None) -> None:
+    def __init__(
+        self,
+        requests_per_minute: int | None = None,
+        max_concurrent: int | None = None,
+        tokens_per_minute: int | None = None,
+    ) -> None:
         self._per_minute = requests_per_minute
         self._concurrent = max_concurrent
+        self._tokens = tokens_per_minute
         self._uses: defaultdict[str, _Use] = defaultdict(_Use)
 
-    def enter(self, holder: str, now: float) -> None:
+    def enter(self, holder: str, now: float) -> Share:
         """A request begins. Raises QuotaExceeded; one that is refused counts for nothing."""
         use = self._uses[holder]
-        if self._concurrent is not None and use.under_way >= self._concurrent:
-            message = f"{use.under_way} requests of this key are under way, as many as it may have at a time"
-            raise QuotaExceeded(message, RETRY_AFTER)
+        self._check_concurrent(use, 1)
+        self._check_tokens(use, now)
         self._count(use, now)
         use.under_way += 1
+        return Share(holder)
 
-    def leave(self, holder: str) -> None:
+    def widen(self, share: Share, answers: int) -> None:
+        """It turns out to ask for so many answers, one at least. Raises QuotaExceeded, or NeverAllowed."""
+        if self._concurrent is not None and answers > self._concurrent:
+            raise NeverAllowed(
+                f"{answers} answers are more than the {self._concurrent} that this key may have at a time"
+            )
+        use = self._uses[share.holder]
+        self._check_concurrent(use, answers - share.answers)
+        use.under_way += answers - share.answers
+        share.answers = answers
+
+    def spend(self, share: Share, tokens: int, now: float) -> None:
+        """Count tokens that it has read or made."""
+        if self._tokens is not None and tokens:
+            use = self._uses[share.holder]
+            use.spent.append((now, tokens))
+            use.tokens += tokens
+
+    def leave(self, share: Share) -> None:
         """A request that was let in is over."""
-        self._uses[holder].under_way -= 1
+        self._uses[share.holder].under_way -= share.answers
+
+    def _check_concurrent(self, use: _Use, more: int) -> None:
+        if self._concurrent is not None and use.under_way + more > self._concurrent:
+            message = f"{use.under_way} answers of this key are under way, and {self._concurrent} may be at a time"
+            raise QuotaExceeded(message, RETRY_AFTER)
+
+    def _check_tokens(self, use: _Use, now: float) -> None:
+        """Tokens are known when they are spent, so the request that goes beyond the quota is the last for a while."""
+        if self._tokens is None:
+            return
+        while use.spent and use.spent[0][0] <= now - WINDOW:
+            use.tokens -= use.spent.popleft()[1]
+        if use.tokens < self._tokens:
+            return
+        left = use.tokens
+        for when, tokens in use.spent:
+            left -= tokens
+            if left < self._tokens:
+                message = f"this key has used {use.tokens} tokens in a minute, and may use {self._tokens}"
+                raise QuotaExceeded(message, when + WINDOW - now)
 
     def _count(self, use: _Use, now: float) -> None:
         if self._per_minute is None:

@@ -16,6 +16,7 @@ from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLeng
 from server.api.health import LIFE, Life
 from server.api.input.hints import HINTS, Hints
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
+from server.api.output.ticker import TICKER, Ticker
 from server.api.responses.store import STORE, ResponseStore
 from server.api.served_model import MODEL, ServedModel
 from server.batches.runner import Batches
@@ -67,6 +68,7 @@ class Service:
         app[LIFE] = Life(self.responsive)
         app[PENDING] = PendingCalls()
         app[HINTS] = Hints()
+        app[TICKER] = Ticker()
         app[REGISTER] = Register(self.dispatcher)
         if self.files is not None:
             app[BATCHES] = Batches(self.files.folder, self.files.capacity, ModelAsker(app), self._slots)

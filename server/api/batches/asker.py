@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -81,7 +82,8 @@ class ModelAsker:
             log.exception("request %s failed", request_id)
             message = f"internal error; the server's log tells more under the request id {request_id}"
             return _failed(ApiError(500, message), request_id)
-        return LineReply(200, request_id, msgspec.Raw(encode(reply)))
+        loop, pool = asyncio.get_running_loop(), self._app[MODEL].tokenizer_pool  # a reply may be large
+        return LineReply(200, request_id, msgspec.Raw(await loop.run_in_executor(pool, encode, reply)))
 
     async def _answer(self, endpoint: str, raw: bytes, caller: Caller) -> msgspec.Struct:
         app, kind = self._app, ENDPOINTS[endpoint]

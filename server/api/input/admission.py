@@ -24,7 +24,7 @@ class Admission:
         self._limits = app[LIMITS]
         self._dispatcher = app[DISPATCHER]
         self._pending = app[PENDING]
-        self._counted = False
+        self._counted = 0
 
     def check(self) -> None:
         """Raise ApiError 429 when the queue is full."""
@@ -39,14 +39,27 @@ class Admission:
     def count_arrived(self) -> None:
         """From now on, as its body has come whole, count the call as one that waits. Raises ApiError 429."""
         self.check()
-        self._counted = True
-        self._pending.arrived += 1
+        self._count(1)
+
+    def count_answers(self, answers: int) -> None:
+        """From now on count the call as the answers that it asks for. Raises ApiError 429 where they do not fit behind
+        what waits; a call by itself always does."""
+        most, others = (
+            self._limits.max_num_queued_reqs,
+            self._dispatcher.requests_queued + self._pending.arrived - self._counted,
+        )
+        if most is not None and others and others + answers - self._dispatcher.free_slots > most:
+            message = f"{others} requests wait already, with these {answers} it would be more than {most}"
+            raise _full(f"{message} (--max-num-queued-reqs)", self._dispatcher)
+        self._count(answers)
+
+    def _count(self, answers: int) -> None:
+        self._pending.arrived += answers - self._counted
+        self._counted = answers
 
     def settle(self) -> None:
         """Count the call no longer: it is in the queue, or over."""
-        if self._counted:
-            self._counted = False
-            self._pending.arrived -= 1
+        self._count(0)
 
 
 _ADMISSION = web.RequestKey("admission", Admission)
@@ -68,6 +81,12 @@ def count_arrived(request: web.Request) -> None:
     """Count a call whose body has come whole as one that waits. Raises ApiError 429."""
     if _ADMISSION in request:
         request[_ADMISSION].count_arrived()
+
+
+def count_answers(request: web.Request, answers: int) -> None:
+    """Count a call as the answers that it asks for. Raises ApiError 400 or 429."""
+    if _ADMISSION in request:
+        request[_ADMISSION].count_answers(answers)
 
 
 def count_queued(request: web.Request) -> None:

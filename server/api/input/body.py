@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -20,16 +20,26 @@ from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
 from server.api.input.admission import count_arrived
 from server.api.input.unknown import list_unknown, note_unknown
-from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
+from server.api.limits import LIMITS, PENDING, Limits
 from server.api.models import model_name
 from server.api.output.reply import Head
 from server.api.served_model import MODEL
+from server.http.access import holder_of
 
 LARGE = 64 * 1024
 """Bytes from which a body is parsed off the event loop, since that takes longer than a token may wait."""
 
-LARGE_BODIES = 64
-"""Large bodies that may be under way at a time, since each takes its memory from its first byte on."""
+MAX_NESTED = 2**16
+"""Objects, lists and names in a large body: what is made of them is made at once, while everything else waits."""
+
+MAX_STRINGS = 2**18
+MAX_VALUES = 2**20
+
+BODIES = 64
+"""Bodies of the greatest size whose bytes are held at a time until they are parsed."""
+
+BODIES_OF_ONE = 16
+"""How much of that one sender may fill."""
 
 T = TypeVar("T")
 
@@ -56,56 +66,96 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
 
 async def read_body(request: web.Request, schema: type[T]) -> T:
     """The body as `schema`; raises ApiError 400, 408, 413 or 429."""
-    raw = await read_raw(request)
-    count_arrived(request)
-    refused = request.app[LIMITS].refuse_unknown_fields
+    async with _received(request) as raw:
+        count_arrived(request)
+        refused = request.app[LIMITS].refuse_unknown_fields
 
-    def read() -> tuple[T, tuple[str, ...]]:
-        return parse(raw, schema), list_unknown(raw, schema, thoroughly=refused)
+        def read() -> tuple[T, tuple[str, ...]]:
+            parsed = parse(raw, schema) if len(raw) < LARGE else _parse_large(raw, schema)
+            return parsed, list_unknown(raw, schema, thoroughly=refused)
 
-    if len(raw) < LARGE:
-        body, unknown = read()
-    else:
-        body, unknown = await asyncio.get_running_loop().run_in_executor(request.app[MODEL].tokenizer_pool, read)
+        if len(raw) < LARGE:
+            body, unknown = read()
+        else:
+            body, unknown = await asyncio.get_running_loop().run_in_executor(request.app[MODEL].tokenizer_pool, read)
     note_unknown(request, unknown, refused=refused)
     return body
 
 
 async def read_raw(request: web.Request) -> bytes:
     """The body as it came; raises ApiError 400, 408, 413 or 429."""
-    with _hold_room(request, request.app[PENDING]):
-        return await _read(request, request.app[LIMITS])
+    async with _received(request) as raw:
+        return raw
 
 
-@contextmanager
-def _hold_room(request: web.Request, pending: PendingCalls) -> Iterator[None]:
-    """Hold room for a body that is large, or does not say; raises ApiError 429."""
-    large = request.content_length is None or request.content_length >= LARGE
-    if large and pending.large_bodies >= LARGE_BODIES:
-        raise busy("too many large requests are being read; try again later", "too_many_large_bodies", 1.0)
-    pending.large_bodies += large
-    try:
-        yield
-    finally:
-        pending.large_bodies -= large
+@asynccontextmanager
+async def _received(request: web.Request) -> AsyncIterator[bytes]:
+    """A body that has come whole, whose room is held meanwhile; raises ApiError 408, 413 or 429."""
+    with _BodyRoom(request) as room:
+        yield await _read(request, request.app[LIMITS], room)
 
 
-async def _read(request: web.Request, limits: Limits) -> bytes:
+class _BodyRoom:
+    """Room for the bytes of one body, that have come: what is only announced takes none."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._held = request.app[PENDING].body_bytes
+        self._each = request.app[LIMITS].max_body_bytes
+        self._sender = holder_of(request) or request.remote or ""
+        self._bytes = 0
+
+    def __enter__(self) -> _BodyRoom:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held[self._sender] -= self._bytes
+        if not self._held[self._sender]:
+            del self._held[self._sender]
+
+    def add(self, count: int) -> None:
+        """Take room for more bytes; raises ApiError 429."""
+        full = self._held.total() + count > BODIES * self._each
+        if full or self._held[self._sender] + count > BODIES_OF_ONE * self._each:
+            raise busy(
+                "too many large requests are being read; try again later", "too_many_large_bodies", 1.0, close=True
+            )
+        self._held[self._sender] += count
+        self._bytes += count
+
+
+async def _read(request: web.Request, limits: Limits, room: _BodyRoom) -> bytes:
     if (request.content_length or 0) > limits.max_body_bytes:
         raise _too_large(limits)
+    body = bytearray()
     try:
         async with asyncio.timeout(limits.body_timeout):
-            return await request.read()
+            async for piece in request.content.iter_any():
+                if len(body) + len(piece) > limits.max_body_bytes:
+                    raise _too_large(limits)
+                room.add(len(piece))
+                body += piece
     except TimeoutError:
         message = f"the request's body did not arrive within {limits.body_timeout:g} s; send it at once"
         raise ApiError(408, message, close=True) from None
-    except web.HTTPRequestEntityTooLarge:
-        raise _too_large(limits) from None
+    return bytes(body)
 
 
 def _too_large(limits: Limits) -> ApiError:
     message = f"the request's body is larger than {limits.max_body_bytes} bytes (--max-body-bytes); shorten it"
     return ApiError(413, message, close=True)
+
+
+def _parse_large(raw: bytes, schema: type[T]) -> T:
+    """JSON text as `schema`, if it is not of too many parts; raises ApiError 400."""
+    bare = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
+    strings, nested, values = bare.count(b'"') // 2, 0, 0
+    if strings <= MAX_STRINGS:
+        outside = b"".join(bare.split(b'"')[::2])
+        nested, values = max(map(outside.count, (b"[", b"{", b":"))), outside.count(b",")
+    if strings > MAX_STRINGS or nested > MAX_NESTED or values > MAX_VALUES:
+        most = f"{MAX_VALUES} values, {MAX_STRINGS} strings, or {MAX_NESTED} lists, objects or names"
+        raise bad_request(f"the request's body has more than {most}; send fewer at a time", code="too_many_values")
+    return parse(raw, schema)
 
 
 def parse(raw: bytes, schema: type[T]) -> T:

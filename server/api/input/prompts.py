@@ -49,8 +49,8 @@ class Prompt:
 
 async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     """The conversation through the model's chat template; raises ApiError 400."""
-    _refuse_unsupported(body, ("functions", body.functions, "are not supported; use tools"))
     loop, tools = asyncio.get_running_loop(), NO_TOOLS
+    await loop.run_in_executor(model.tokenizer_pool, _refuse_unsupported, body)
     if body.tools or body.tool_choice is not None:
         tools = await loop.run_in_executor(model.tokenizer_pool, toolbox, body)
     grammar = await constraint(body, model, tools)

@@ -35,6 +35,7 @@ class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: Annotated[Raw, "start the server with --chat-template instead"] = ABSENT
     documents: Annotated[Raw, "is not supported; put them into a message"] = ABSENT
     function_call: Annotated[Raw, "is not supported; use tools and tool_choice"] = ABSENT
+    functions: Annotated[Raw, "are not supported; use tools"] = ABSENT
     guided_choice: Annotated[Raw, "is not supported; use structured_outputs with choice"] = ABSENT
     guided_grammar: Annotated[Raw, "is not supported; use structured_outputs with grammar"] = ABSENT
     guided_json: Annotated[Raw, "is not supported; use response_format, or structured_outputs with json"] = ABSENT

@@ -23,13 +23,9 @@ T = TypeVar("T", int, float)
 def sampling_params(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> SamplingParams:
     """How each answer to a prompt of `prompt_length` tokens is made, its seed aside; raises ApiError 400."""
     defaults = model.defaults.sampling
-    max_tokens = _max_tokens(body, model, prompt_length)
-    if defaults.max_new_tokens is not None:
-        max_tokens = min(max_tokens, defaults.max_new_tokens)
-    if (body.min_tokens or 0) > max_tokens:
-        raise bad_request(f"min_tokens: must not exceed max_tokens, which is {max_tokens} here", "min_tokens")
     return SamplingParams(
-        max_tokens=max_tokens,
+        max_tokens=_max_tokens(body, model, prompt_length),
+        replay_tokens=_replay_tokens(body, model, prompt_length),
         temperature=_given(body.temperature, defaults.temperature),
         top_p=_given(body.top_p, defaults.top_p),
         top_k=max(_given(body.top_k, defaults.top_k), 0),  # -1 is off too
@@ -45,9 +41,16 @@ def sampling_params(body: ChatBody | CompletionBody, model: ServedModel, prompt_
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         logprobs=_logprobs(body),
         prompt_logprobs=_prompt_logprobs(body),
-        replay_tokens=_replay_tokens(body, model, prompt_length),
         stop_repetition=model.defaults.stop_repetition,
     )
+
+
+def for_prompt(
+    sampling: SamplingParams, body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int
+) -> SamplingParams:
+    """Parameters of another prompt of the same body; raises ApiError 400."""
+    replay_tokens = _replay_tokens(body, model, prompt_length)
+    return replace(sampling, max_tokens=_max_tokens(body, model, prompt_length), replay_tokens=replay_tokens)
 
 
 def with_seed(sampling: SamplingParams, seed: int, choice: int) -> SamplingParams:
@@ -65,6 +68,16 @@ def _given(value: T | None, default: T) -> T:
 
 
 def _max_tokens(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> int:
+    """Tokens an answer may have, and the model's own settings allow."""
+    max_tokens = _fitting_tokens(body, model, prompt_length)
+    if model.defaults.sampling.max_new_tokens is not None:
+        max_tokens = min(max_tokens, model.defaults.sampling.max_new_tokens)
+    if (body.min_tokens or 0) > max_tokens:
+        raise bad_request(f"min_tokens: must not exceed max_tokens, which is {max_tokens} here", "min_tokens")
+    return max_tokens
+
+
+def _fitting_tokens(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> int:
     """Tokens an answer may have: what was asked for, which must fit, else the endpoint's default, clipped."""
     if is_scoring(body):
         return 1  # the engine makes at least one token; the answer leaves it out

@@ -21,6 +21,7 @@ Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
+TokenIds: TypeAlias = Annotated[list[TokenId], Meta(max_length=2**20)]
 StopString: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 FunctionName: TypeAlias = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 ModelName: TypeAlias = Annotated[str, Meta(max_length=1024)]
@@ -201,7 +202,6 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     continue_final_message: bool | None = None
     """Whether the answer goes on with the last message, the assistant's, in place of a turn of its own."""
     tools: Annotated[list[ChatTool], Meta(max_length=128)] | None = None
-    functions: list[msgspec.Raw] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 
@@ -209,7 +209,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/completions."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: str | Annotated[list[str | int | TokenIds], Meta(max_length=2**20)]
     echo: bool | None = None
     logprobs: Alternatives | None = None
     best_of: Annotated[int, Meta(ge=1, le=64)] | None = None

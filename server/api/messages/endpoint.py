@@ -37,6 +37,7 @@ from server.api.messages.reply import (
 from server.api.models import model_name
 from server.api.output.answer import gather_answers, register_call, stream_answers
 from server.api.output.call import Call
+from server.api.output.pieces import send_reply, weigh
 from server.api.output.reply import Head, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Updates
@@ -49,16 +50,17 @@ from server.http.request_id import request_id
 async def messages(request: web.Request) -> web.StreamResponse:
     """Take the assistant's next turn in a conversation, as Anthropic's messages do."""
     body, head = await read_call(request, MessagesBody, "msg_")
+    loop, model = asyncio.get_running_loop(), request.app[MODEL]
     with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
-        chat = as_chat(body)
-        prompt = await chat_prompt(chat, request.app[MODEL])
+        chat = await loop.run_in_executor(model.tokenizer_pool, as_chat, body)
+        prompt = await chat_prompt(chat, model)
         async with register_call(request, chat, [prompt], head) as call:
             form = MessageForm(head, call, reader_of(prompt.tools, guaranteed=prompt.grammar is not None))
             if body.stream:
                 writer = MessageWriter(form, request_id(request))
                 return await stream_answers(request, call, writer, StreamOptions())
-            ((_, update),) = await gather_answers(call)
-            return json_response(form.whole(update))
+            (result,) = await gather_answers(call)
+            return await send_reply(request, form.whole(result.join()), result.answer.take_weight())
 
 
 async def count_tokens(request: web.Request) -> web.Response:
@@ -177,7 +179,8 @@ class MessageWriter:
         await stream.send([MessageStart(message=self.form.begun())])
         async with Updates(self.form.call.requests) as updates:
             async for arrivals in updates:
-                await stream.send(self._events(self.form.call.receive(0, arrivals[0])))
+                update = self.form.call.receive(0, arrivals[0])
+                await stream.send(self._events(update), weigh(update))
 
     async def fail(self, stream: EventStream, error: ApiError) -> None:
         await stream.send([message_error(error, self.request_id)])

@@ -6,7 +6,7 @@ It knows no endpoint's format; a Form makes the bodies, a ReplyWriter the stream
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,18 +19,20 @@ from engine.messages import RowUpdate
 from server.api.calls.register import CALL, REGISTER, Caller, Record
 from server.api.errors import ApiError, bad_request, error_body, internal_error
 from server.api.generator import DISPATCHER
-from server.api.input.admission import count_queued
+from server.api.input.admission import count_answers, count_queued
 from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
 from server.api.input.slo import read_objectives
 from server.api.limits import LIMITS
 from server.api.output.call import Answer, Call, open_call
 from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
-from server.api.output.progress import HEADER, send_places
-from server.api.output.reply import Head, Metrics, Usage, json_response
+from server.api.output.pieces import send_reply
+from server.api.output.progress import FIRST_LOOK, HEADER, PlaceNotes
+from server.api.output.reply import Head, Metrics, Usage
 from server.api.output.sse import EventStream
+from server.api.output.ticker import TICKER
 from server.api.output.updates import Arrivals, Updates
-from server.http.access import holder_of
+from server.http.access import holder_of, share_answers, spend_tokens
 from server.http.client import client_of
 from server.http.request_id import request_id
 
@@ -38,6 +40,18 @@ log = logging.getLogger(__name__)
 
 ESTIMATE = "x-lengthwise-estimate"
 """Request header by which a client asks that `metrics` tell what was expected of its call, with the value 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An answer that has ended, and its updates in order: one at least, the last with the finish reason."""
+
+    answer: Answer
+    updates: list[RowUpdate]
+
+    def join(self) -> RowUpdate:
+        """All of them as one."""
+        return join_updates(self.updates)
 
 
 class Form(Protocol):
@@ -53,8 +67,8 @@ class Form(Protocol):
     def closing(self, usage: Usage, metrics: Metrics) -> msgspec.Struct:
         """The event with the token counts of the whole call."""
 
-    def whole(self, results: Sequence[tuple[Answer, RowUpdate]], usage: Usage, metrics: Metrics) -> msgspec.Struct:
-        """All answers at once, each as a single update."""
+    def whole(self, results: Sequence[Result], usage: Usage, metrics: Metrics) -> msgspec.Struct:
+        """All answers at once."""
 
 
 async def respond(
@@ -65,7 +79,8 @@ async def respond(
         if body.stream:
             options = body.stream_options or StreamOptions()
             return await stream_answers(request, call, FormWriter(call, form, options), options)
-        return json_response(form.whole(await gather_answers(call), call.usage(), call.metrics()))
+        reply = form.whole(await gather_answers(call), call.usage(), call.metrics())
+        return await send_reply(request, reply, sum(answer.take_weight() for answer in call.answers))
 
 
 @asynccontextmanager
@@ -73,6 +88,9 @@ async def register_call(
     request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], head: Head
 ) -> AsyncIterator[Call]:
     """Put a call in line, and in the register until the context is left. Raises ApiError."""
+    answers = (body.n or 1) * len(prompts)
+    share_answers(request, answers)
+    count_answers(request, answers)
     caller = Caller(holder_of(request), request_id(request))
     record = Record(
         head.id,
@@ -91,17 +109,21 @@ async def register_call(
         async with open_call(body, prompts, request.app, record) as call:
             count_queued(request)
             request[SHORT_FORM] = headers_of(expectation_of(call.requests))
-            yield call
+            spend_tokens(request, sum(len(prompt.ids) for prompt in prompts))
+            try:
+                yield call
+            finally:
+                spend_tokens(request, sum(each.generated for each in call.requests))
 
 
-async def gather_answers(call: Call) -> list[tuple[Answer, RowUpdate]]:
-    """Wait for all answers of a call, each as a single update; raises ApiError when one fails."""
-    parts: list[list[RowUpdate]] = [[] for _ in call.answers]
+async def gather_answers(call: Call) -> list[Result]:
+    """Wait for all answers of a call; raises ApiError when one fails."""
+    results = [Result(answer, []) for answer in call.answers]
     async with Updates(call.requests) as updates:
         async for arrivals in updates:
             for place, update in arrivals.items():
-                parts[place].append(call.receive(place, update))
-    return [(answer, join_updates(updates)) for answer, updates in zip(call.answers, parts, strict=True)]
+                results[place].updates.append(call.receive(place, update))
+    return results
 
 
 def join_updates(updates: Sequence[RowUpdate]) -> RowUpdate:
@@ -133,8 +155,9 @@ async def stream_answers(
     async with EventStream(request, limits) as stream:
         # When the client is gone, leaving cancels what runs.
         with suppress(ConnectionError):
-            places = send_places(stream, call.requests, request.app[DISPATCHER], limits.place_interval)
-            async with places if progress else nullcontext():
+            notes = PlaceNotes(stream, call.requests, request.app[DISPATCHER], limits.place_interval)
+            first = min(FIRST_LOOK, limits.place_interval)
+            with request.app[TICKER].follow(notes.look, first) if progress else nullcontext():
                 await _write(stream, request, writer)
         return stream.response
 
@@ -174,7 +197,8 @@ class FormWriter:
     async def write(self, stream: EventStream) -> None:
         async with Updates(self.call.requests) as updates:
             async for arrivals in updates:
-                await stream.send(self._events(arrivals))
+                received = self._receive(arrivals)
+                await stream.send(self._events(received), sum(answer.take_weight() for answer, _ in received))
         if self.options.include_usage:
             await stream.send([self.form.closing(self.call.usage(), self.call.metrics())])
         await stream.done()
@@ -183,8 +207,10 @@ class FormWriter:
         await stream.send([error_body(error)])
         await stream.done()
 
-    def _events(self, arrivals: Arrivals) -> list[msgspec.Struct]:
+    def _receive(self, arrivals: Arrivals) -> list[tuple[Answer, RowUpdate]]:
         call = self.call
-        received = [(call.answers[place], call.receive(place, update)) for place, update in arrivals.items()]
-        usage = call.usage() if self.options.continuous_usage_stats else None
-        return [event for answer, update in received for event in self.form.events(answer, update, usage)]
+        return [(call.answers[place], call.receive(place, update)) for place, update in arrivals.items()]
+
+    def _events(self, received: list[tuple[Answer, RowUpdate]]) -> Iterator[msgspec.Struct]:
+        usage = self.call.usage() if self.options.continuous_usage_stats else None
+        return (event for answer, update in received for event in self.form.events(answer, update, usage))

@@ -27,12 +27,16 @@ from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths
 from server.api.input.admission import check_tokens
 from server.api.input.hints import HINTS
 from server.api.input.prompts import Prompt
-from server.api.input.sampling import is_scoring, sampling_params, with_seed
+from server.api.input.sampling import for_prompt, is_scoring, sampling_params, with_seed
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
 from server.api.limits import LIMITS
 from server.api.output.expectation import expectation_of
+from server.api.output.pieces import LETTERS, weigh
 from server.api.output.reply import Metrics, PromptDetails, Usage
 from server.api.served_model import MODEL, ServedModel
+
+MAX_LOGPROBS = 2**20
+"""Log-probabilities, alternatives included, that one call may have kept for it."""
 
 Predictions: TypeAlias = Mapping[int, Prediction | None]
 """The prediction for each distinct prompt of a call, by the prompt's id."""
@@ -63,6 +67,13 @@ class Answer:
     begun: bool = False
     tokens: int = 0
     characters: int = 0
+    weight: int = 0
+    """How long what has not been sent takes to encode, its prompt's text included, as that may be shown."""
+
+    def take_weight(self) -> int:
+        """The weight, of what is sent from now on."""
+        weight, self.weight = self.weight, 0
+        return weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,7 @@ class Call:
             raise failure_error(
                 self.answers[place].request.failure, update.error or "the answer could not be generated"
             )
+        self.answers[place].weight += weigh(update)
         if self.scoring:
             # No token was asked for, so the answer ends because its length, zero, is reached.
             reason = None if update.finish_reason is None else FinishReason.LENGTH
@@ -117,12 +129,14 @@ def list_wanted(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], mode
     if choices * len(prompts) > MAX_CHOICES:
         message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
         raise bad_request(message, "n")
+    common = sampling_params(body, model, len(prompts[0].ids))
     wanted = []
     for prompt in prompts:
         # The prompt holds on to its compiled grammar for as long as the call lasts.
         grammar = None if prompt.grammar is None else prompt.grammar.grammar
-        sampling = replace(sampling_params(body, model, len(prompt.ids)), grammar=grammar)
+        sampling = replace(for_prompt(common, body, model, len(prompt.ids)), grammar=grammar)
         wanted += [WantedAnswer(prompt, sampling)] * choices
+    _bound_logprobs(body, wanted)
     return wanted
 
 
@@ -135,6 +149,23 @@ def draw_seeds(
         replace(item, sampling=with_seed(item.sampling, seed, place % (body.n or 1)))
         for place, (item, seed) in enumerate(zip(wanted, seeds, strict=True))
     ]
+
+
+def _bound_logprobs(body: ChatBody | CompletionBody, wanted: Sequence[WantedAnswer]) -> None:
+    """Raise ApiError 400 where the log-probabilities that have to be kept until they are sent are too many."""
+    prompted = sum(len(item.prompt.ids) * (1 + (item.sampling.prompt_logprobs or 0)) for item in wanted)
+    generated = sum(item.sampling.max_tokens * (1 + (item.sampling.logprobs or 0)) for item in wanted)
+    asked = {
+        "prompt_logprobs": prompted if wanted[0].sampling.prompt_logprobs is not None else 0,
+        "logprobs": generated if wanted[0].sampling.logprobs is not None and not body.stream else 0,
+    }
+    if sum(asked.values()) > MAX_LOGPROBS:
+        name = max(asked, key=asked.__getitem__)
+        remedy = "ask for fewer alternatives, prompts or answers" + (
+            ", or set max_tokens" if name == "logprobs" else ""
+        )
+        message = f"{name}: {sum(asked.values())} log-probabilities are more than {MAX_LOGPROBS} in one request"
+        raise bad_request(f"{message}; {remedy}", name)
 
 
 @asynccontextmanager
@@ -181,7 +212,7 @@ async def _submit_all(
                 **describe(item, prediction, body, app, record.client, record.caller.holder),
             )
             lengths.note(request, item.query, prediction, dispatcher.revise)
-            answers.append(Answer(len(answers), item.prompt, request))
+            answers.append(Answer(len(answers), item.prompt, request, weight=len(item.prompt.text) // LETTERS))
         yield tuple(answers)
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"

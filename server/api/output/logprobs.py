@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from engine.messages import TokenLogprob
+from server.api.output.pieces import Lazy
 from server.api.output.reply import (
     Alternative,
     ChatLogprob,
@@ -21,7 +23,7 @@ LEAST = -9999.0
 
 def chat_logprobs(tokens: Sequence[TokenLogprob], text: Codec) -> ChatLogprobs:
     """The tokens of a chat answer."""
-    return ChatLogprobs([_chat_logprob(token, text) for token in tokens])
+    return ChatLogprobs(Lazy(partial(_chat_logprob, text=text), tokens))
 
 
 def _chat_logprob(token: TokenLogprob, text: Codec) -> ChatLogprob:
@@ -40,7 +42,7 @@ def completion_logprobs(
 
     The first token of a prompt has no log-probability: there None stands.
     """
-    tops = [None if token is None else _top(token, text, alternatives) for token in tokens]
+    tops = Lazy(partial(_top, text=text, alternatives=alternatives), tokens)
     return CompletionLogprobs(
         tokens=[text.token_text(token_id) for token_id in ids],
         token_logprobs=[None if token is None else _finite(token.logprob) for token in tokens],
@@ -49,8 +51,10 @@ def completion_logprobs(
     )
 
 
-def _top(token: TokenLogprob, text: Codec, alternatives: int) -> dict[str, float]:
+def _top(token: TokenLogprob | None, text: Codec, alternatives: int) -> dict[str, float] | None:
     """The likeliest tokens, and the one that stands there even if it is none of them."""
+    if token is None:
+        return None
     pairs = (*token.top[:alternatives], (token.token_id, token.logprob))
     return {text.token_text(token_id): _finite(logprob) for token_id, logprob in pairs}
 
@@ -76,10 +80,12 @@ def prompt_logprobs(
     """Candidates for each place of a prompt, by token id; None when the request did not ask for them."""
     if tokens is None or alternatives is None:
         return None
-    return [None if token is None else _ranked(token, text, alternatives) for token in tokens]
+    return Lazy(partial(_ranked, text=text, alternatives=alternatives), tokens)
 
 
-def _ranked(token: TokenLogprob, text: Codec, alternatives: int) -> dict[str, PromptLogprob]:
+def _ranked(token: TokenLogprob | None, text: Codec, alternatives: int) -> dict[str, PromptLogprob] | None:
+    if token is None:
+        return None
     ranks = [(token_id, logprob, place + 1) for place, (token_id, logprob) in enumerate(token.top[:alternatives])]
     ranks.append((token.token_id, token.logprob, token.rank))
     return {

@@ -5,10 +5,8 @@ Only clients that ask get them: some clients lose the event behind a comment.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.dispatcher import Dispatcher
@@ -49,30 +47,25 @@ def progress_in(comment: str) -> Progress | None:
     return Progress(int(found["place"]), None if found["wait"] is None else float(found["wait"]))
 
 
-@asynccontextmanager
-async def send_places(
-    stream: EventStream, requests: Sequence[Request], dispatcher: Dispatcher, interval: float
-) -> AsyncIterator[None]:
-    """Send the place in line whenever it has changed, until the first of the requests starts or the context is left.
+@dataclass(slots=True)
+class PlaceNotes:
+    """Tells a stream its place in line whenever that has changed, until the first of its requests starts."""
 
-    Looks every `interval` seconds.
-    """
-    task = asyncio.create_task(_send(stream, requests, dispatcher, interval))
-    try:
-        yield
-    finally:
-        task.cancel()
+    stream: EventStream
+    requests: Sequence[Request]
+    dispatcher: Dispatcher
+    interval: float
+    """Seconds between two looks."""
+    _sent: int | None = None
+    _looks: int = 0
 
-
-async def _send(stream: EventStream, requests: Sequence[Request], dispatcher: Dispatcher, interval: float) -> None:
-    sent: int | None = None
-    looks = 0
-    await asyncio.sleep(min(FIRST_LOOK, interval))
-    with suppress(ConnectionError):  # the handler is being cancelled already
-        while not any(request.times.started is not None or request.state.is_final for request in requests):
-            now = find_place(requests, dispatcher)
-            if now.place is not None and (now.place != sent or looks >= REPEAT):
-                await stream.comment(Progress(now.place, now.expected_wait_s).comment())
-                sent, looks = now.place, 0
-            looks += 1
-            await asyncio.sleep(interval)
+    async def look(self) -> float | None:
+        """Look once; None when there is nothing to tell any more."""
+        if any(request.times.started is not None or request.state.is_final for request in self.requests):
+            return None
+        now = find_place(self.requests, self.dispatcher)
+        if now.place is not None and (now.place != self._sent or self._looks >= REPEAT):
+            await self.stream.comment(Progress(now.place, now.expected_wait_s).comment())
+            self._sent, self._looks = now.place, 0
+        self._looks += 1
+        return self.interval

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
@@ -18,9 +19,9 @@ from server.version import VERSION
 FINGERPRINT = f"lengthwise-{VERSION}"
 
 
-def encode(body: msgspec.Struct) -> bytes:
-    """JSON of a response or an event."""
-    return orjson.dumps(msgspec.to_builtins(body))
+def encode(body: object) -> bytes:
+    """JSON of a response or an event, or of a part of one."""
+    return orjson.dumps(msgspec.to_builtins(body, enc_hook=list))
 
 
 def json_response(body: msgspec.Struct, status: int = 200) -> web.Response:
@@ -86,7 +87,7 @@ class ChatLogprob(msgspec.Struct, frozen=True):
 class ChatLogprobs(msgspec.Struct, frozen=True):
     """The tokens of a chat answer, or of a part of it."""
 
-    content: list[ChatLogprob]
+    content: Sequence[ChatLogprob]
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
@@ -94,7 +95,7 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
 
     tokens: list[str]
     token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None] | None
+    top_logprobs: Sequence[dict[str, float] | None] | None
     text_offset: list[int]
 
 
@@ -106,7 +107,7 @@ class PromptLogprob(msgspec.Struct, frozen=True):
     decoded_token: str
 
 
-PromptLogprobs: TypeAlias = list[dict[str, PromptLogprob] | None]
+PromptLogprobs: TypeAlias = Sequence[dict[str, PromptLogprob] | None]
 
 
 class ChatFinish(StrEnum):
@@ -157,7 +158,7 @@ class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "chat.completion"
     created: int
     model: str
-    choices: list[ChatChoice]
+    choices: Sequence[ChatChoice]
     usage: Usage
     metrics: Metrics
     system_fingerprint: str
@@ -229,7 +230,7 @@ class CompletionReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     object: str
     created: int
     model: str
-    choices: list[CompletionChoice]
+    choices: Sequence[CompletionChoice]
     system_fingerprint: str
     usage: Usage | None = None
     metrics: Metrics | None = None

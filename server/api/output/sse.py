@@ -6,14 +6,17 @@ It knows no format: events are structures that encode to JSON.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from types import TracebackType
 
 import msgspec
 from aiohttp import web
 
 from server.api.limits import Limits
-from server.api.output.reply import encode
+from server.api.output.pieces import DEPTH, LARGE, encode_pieces, in_thread
+from server.api.output.ticker import TICKER
+from server.api.served_model import MODEL
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -24,6 +27,8 @@ KEEP_ALIVE = b"\n\n"
 """An event without content, which by the HTML standard is none. It is not a comment, because some clients, `vllm bench
 serve` among them, trim each piece that arrives before they look for the blank line that ends an event: trimmed, a
 comment runs into the event behind it, and both are lost. Of blank lines nothing is left."""
+BACKLOG = 32 * 1024
+"""Bytes that a client has left unread, at which nothing but events is added."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -43,24 +48,33 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._writing = 0  # writes under way: a keep-alive can be overtaken by an event
         self._changed = self._loop.time()  # when the last write began or ended
-        self._watch: asyncio.Task[None] | None = None
+        self._stack = ExitStack()
 
     async def __aenter__(self) -> EventStream:
         await self.response.prepare(self._request)
-        self._watch = asyncio.create_task(self._keep_watch())
+        intervals = [one for one in (self._limits.sse_keep_alive_interval, self._limits.send_timeout) if one]
+        self._stack.enter_context(self._request.app[TICKER].follow(self._attend, min(intervals)))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+        self._stack.close()
 
-    async def send(self, events: Iterable[msgspec.Struct]) -> None:
-        """Send what is ready now, in one write."""
-        frames = b"".join(_frame(event) for event in events)
-        if frames:
-            await self._write(frames)
+    async def send(self, events: Iterable[msgspec.Struct], weight: int = 0) -> None:
+        """Send what is ready now, in one write; events of a large weight as they are made, off the event loop."""
+        if weight < LARGE:
+            frames = b"".join(piece for event in events for piece in _frame(event, depth=0))
+            if frames:
+                await self._write(frames)
+            return
+        self._note(1)
+        try:
+            pieces = (piece for event in events for piece in _frame(event, DEPTH + 1))
+            async for piece in in_thread(self._request.app[MODEL].tokenizer_pool, pieces):
+                await self._write(piece)
+        finally:
+            self._note(-1)
 
     async def forward(self, frames: bytes) -> None:
         """Send what is framed already."""
@@ -75,8 +89,10 @@ class EventStream:
         await self._write(DONE)
 
     async def _write_between(self, data: bytes) -> None:
-        """Not while a write is under way, as then there is no silence to break."""
-        if not self._writing:
+        """Write where that need not wait: neither while a write is under way, as then there is no silence to break, nor
+        to a client that reads nothing, which its connection sees to."""
+        transport = self._request.transport
+        if not self._writing and transport is not None and transport.get_write_buffer_size() < BACKLOG:
             await self._write(data)
 
     async def _write(self, data: bytes) -> None:
@@ -91,32 +107,23 @@ class EventStream:
         self._writing += begun
         self._changed = self._loop.time()
 
-    async def _keep_watch(self) -> None:
-        """Break silences, and the connection of a client that stands still; a timeout per write would cost more."""
-        try:
-            while True:
-                await self._attend(self._loop.time() - self._changed)
-        except TimeoutError:
-            if self._request.transport is not None:
-                self._request.transport.abort()
-        except ConnectionError:
-            return  # the handler is being cancelled already
-
-    async def _attend(self, unchanged: float) -> None:
-        """One look at a stream that has not changed for so many seconds; raises TimeoutError when it is stalled."""
+    async def _attend(self) -> float | None:
+        """Break a silence, or the connection of a client that stands still; a timeout per write would cost more."""
         interval, stall = self._limits.sse_keep_alive_interval, self._limits.send_timeout
         due = stall if self._writing or not interval else interval
+        unchanged = self._loop.time() - self._changed
         if unchanged < due:
-            await asyncio.sleep(due - unchanged)
-        elif self._writing:
-            raise TimeoutError
-        elif interval:
-            async with asyncio.timeout(stall):
-                await self._write_between(KEEP_ALIVE)
-        else:
-            await asyncio.sleep(stall)
+            return due - unchanged
+        if self._writing:
+            if self._request.transport is not None:
+                self._request.transport.abort()
+            return None
+        if interval:
+            await self._write_between(KEEP_ALIVE)
+        return interval or stall
 
 
-def _frame(event: msgspec.Struct) -> bytes:
-    name = b"event: %b\n" % event.type.encode() if isinstance(event, NamedEvent) else b""
-    return b"%bdata: %b\n\n" % (name, encode(event))
+def _frame(event: msgspec.Struct, depth: int) -> Iterator[bytes]:
+    yield b"event: %b\ndata: " % event.type.encode() if isinstance(event, NamedEvent) else b"data: "
+    yield from encode_pieces(event, depth)
+    yield b"\n\n"

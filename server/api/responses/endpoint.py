@@ -4,8 +4,9 @@ kept.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from server.api.input.schema import ChatBody, Message, StreamOptions
 from server.api.output.answer import gather_answers, register_call, stream_answers
 from server.api.output.call import Call
 from server.api.output.logprobs import chat_logprobs
+from server.api.output.pieces import send_reply, weigh
 from server.api.output.reply import ChatLogprob, Head, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Updates
@@ -55,9 +57,15 @@ from server.http.access import holder_of
 async def responses(request: web.Request) -> web.StreamResponse:
     """Answer a conversation with text and calls of functions, as OpenAI's responses do."""
     body, head = await read_call(request, ResponsesBody, "resp_")
-    store, holder = request.app[STORE], holder_of(request)
-    spoken = spoken_in(body, store, holder)
-    chat = as_chat(body, spoken)
+    model, store, holder = request.app[MODEL], request.app[STORE], holder_of(request)
+
+    earlier = earlier_turns(body, store, holder)
+
+    def read() -> tuple[tuple[Message, ...], ChatBody]:
+        spoken = (*earlier, *conversation(body))
+        return spoken, as_chat(body, spoken)
+
+    spoken, chat = await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, read)
     with reword_errors(OWN_NAMES, OWN_WORDS):
         prompt = await chat_prompt(chat, request.app[MODEL])
         async with register_call(request, chat, [prompt], head) as call:
@@ -66,19 +74,19 @@ async def responses(request: web.Request) -> web.StreamResponse:
             keep = Keeping(store, holder, spoken) if body.store is not False else None
             if body.stream:
                 return await stream_answers(request, call, ResponseWriter(answer, keep), StreamOptions())
-            ((_, update),) = await gather_answers(call)
+            (result,) = await gather_answers(call)
+            update = result.join()
             deque(answer.receive(update), maxlen=0)
             reply = answer.ended(update)
             if keep is not None:
                 keep(reply)
-            return json_response(reply)
+            return await send_reply(request, reply, result.answer.take_weight())
 
 
-def spoken_in(body: ResponsesBody, store: ResponseStore, holder: str | None) -> tuple[Message, ...]:
-    """The conversation of a body, and what went before it; raises ApiError 400, 404."""
-    earlier = body.previous_response_id
-    before = () if earlier is None else store.find(earlier, holder, "previous_response_id").messages
-    return (*before, *conversation(body))
+def earlier_turns(body: ResponsesBody, store: ResponseStore, holder: str | None) -> tuple[Message, ...]:
+    """The conversation up to the response that a body goes on from; raises ApiError 404."""
+    name = body.previous_response_id
+    return () if name is None else store.find(name, holder, "previous_response_id").messages
 
 
 async def show_response(request: web.Request) -> web.Response:
@@ -140,7 +148,7 @@ class ResponseAnswer:
         status: Status = "cancelled" if self.call.record.cancelled else "failed"
         return self._response(status, self.items.all("incomplete"), error=failure)
 
-    def _logprobs(self, update: RowUpdate) -> list[ChatLogprob]:
+    def _logprobs(self, update: RowUpdate) -> Sequence[ChatLogprob]:
         wanted = wants_logprobs(self.body) and update.logprobs
         return chat_logprobs(update.logprobs, self.text).content if wanted else []
 
@@ -216,11 +224,12 @@ class ResponseWriter:
         async with Updates(call.requests) as updates:
             async for arrivals in updates:
                 last = call.receive(0, arrivals[0])
-                await stream.send(self.answer.receive(last))
+                ends = last.finish_reason is not None  # with events that tell all of it again
+                await stream.send(self.answer.receive(last), call.answers[0].weight if ends else weigh(last))
         response = self.answer.ended(last)
         if self.keep is not None:
             self.keep(response)
-        await stream.send([self._event(f"response.{response.status}", response)])
+        await stream.send([self._event(f"response.{response.status}", response)], call.answers[0].take_weight())
 
     async def fail(self, stream: EventStream, error: ApiError) -> None:
         await stream.send([self._event("response.failed", self.answer.failed(error))])

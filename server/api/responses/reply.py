@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -18,7 +19,7 @@ class OutputText(msgspec.Struct, frozen=True):
     """A piece of text; `annotations` are always empty."""
 
     text: str
-    logprobs: list[ChatLogprob]
+    logprobs: Sequence[ChatLogprob]
     annotations: list[str] = []
     type: str = "output_text"
 
@@ -170,7 +171,7 @@ class TextDelta(PartOfEvent, frozen=True, kw_only=True):
     """response.output_text.delta."""
 
     delta: str
-    logprobs: list[ChatLogprob]
+    logprobs: Sequence[ChatLogprob]
 
 
 class ArgumentsDelta(NumberedEvent, frozen=True, kw_only=True):
@@ -194,4 +195,4 @@ class TextDone(PartOfEvent, frozen=True, kw_only=True):
     """response.output_text.done."""
 
     text: str
-    logprobs: list[ChatLogprob]
+    logprobs: Sequence[ChatLogprob]

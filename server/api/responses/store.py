@@ -9,8 +9,11 @@ from aiohttp import web
 
 from server.api.errors import ApiError
 from server.api.input.schema import Message
-from server.api.output.reply import encode
-from server.api.responses.reply import ResponseObject
+from server.api.responses.reply import OutputMessage, ResponseObject
+
+
+EACH = 1000
+"""Bytes of a response besides its texts, and of a token's log-probabilities, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class StoredResponse:
     messages: tuple[Message, ...]
     reply: ResponseObject
     size: int
-    """Bytes that it counts for: those of its JSON, and of its conversation's texts."""
+    """Bytes that it counts for, about."""
 
 
 class ResponseStore:
@@ -34,7 +37,9 @@ class ResponseStore:
 
     def add(self, holder: str | None, messages: tuple[Message, ...], reply: ResponseObject) -> None:
         """Keep a response; those used least recently go when the bound is passed."""
-        size = len(encode(reply)) + sum(len(one.content or "") + 200 for one in messages)
+        told = (part for item in reply.output if isinstance(item, OutputMessage) for part in item.content)
+        size = EACH + sum(len(part.text) + EACH * len(part.logprobs) for part in told)
+        size += sum(EACH // 4 + len(one.content or "") for one in messages)
         self._stored[reply.id] = StoredResponse(holder, messages, reply, size)
         self._size += size
         while self._size > self._capacity:

@@ -50,7 +50,7 @@ BAD: dict[str, tuple[tuple[str, bytes], int, str | None, str]] = {
     "a number": (raw(b"1"), 400, None, "invalid_value"),
     "null": (raw(b"null"), 400, None, "invalid_value"),
     "an empty object": (raw(b"{}"), 400, None, "invalid_value"),
-    "lists 100,000 deep": (raw(b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"), 400, None, "invalid_json"),
+    "lists 60,000 deep": (raw(b'{"x": ' + b"[" * 60_000 + b"]" * 60_000 + b"}"), 400, None, "invalid_json"),
     "NaN": (number("temperature", "NaN"), 400, None, "invalid_json"),
     "infinity": (number("temperature", "Infinity"), 400, None, "invalid_json"),
     "a float beyond all floats": (number("temperature", "1e400"), 400, "temperature", "invalid_value"),

@@ -110,6 +110,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "prefix_cache_shared": True,
         "requests_per_minute": 13,
         "fair": True,
+        "tokens_per_minute": 16,
         "max_concurrent_requests": 14,
         "allowed_origins": ("https://a.example",),
         "allowed_hosts": ("llm.example",),

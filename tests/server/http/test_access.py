@@ -158,6 +158,17 @@ async def test_a_request_that_ends_makes_room_for_the_keys_next(pool: ThreadPool
         await live.chat()
 
 
+async def test_a_key_gets_no_more_answers_and_tokens_than_its_share(pool: ThreadPoolExecutor) -> None:
+    quota = Quota(max_concurrent=2, tokens_per_minute=25)
+    async with live_server(pool, Limits(), front=Front(Access(quota=quota))) as live:
+        status, reply = await live.post(CHAT, chat_body(n=3))
+        assert (status, reply["error"]["param"]) == (400, "n")
+        await live.chat(n=2, max_tokens=5)  # its prompt has some twenty tokens
+        status, reply = await live.post(CHAT, chat_body())
+        assert (status, reply["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert "tokens in a minute" in reply["error"]["message"]
+
+
 def test_keys_come_from_flags_a_file_and_a_credential_together(tmp_path: Path) -> None:
     file, credential = tmp_path / "keys", tmp_path / "api-keys"
     file.write_text("# ours\n\nkey-number-two-0\n  key-number-three  \n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.http.quota import Quota, QuotaExceeded
+from server.http.quota import NeverAllowed, Quota, QuotaExceeded
 
 
 def test_no_minute_sees_more_requests_than_allowed() -> None:
@@ -28,10 +28,36 @@ def test_one_key_does_not_use_up_what_another_has() -> None:
 
 def test_a_key_has_only_so_many_requests_at_a_time_and_refused_ones_count_for_nothing() -> None:
     quota = Quota(requests_per_minute=3, max_concurrent=2)
-    quota.enter("a", 0.0)
+    share = quota.enter("a", 0.0)
     quota.enter("a", 0.0)
     for _ in range(5):
         with pytest.raises(QuotaExceeded, match="at a time"):
             quota.enter("a", 1.0)
-    quota.leave("a")
+    quota.leave(share)
     quota.enter("a", 2.0)
+
+
+def test_answers_count_and_not_the_requests_that_ask_for_them() -> None:
+    """One request with n = 64 took all slots of a server whose keys may have one at a time."""
+    quota = Quota(max_concurrent=4)
+    share, other = quota.enter("a", 0.0), quota.enter("a", 0.0)
+    quota.widen(share, 3)
+    with pytest.raises(QuotaExceeded, match="4 answers of this key are under way, and 4 may be"):
+        quota.widen(other, 2)
+    quota.leave(other)
+    with pytest.raises(NeverAllowed, match="5 answers are more than the 4"):
+        quota.widen(share, 5)
+    quota.leave(share)
+    quota.widen(quota.enter("a", 0.0), 4)
+
+
+def test_no_request_begins_in_a_minute_that_has_seen_its_tokens() -> None:
+    quota = Quota(tokens_per_minute=100)
+    share = quota.enter("a", 0.0)
+    quota.spend(share, 60, 0.0)
+    quota.spend(quota.enter("a", 10.0), 70, 10.0)
+    with pytest.raises(QuotaExceeded, match="130 tokens in a minute, and may use 100") as refused:
+        quota.enter("a", 20.0)
+    assert refused.value.retry_after == 40.0
+    quota.enter("b", 20.0)
+    quota.enter("a", 60.0)

@@ -152,16 +152,43 @@ async def test_a_deadline_that_passes_in_the_queue_is_504(live: Live) -> None:
     assert event["error"]["code"] == "deadline_exceeded"
 
 
-async def test_only_so_many_large_bodies_are_read_at_a_time(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_module, "LARGE_BODIES", 1)
-    head = b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 90000\r\n\r\n{" % CHAT.encode()
-    async with live.connect() as (_, writer):
-        writer.write(head)
-        while not live.app[PENDING].large_bodies:
+HALF_A_BODY = b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 90000\r\n\r\n{" % CHAT.encode()
+
+
+async def test_bodies_that_are_only_announced_keep_nobody_out(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte each of 64 large bodies made every larger call 429 for as long as a body may take."""
+    monkeypatch.setattr(body_module, "BODIES", 1)
+    monkeypatch.setattr(body_module, "BODIES_OF_ONE", 1)
+    async with live.connect() as (_, first), live.connect() as (_, second):
+        for writer in (first, second):
+            writer.write(HALF_A_BODY)
+        while live.app[PENDING].body_bytes.total() < 2:
             await asyncio.sleep(0)
-        async with live.connect() as (reader, second):
-            second.write(head)
-            assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
-        assert text_of(await live.stream_chat()) == ANSWER
-    while live.app[PENDING].large_bodies:
+        assert text_of(await live.stream_chat(instruction=" " * 60_000)) == ANSWER
+    while live.app[PENDING].body_bytes:
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("bound", ["BODIES", "BODIES_OF_ONE"])
+async def test_only_so_many_bytes_of_bodies_are_held(live: Live, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(body_module, bound, 1)
+    async with live.connect() as (_, writer):
+        writer.write(HALF_A_BODY + b" " * 60_000)
+        while live.app[PENDING].body_bytes.total() < 60_000:
+            await asyncio.sleep(0)
+        status, error, _ = await refusal(live, instruction=" " * 60_000)
+        assert (status, error["code"]) == (429, "too_many_large_bodies")
+        assert text_of(await live.stream_chat()) == ANSWER
+    while live.app[PENDING].body_bytes:
+        await asyncio.sleep(0)
+
+
+async def test_a_call_counts_as_the_answers_that_it_asks_for(live: Live) -> None:
+    """Two calls might wait, and 2,013 answers waited."""
+    live.dispatcher.crowd(waiting=1)
+    status, error, _ = await refusal(live, n=2, max_tokens=1)
+    assert (status, error["code"]) == (429, "queue_full")
+    assert live.app[PENDING].arrived == 0
+    live.dispatcher.cancel(next(iter(live.dispatcher.waiting)))
+    live.dispatcher.submitted.clear()
+    assert (await _let_in(live, n=3, max_tokens=1))[0] == 200

@@ -1,0 +1,151 @@
+"""Bodies that the API allows, sent to a whole service: none of them holds the event loop, and with it every stream."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from scheduler.clock import background
+from server.cli.config import load_config
+from server.process.app import open_service
+from server.process.life import listen
+from tests import tiny
+from tests.server.live import raw_post
+
+MOST = 0.05
+"""Seconds that the loop may stand still."""
+
+ATTEMPTS = 4
+"""Attempts at a body, as a busy machine now and then holds a thread for longer than that."""
+
+CONTEXT = 8192
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+IDS = [7, 8, 9, 10] * 100
+
+
+def said(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
+
+
+def prose(letters: int) -> str:
+    return ("the quick brown fox jumps, 你好 😀 over the lazy dog; " * (letters // 40))[:letters]
+
+
+BODIES: Mapping[str, Callable[[], tuple[str, dict[str, Any], int]]] = MappingProxyType(
+    {
+        "a prompt that is far too long": lambda: (COMPLETION, {"prompt": prose(2_300_000)}, 400),
+        "a prompt that is too long by its tokens only": lambda: (COMPLETION, {"prompt": "0123456789" * 10_000}, 400),
+        "a chat that is too long by its tokens only": lambda: (CHAT, {"messages": said(prose(80_000))}, 400),
+        "a chat of forged control tokens": lambda: (CHAT, {"messages": said(tiny.END * 9_000)}, 400),
+        "a chat of many parts": lambda: (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 2_000}] * 10, "max_tokens": 1},
+            200,
+        ),
+        "a text to tokenize": lambda: ("/tokenize", {"prompt": prose(60_000), "return_token_strs": True}, 200),
+        "ids to detokenize": lambda: ("/detokenize", {"tokens": [9] * 1_000_000}, 200),
+        "too many ids to detokenize": lambda: ("/detokenize", {"tokens": [9] * 2_000_000}, 400),
+        "a million prompts": lambda: (COMPLETION, {"prompt": [[1]] * 1_000_000}, 400),
+        "as many names as there may be": lambda: (
+            CHAT,
+            {"messages": said("Hi"), "chat_template_kwargs": {str(name): 1 for name in range(60_000)}},
+            400,
+        ),
+        "many prompts with a bias each": lambda: (
+            COMPLETION,
+            {"prompt": [[7]] * 256, "logit_bias": {str(n): 0.5 for n in range(300)}, "max_tokens": 1},
+            200,
+        ),
+        "many prompts with their log-probabilities": lambda: (
+            COMPLETION,
+            {"prompt": [IDS] * 8, "prompt_logprobs": 20, "max_tokens": 1},
+            200,
+        ),
+        "prompts echoed in a stream with their log-probabilities": lambda: (
+            COMPLETION,
+            {"prompt": [IDS] * 4, "echo": True, "logprobs": 20, "max_tokens": 1, "stream": True},
+            200,
+        ),
+        "more log-probabilities than there may be": lambda: (
+            COMPLETION,
+            {"prompt": [IDS] * 128, "prompt_logprobs": 20, "max_tokens": 1},
+            400,
+        ),
+        "a large text echoed in many answers": lambda: (
+            COMPLETION,
+            {"prompt": prose(3_000), "echo": True, "n": 32, "max_tokens": 1},
+            200,
+        ),
+    }
+)
+
+
+class Service:
+    """A server in this very loop, and the longest time for which the loop stood still."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.stall = 0.0
+
+    async def watch(self) -> None:
+        """Time that the whole process spent computing is what counts: a busy machine spends it on others."""
+        wall, spent = time.perf_counter(), time.process_time()
+        while True:
+            await asyncio.sleep(0.001)
+            now = time.perf_counter(), time.process_time()
+            self.stall = max(self.stall, min(now[0] - wall, now[1] - spent))
+            wall, spent = now
+
+    async def status(self, request: bytes) -> int:
+        """The status of an answer, which is read to its end and thrown away."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(request)
+        status = int((await reader.readline()).split()[1])
+        while await reader.read(2**16):
+            pass
+        writer.close()
+        return status
+
+    async def stall_of(self, request: bytes) -> tuple[float, int]:
+        """Seconds that the loop stood still meanwhile, and the status of the answer."""
+        self.stall = 0.0
+        status = await self.status(request)
+        return self.stall, status
+
+
+@asynccontextmanager
+async def watched(folder: Path) -> AsyncIterator[Service]:
+    flags = {"model": str(folder), "no_journal": True, "strategy": "baton-pd"}
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        async with open_service(load_config(flags, {}, None)) as inner, listen(inner, port):
+            service = Service(port.getsockname()[1])
+            async with background(service.watch(), "watch"):
+                yield service
+
+
+@pytest.fixture(scope="module")
+def large_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build(tmp_path_factory.mktemp("models") / "large", context=CONTEXT)
+
+
+async def test_no_body_that_is_allowed_holds_the_event_loop(large_folder: Path) -> None:
+    """One prompt of 2.3 MB held it for 1.6 s, and one reply for 5.2 s."""
+    stalls = {}
+    async with watched(large_folder) as service:
+        for name, make in BODIES.items():
+            path, body, status = make()
+            request = raw_post(path, body).replace(b"Host: test", b"Host: 127.0.0.1\r\nConnection: close")
+            for _ in range(ATTEMPTS):
+                stalls[name], answered = await service.stall_of(request)
+                assert answered == status, name
+                if stalls[name] <= MOST:
+                    break
+    assert not {name: stall for name, stall in stalls.items() if stall > MOST}, stalls
