@@ -112,7 +112,7 @@ class DecodeGraphs:
     def __init__(self, model: LoadedModel, arena: KvArena) -> None:
         self._arena = arena
         self._view = _view(arena)
-        most_rows, most_columns = arena.rows, min(arena.columns, model.context_length)
+        most_rows, most_columns = arena.rows, min(arena.pitch, model.context_length)
         self._steps = [
             DecodeStep(model, arena, rows, columns)
             for columns in _doubling(LEAST_COLUMNS, most_columns)
@@ -164,7 +164,7 @@ class DecodeGraphs:
 
 def _view(arena: KvArena) -> tuple[int, int, int]:
     """What a graph has of an arena for ever."""
-    return arena.rows, arena.columns, arena.keys.data_ptr()
+    return arena.rows, arena.pitch, arena.keys.data_ptr()
 
 
 def _doubling(first: int, last: int) -> list[int]:

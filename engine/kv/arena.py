@@ -7,6 +7,7 @@ in front, never behind.
     row 0     . . . p p p p g g g |         |       '.' padding   'p' prompt   'g' generated
     row 1     p p p p p p p p g g |  free   |
     row 2     . . . . . . . . p p |         |       just inserted: copied so that it ends at the same column
+                                          pitch     columns of memory between two rows, `columns` at most
 
 Row r owns the columns [origin[r], end), but for the holes that a shape insertion leaves: when row 3 enters with its
 prompt as a step of three tokens, each other row writes one real cell and two that stay invalid for good.
@@ -26,8 +27,12 @@ import torch
 from torch import Tensor
 
 from engine.kv.row_kv import RowKv, to_host
-from models.network.attention import Spans
+from models.network.attention import Spans, multiplies_batches, reads_whole_pitch
 from models.network.kv_adapter import KvCells, KvShape
+
+ROOM = 64
+"""Columns beyond the window that memory is laid out for where all of them are read: more of them are read in vain at
+each step, with fewer of them the window is copied more often."""
 
 
 class ArenaFull(Exception):
@@ -38,7 +43,7 @@ class KvArena:
     """One flat budget of `capacity_tokens`, taken at construction; the batch is a view of it, rows x columns.
 
     Invariants, asserted by `check`:
-    - live rows are contiguous, 0..live-1, and `0 <= start <= origin[r] <= end <= columns`
+    - live rows are contiguous, 0..live-1, and `0 <= start <= origin[r] <= end <= pitch <= columns`
     - `valid[r, c]` is True exactly where column c holds one of the `lengths[r]` tokens of row r, the first of them in
       column `origin[r]`; outside live rows it is False
     - the buffers are finite everywhere, and keep dtype, device and address
@@ -47,6 +52,8 @@ class KvArena:
     def __init__(self, shape: KvShape, capacity_tokens: int, *, max_rows: int) -> None:
         self.shape = shape
         self._most_rows = max_rows
+        # Columns that memory is laid out for beyond those needed; None: for all that there may be.
+        self._room = ROOM if multiplies_batches(shape.dtype, shape.device) else None
         self.origins: list[int] = []
         self.lengths: list[int] = []
         self.end = 0
@@ -67,14 +74,18 @@ class KvArena:
         if view != (self.rows, self.columns):
             self._view(*view)
 
-    def _view(self, rows: int, columns: int) -> None:
-        """Look at the flat budget as (layers, rows, kv_heads, columns, head_dim). Takes no memory, so cannot fail."""
+    def _view(self, rows: int, columns: int, needed: int = 0) -> None:
+        """Look at the flat budget as (layers, rows, kv_heads, pitch, head_dim). Takes no memory, so cannot fail.
+
+        needed  columns that must be there; where attention reads all of them, there are few more
+        """
         self.rows, self.columns = rows, columns
-        used = rows * columns * self.shape.kv_heads * self.shape.head_dim
-        layout = (self.shape.layers, rows, self.shape.kv_heads, columns, self.shape.head_dim)
+        self.pitch = columns if self._room is None else min(needed + self._room, columns)
+        used = rows * self.pitch * self.shape.kv_heads * self.shape.head_dim
+        layout = (self.shape.layers, rows, self.shape.kv_heads, self.pitch, self.shape.head_dim)
         self.keys = self._flat_keys[:, :used].view(layout)
         self.values = self._flat_values[:, :used].view(layout)
-        self.valid = self._flat_valid[: rows * columns].view(rows, columns)
+        self.valid = self._flat_valid[: rows * self.pitch].view(rows, self.pitch)
         self._flat_valid.zero_()
 
     @property
@@ -89,22 +100,29 @@ class KvArena:
 
     @property
     def window(self) -> int:
-        """How many columns attention reads."""
+        """How many columns hold anything of a live row."""
         return self.end - self.start
 
+    def _read(self, width: int) -> slice:
+        """The columns that a pass over the newest `width` of them reads: the window, and what lies around it where
+        K and V without gaps are read faster.
+        """
+        whole = self._room is not None and width == 1 and reads_whole_pitch(self.live, self.pitch)
+        return slice(0, self.pitch) if whole else slice(self.start, self.end)
+
     def mask(self, width: int = 1) -> Tensor | None:
-        """What the newest `width` columns of each live row may read in the window: (live, 1, width, window).
+        """What the newest `width` columns of each live row may read of those that a pass reads: (live, 1, width, read).
 
         None when width is 1 and every cell may be read. A cell that holds no token reads itself alone, since what
         reads nothing at all computes NaN.
         """
-        window = self.window
-        if width == 1 and all(length == window for length in self.lengths):
+        read = self._read(width)
+        if width == 1 and all(length == read.stop - read.start for length in self.lengths):
             return None
-        valid = self.valid[: self.live, None, None, self.start : self.end]
+        valid = self.valid[: self.live, None, None, read]
         if width == 1:
             return valid
-        columns = torch.arange(window, device=self.shape.device)
+        columns = torch.arange(self.window, device=self.shape.device)
         asking = columns[-width:, None]
         return (valid & (columns <= asking)) | (columns == asking)
 
@@ -112,7 +130,8 @@ class KvArena:
         """What the newest column of each live row may read, told without its padding; None where some row has holes."""
         if any(self.end - origin != length for origin, length in zip(self.origins, self.lengths, strict=True)):
             return None
-        return Spans(tuple(origin - self.start for origin in self.origins))
+        first = self._read(1).start
+        return Spans(tuple(origin - first for origin in self.origins), self.end - first)
 
     # Surgery
 
@@ -121,7 +140,7 @@ class KvArena:
         if self.live == self.rows or max(kv.length, self.window) > self.columns:
             raise ArenaFull(f"row of {kv.length} tokens into {self.live}/{self.rows} rows x {self.columns} columns")
         if kv.length > self.end:
-            self._slide(kv.length - self.window)
+            self._lay_out(self.rows, self.columns, kv.length - self.window)
         row, origin = self.live, self.end - kv.length
         self.keys[:, row, :, origin : self.end] = kv.keys
         self.values[:, row, :, origin : self.end] = kv.values
@@ -162,18 +181,7 @@ class KvArena:
         """
         if rows < self.live or columns < self.window or rows * columns > self.capacity_tokens:
             raise ArenaFull(f"{self.live} rows x {self.window} columns do not fit {rows} x {columns}")
-        old_keys, old_values = self.keys, self.values
-        live, cells = self.live, slice(self.start, self.end)
-        # Taken before anything changes: should there be no memory for them, all is as it was.
-        window = torch.empty_like(old_keys[0, :live, :, cells])
-        valid = self.valid[:live, cells].clone()
-        self._view(rows, columns)
-        for layer in range(self.shape.layers):
-            for old, new in ((old_keys, self.keys), (old_values, self.values)):
-                window.copy_(old[layer, :live, :, cells])
-                new[layer, :live, :, : window.shape[2]] = window
-        self.valid[:live, : cells.stop - cells.start] = valid
-        self._shift(-cells.start)
+        self._lay_out(rows, columns, 0)
 
     def resize(self, capacity_tokens: int) -> None:
         """Go on with another budget, when the device has less memory than it was thought to, or has it again.
@@ -198,13 +206,14 @@ class KvArena:
 
         Rows of the lengths `joining` enter with the step (Baton's shape, section 4.1): as many columns are opened as
         the longest of them has tokens, and what the other rows do not fill are holes. Raises ArenaFull.
-        Slides the window to the front when it has reached the last column: Baton's release of front padding.
+        Slides the window to the front when it has reached the last column, or is a small part of those that are read:
+        Baton's release of front padding.
         """
         width = max(joining, default=1)
         if self.live + len(joining) > self.rows or self.window + width > self.columns:
             raise ArenaFull(f"{width} more columns, {len(joining)} more rows in {self.rows} x {self.columns}")
-        if self.end + width > self.columns:
-            self._slide(0)
+        if self.end + width > self.pitch or self._wastes():
+            self._lay_out(self.rows, self.columns, 0, width)
         self.end += width
         self.valid[: self.live, self.end - 1] = True
         self.lengths = [length + 1 for length in self.lengths]
@@ -222,9 +231,9 @@ class KvArena:
         self.end -= width
 
     def begin_pass(self, rows: int, new: int) -> KvCells:
-        """The newest `new` columns of the live rows, and the window that they read (a KvStore's verb)."""
-        newest, window = slice(self.end - new, self.end), slice(self.start, self.end)
-        return KvCells(self.keys[:, :rows], self.values[:, :rows], newest, window)
+        """The newest `new` columns of the live rows, and those that they read (a KvStore's verb)."""
+        newest = slice(self.end - new, self.end)
+        return KvCells(self.keys[:, :rows], self.values[:, :rows], newest, self._read(new))
 
     def _wipe(self, row: int) -> None:
         self.keys[:, row, :, self.start : self.end] = 0
@@ -238,32 +247,38 @@ class KvArena:
         self.origins[target] = self.origins[source]
         self.lengths[target] = self.lengths[source]
 
-    def _slide(self, to: int) -> None:
-        """Move the live window so that it begins at column `to`; source and target may overlap, hence the copy."""
+    def _wastes(self) -> bool:
+        """Whether so much is read beside the window that moving it is soon worth it."""
+        return self._room is not None and self.pitch - self.window > 2 * self._room + self.window // 4
+
+    def _lay_out(self, rows: int, columns: int, to: int, more: int = 0) -> None:
+        """View the budget with these rows and columns, the live window beginning at column `to`, with `more` behind it.
+
+        Old and new cells may overlap, hence the copy of a layer's window.
+        """
+        old_keys, old_values = self.keys, self.values
         live, cells = self.live, slice(self.start, self.end)
         target = slice(to, to + self.window)
-        window = torch.empty_like(self.keys[0, :live, :, cells])
+        # Taken before anything changes: should there be no memory for them, all is as it was.
+        window = torch.empty_like(old_keys[0, :live, :, cells])
+        valid = self.valid[:live, cells].clone()
+        self._view(rows, columns, target.stop + more)
         for layer in range(self.shape.layers):
-            for buffer in (self.keys, self.values):
-                window.copy_(buffer[layer, :live, :, cells])
-                buffer[layer, :live, :, target] = window
-        moved = self.valid[:live, cells].clone()
-        self.valid[:live] = False
-        self.valid[:live, target] = moved
-        self._shift(to - cells.start)
+            for old, new in ((old_keys, self.keys), (old_values, self.values)):
+                window.copy_(old[layer, :live, :, cells])
+                new[layer, :live, :, target] = window
+        self.valid[:live, target] = valid
+        self.origins = [origin + to - cells.start for origin in self.origins]
+        self.end = target.stop
 
     def slide(self) -> None:
         """Move the live window to the first column."""
-        self._slide(0)
-
-    def _shift(self, columns: int) -> None:
-        self.origins = [origin + columns for origin in self.origins]
-        self.end += columns
+        self._lay_out(self.rows, self.columns, 0)
 
     def check(self) -> None:
         """Assert the invariants; for tests, since it reads all of the memory."""
         assert self.live <= self.rows and self.rows * self.columns <= self.capacity_tokens
-        assert all(0 <= self.start <= origin <= self.end <= self.columns for origin in self.origins)
+        assert all(0 <= self.start <= origin <= self.end <= self.pitch <= self.columns for origin in self.origins)
         assert not self.valid[self.live :].any() and not self.valid[:, self.end :].any()
         for row, (origin, length) in enumerate(zip(self.origins, self.lengths, strict=True)):
             own = self.valid[row].nonzero().flatten().tolist()

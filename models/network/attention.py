@@ -1,12 +1,13 @@
 """Attention over borrowed K and V, registered with transformers under the name `lengthwise`.
 
 It never copies K and V: with grouped queries, either the kernel shares a K head among its group of Q heads, or
-the group is folded into the query axis. It knows no rows, only a boolean mask of what may be read.
+the group is folded into the query axis. It knows no rows, only a mask of what may be read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -15,25 +16,76 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from models.network.packing import packs
+
 ATTENTION = "lengthwise"
 
 QUERY_BLOCK = 64
 """Queries that read their columns in one kernel call where a prompt is read. Blocks begin where the pass begins: so how
 many tokens a pass reads changes none of their numbers, as long as it begins at a multiple of this."""
 
+LEAST_CELLS = 512
+"""Cells, rows times columns, from which on K and V without gaps are multiplied as batches of matrices: half the time of
+the fused kernel with many rows, twice its time with one row of a hundred columns."""
+
+
+@cache
+def multiplies_batches(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a decode step is faster with products of batches of matrices than with the fused kernel: in bfloat16, by
+    oneDNN; in float32 there is no difference. torch would copy K and V that have gaps between rows.
+    """
+    return dtype is torch.bfloat16 and packs(dtype, device)
+
+
+def reads_whole_pitch(rows: int, pitch: int) -> bool:
+    """Whether so many rows are many enough for it, `pitch` being the columns of memory between two of them."""
+    return rows * pitch >= LEAST_CELLS
+
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The columns that one new token of each row may read: all from the row's origin on.
+    """The columns that one new token of each row may read: all from the row's origin to the end of all.
 
     Each row is read in a call of its own: beside padding its sums over columns would be grouped otherwise.
     """
 
     origins: tuple[int, ...]
+    end: int
 
 
-Mask: TypeAlias = Tensor | Spans | None
+@dataclass(frozen=True, slots=True)
+class Causal:
+    """New tokens that are those of the last columns: each reads all columns up to its own."""
+
+    _triangles: dict[int, Tensor] = field(default_factory=dict)
+    """Made once a pass, by the number of columns."""
+
+    def triangle(self, new: int, columns: int, query: Tensor) -> Tensor:
+        """(new, columns): 0 where the new tokens, those of the last columns, may read, else minus infinity."""
+        if columns not in self._triangles:
+            blocked = torch.full((new, columns), -torch.inf, dtype=query.dtype, device=query.device)
+            self._triangles[columns] = blocked.triu_(columns - new + 1)
+        return self._triangles[columns]
+
+
+Mask: TypeAlias = Tensor | Spans | Causal | None
 """What new tokens may read: a tensor as in `masked_attention`, spans, or None where they read causally."""
+
+
+def prepare_mask(mask: Mask, new: int, dtype: torch.dtype, kv_heads: int) -> Mask:
+    """A mask as all layers of a pass read it, since each of them would widen a boolean one, and build triangles.
+
+    A tensor becomes what is added to scores, 0 where a cell may be read and else the least number: for one new token
+    (rows, kv_heads, 1, columns), for several with the second size 1.
+    """
+    if mask is None and new > 1:
+        return Causal()
+    if not isinstance(mask, Tensor):
+        return mask
+    spread = mask.expand(-1, kv_heads if new == 1 else -1, -1, -1)
+    return torch.zeros(spread.shape, dtype=dtype, device=mask.device).masked_fill_(
+        spread.logical_not(), torch.finfo(dtype).min
+    )
 
 
 def masked_attention(
@@ -60,23 +112,27 @@ def masked_attention(
     """
     if softcap is not None or s_aux is not None or position_bias is not None:
         raise ValueError("this network needs soft-capped, sink or biased attention, which is not supported")
-    return attend(query, key, value, attention_mask, scaling).transpose(1, 2), None
+    mask = prepare_mask(attention_mask, query.shape[2], query.dtype, key.shape[1])
+    return attend(query, key, value, mask, scaling).transpose(1, 2), None
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float | None) -> Tensor:
-    """Scaled dot-product attention; shapes as in `masked_attention`, a tensor being boolean or added to the scores.
+    """Scaled dot-product attention; shapes as in `masked_attention`, the mask being one that was prepared.
 
     returns  (rows, heads, new, dim)
     """
     if isinstance(mask, Spans):
         rows = zip(*(torch.split(each, 1) for each in (query, key, value)), mask.origins, strict=True)
-        return torch.cat([_attend(q, k[:, :, origin:], v[:, :, origin:], None, scale) for q, k, v, origin in rows])
-    if mask is None and query.shape[2] > 1:
-        return _causal(query, key, value, scale)
+        end = mask.end
+        return torch.cat(
+            [_attend(q, k[:, :, origin:end], v[:, :, origin:end], None, scale) for q, k, v, origin in rows]
+        )
+    if isinstance(mask, Causal):
+        return _causal(query, key, value, mask, scale)
     return _attend(query, key, value, mask, scale)
 
 
-def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+def _causal(query: Tensor, key: Tensor, value: Tensor, causal: Causal, scale: float | None) -> Tensor:
     """Each block of queries over the columns up to its last one, the block's own under a triangle.
 
              0        begin     columns
@@ -89,18 +145,14 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> T
     for first in range(0, new, size):
         last = min(first + size, new)
         end = begin + last
-        mask = None if end == last - first else _triangle(last - first, end, query)
+        mask = None if end == last - first else causal.triangle(last - first, end, query)
         blocks.append(_attend(query[:, :, first:last], key[:, :, :end], value[:, :, :end], mask, scale))
     return torch.cat(blocks, dim=2)
 
 
-def _triangle(new: int, columns: int, query: Tensor) -> Tensor:
-    """(new, columns): 0 where the new tokens, those of the last columns, may read, else minus infinity."""
-    blocked = torch.full((new, columns), -torch.inf, dtype=query.dtype, device=query.device)
-    return blocked.triu_(columns - new + 1)
-
-
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    if mask is not None and query.shape[2] == 1 and _is_batch(key):
+        return _multiply_batches(query, key, value, mask, scale)
     folds = mask is not None if query.is_cuda else query.shape[2] == 1 and not _has_amx()
     return (_folded if folds else _grouped)(query, key, value, mask, scale)
 
@@ -108,6 +160,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     causal = mask is None and query.shape[2] > 1
     groups = query.shape[1] != key.shape[1]
+    mask = mask if mask is None or mask.dim() == 2 else mask[:, :1]
     return F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale, enable_gqa=groups)
 
 
@@ -130,6 +183,26 @@ def _folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
         mask = torch.cat([mask] * group, dim=-2)
     out = F.scaled_dot_product_attention(folded, key, value, mask, scale=scale)
     return out.reshape(rows, heads, new, dim)
+
+
+def _is_batch(key: Tensor) -> bool:
+    rows, _, columns, _ = key.shape
+    return multiplies_batches(key.dtype, key.device) and key.is_contiguous() and reads_whole_pitch(rows, columns)
+
+
+def _multiply_batches(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
+    """Attention of one new token a row by products of batches of matrices, whose scores are rounded to the dtype.
+
+    queries (rows * kv_heads, group, dim) @ keys (rows * kv_heads, dim, columns)
+    scores  (rows * kv_heads, group, columns) @ values (rows * kv_heads, columns, dim)
+    """
+    rows, heads, _, dim = query.shape
+    kv_heads, columns = key.shape[1:3]
+    folded = query.reshape(rows * kv_heads, -1, dim)
+    scale = 1 / math.sqrt(dim) if scale is None else scale
+    added = mask.expand(rows, kv_heads, 1, columns).reshape(-1, 1, columns)
+    scores = torch.baddbmm(added, folded, key.flatten(0, 1).transpose(1, 2), alpha=scale)
+    return torch.bmm(scores.softmax(dim=-1), value.flatten(0, 1)).view(rows, heads, 1, dim)
 
 
 def register() -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from models.network.attention import Mask
+from models.network.attention import Mask, prepare_mask
 from models.network.decoder.family import DecoderSpec
 from models.network.decoder.layer import DecoderLayer, norm_weight, normalize
 from models.network.decoder.rotary import Rotary
@@ -66,10 +66,10 @@ class Decoder(nn.Module):
         if self._spec.embedding_scale != 1:
             hidden = hidden * self._spec.embedding_scale
         rotation = self.rotary.gather(positions)
-        added = _additive(mask, hidden.dtype) if isinstance(mask, Tensor) else mask
+        prepared = prepare_mask(mask, tokens.shape[1], hidden.dtype, self._spec.kv_heads)
         kv = store.begin_pass(*tokens.shape)
         for index, layer in enumerate(self.layers):
-            hidden = layer.forward(hidden, rotation, added, kv, index)
+            hidden = layer.forward(hidden, rotation, prepared, kv, index)
         chosen = hidden if select is None else hidden[select]
         logits: Tensor = self.head.forward(normalize(chosen, self.offset, self.norm_weight)).float()
         return logits if self._spec.logits_divisor == 1 else logits / self._spec.logits_divisor
@@ -82,11 +82,3 @@ class Decoder(nn.Module):
     def twin(self) -> Decoder:
         """A network for another thread, which shares these weights."""
         return self
-
-
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What attention adds to its scores: 0 where a cell may be read, else the least number.
-
-    Made once a pass, since attention would widen a boolean mask in every layer.
-    """
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), torch.finfo(dtype).min)

@@ -13,23 +13,26 @@ from engine.forward.batch import RunningBatch
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
 from engine.row import Choice, Row
+from models.network.attention import reads_whole_pitch
 from models.network.loader import load
 from models.text import Text
 from tests.engine.rows import spec
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "longest"), [(torch.bfloat16, 40), (torch.bfloat16, 140), (torch.float32, 40), (torch.float32, 140)]
+)
 def test_teacher_forced_logits_beside_neighbours_are_as_near_to_the_truth_as_transformers_alone(
-    tiny_folder: Path, tiny_text: Text, dtype: torch.dtype
+    tiny_folder: Path, tiny_text: Text, dtype: torch.dtype, longest: int
 ) -> None:
     """Rows are fed the same tokens either way, whatever their logits say, so that errors cannot hide in the choice. The
     truth is what transformers computes in float64."""
     model = load(tiny_folder, dtype=str(dtype).removeprefix("torch."))
     theirs = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=dtype)
     truth = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float64)
-    rows = [Row(spec(row_id, length), tiny_text, frozenset()) for row_id, length in enumerate((40, 7, 19))]
+    rows = [Row(spec(row_id, length), tiny_text, frozenset()) for row_id, length in enumerate((longest, 7, 19))]
     forced = [[(11 * row.row_id + 5 * step) % 300 for step in range(12)] for row in rows]
-    batch = RunningBatch(model, KvArena(model.kv, 300, max_rows=3))
+    batch = RunningBatch(model, KvArena(model.kv, 600, max_rows=3))
     errors: list[tuple[float, float]] = []
     with torch.inference_mode():
         for row in rows:
@@ -40,6 +43,7 @@ def test_teacher_forced_logits_beside_neighbours_are_as_near_to_the_truth_as_tra
             batch.insert(row, ended[0].kv)
         for step in range(1, 12):
             logits = batch.step()
+            assert reads_whole_pitch(3, batch.arena.pitch) or longest == 40, "many cells are read by another kernel"
             for place, row in enumerate(list(batch.rows)):
                 tokens = torch.tensor([[*row.prompt, *forced[row.row_id][:step]]])
                 exact = truth(input_ids=tokens).logits[0, -1]

@@ -139,9 +139,10 @@ def test_a_schedule_exercises_every_kind_of_surgery(tiny_model: LoadedModel, tin
     seen: set[str] = set()
 
     class Watched(KvArena):
-        def _slide(self, to: int) -> None:
-            seen.add("slide right" if to > self.start else "slide left")
-            super()._slide(to)
+        def _lay_out(self, rows: int, columns: int, to: int, more: int = 0) -> None:
+            if (rows, columns) == (self.rows, self.columns):
+                seen.add("slide right" if to > self.start else "slide left")
+            super()._lay_out(rows, columns, to, more)
 
         def reshape(self, rows: int, columns: int) -> None:
             seen.add("more rows" if rows > self.rows else "more columns")

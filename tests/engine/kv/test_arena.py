@@ -156,6 +156,22 @@ def test_rows_that_are_wiped_together_leave_nothing_either() -> None:
     assert marks(arena.extract(0)) == [1]
 
 
+def test_memory_is_laid_out_for_little_more_than_the_window_where_all_of_it_is_read() -> None:
+    arena = KvArena(SHAPE, 240, max_rows=2)
+    arena._room = 2
+    arena.insert(cells(*range(1, 31)))
+    arena.insert(cells(31))
+    assert (arena.pitch, arena.columns) == (32, 120)
+    for token in (1.0, 2.0, 3.0):
+        write(arena, token, token)
+    assert arena.pitch == 35, "the window has grown beyond it"
+    arena.remove(0)
+    write(arena, 4.0)
+    assert (arena.pitch, arena.start, arena.end) == (7, 0, 5), "what is left is a small part of it"
+    assert marks(arena.extract(0)) == [31, 1, 2, 3, 4]
+    arena.check()
+
+
 class ArenaMachine(RuleBasedStateMachine):
     """Random surgery; the model is one list of marks a row."""
 
@@ -258,6 +274,18 @@ class ArenaMachine(RuleBasedStateMachine):
         assert (self.arena.keys.data_ptr(), self.arena.values.data_ptr()) == self.addresses
         assert [marks(self.arena.extract(place)) for place in range(self.arena.live)] == self.rows
 
+
+class TightMachine(ArenaMachine):
+    """The same where memory is laid out for few columns beyond the window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arena._room = 2
+        self.arena._view(self.arena.rows, self.arena.columns)
+
+
+TestTightMachine = TightMachine.TestCase
+TestTightMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 TestArenaMachine = ArenaMachine.TestCase
 TestArenaMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -7,12 +7,23 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from models.network.attention import ATTENTION, _folded, _grouped, masked_attention, register
+from models.network.attention import (
+    ATTENTION,
+    Causal,
+    _folded,
+    _grouped,
+    _multiply_batches,
+    attend,
+    masked_attention,
+    prepare_mask,
+    register,
+)
 
 MODULE = nn.Identity()
 
@@ -80,6 +91,38 @@ def test_folding_the_group_into_the_query_axis_changes_nothing(case: Case) -> No
     assume(case.mask is not None or case.query.shape[2] == 1)
     arguments = (case.query, case.key, case.value, case.mask, 0.3)
     torch.testing.assert_close(_folded(*arguments), _grouped(*arguments), atol=1e-6, rtol=1e-5)
+
+
+@given(case=cases(longest=1))
+def test_products_of_batches_of_matrices_are_the_fused_kernel(case: Case) -> None:
+    assume(case.mask is not None)
+    mask = prepare_mask(case.mask, 1, torch.float32, case.key.shape[1])
+    assert isinstance(mask, Tensor)
+    found = _multiply_batches(case.query, case.key, case.value, mask, 0.3)
+    torch.testing.assert_close(found, _grouped(case.query, case.key, case.value, case.mask, 0.3), atol=1e-6, rtol=1e-5)
+
+
+def test_many_cells_in_bfloat16_are_read_beside_their_gaps_and_without_them() -> None:
+    """K and V without gaps, as a tight arena has them, and the columns of a wider one."""
+    case = random_case(seed=3, rows=8, kv_heads=3, group=3, new=1, columns=70, masks=8)
+    query, key, value = (each.bfloat16() for each in (case.query, case.key, case.value))
+    mask = prepare_mask(case.mask, 1, torch.bfloat16, 3)
+    wide = F.pad(key, (0, 0, 0, 3))[:, :, :70]
+    expected = naive(case, 0.3).transpose(1, 2)
+    for keys in (key, wide):
+        found = attend(query, keys, value, mask, 0.3)
+        torch.testing.assert_close(found.double(), expected, atol=4e-2, rtol=4e-2)
+
+
+def test_triangles_of_a_prompt_are_made_once_a_pass() -> None:
+    case = random_case(seed=4, rows=1, kv_heads=1, group=2, new=150, columns=150, masks=0)
+    mask = prepare_mask(None, 150, torch.float32, 1)
+    assert isinstance(mask, Causal)
+    first = attend(case.query, case.key, case.value, mask, 0.3)
+    triangles = dict(mask._triangles)
+    assert sorted(triangles) == [128, 150]
+    assert torch.equal(attend(case.query, case.key, case.value, mask, 0.3), first)
+    assert all(mask._triangles[columns] is triangle for columns, triangle in triangles.items())
 
 
 def test_the_weights_of_one_query_are_the_softmax_of_its_scores() -> None:

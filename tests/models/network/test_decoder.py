@@ -139,14 +139,18 @@ def running(model: LoadedModel, text: Text, rows: int) -> RunningBatch:
     return batch
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_row_among_sixteen_is_bitwise_the_row_among_three(tmp_path: Path, tiny_text: Text, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "rows"), [("float32", 3), ("bfloat16", 3), ("bfloat16", 8)])
+def test_a_row_among_sixteen_is_bitwise_the_row_among_fewer(
+    tmp_path: Path, tiny_text: Text, dtype: str, rows: int
+) -> None:
+    """In bfloat16 as long as both are few cells or both many, since these are read by another kernel."""
     if dtype == "bfloat16" and not packs(torch.bfloat16, torch.device("cpu")):
         pytest.skip("this CPU does not compute in bfloat16")
     model = load(build(tmp_path, "Llama", GROUPED), dtype=dtype)
     assert isinstance(model.network, Decoder)
-    few, many = running(model, tiny_text, 3), running(model, tiny_text, 16)
-    assert torch.equal(few.step(), many.step()[:3])
+    most = 5 if dtype == "bfloat16" and rows == 3 else 16
+    few, many = running(model, tiny_text, rows), running(model, tiny_text, most)
+    assert torch.equal(few.step(), many.step()[:rows])
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
