@@ -18,6 +18,8 @@ from models.network.decoder.family import DecoderSpec
 from models.network.decoder.layer import DecoderLayer, norm_weight, normalize
 from models.network.decoder.rotary import Rotary
 from models.network.kv_adapter import KvStore, PassingStore
+from models.network.likeliest import sharpen
+from models.network.linear import PackedLinear
 
 
 class Decoder(nn.Module):
@@ -39,6 +41,7 @@ class Decoder(nn.Module):
         )
         assert isinstance(embed, nn.Embedding) and isinstance(head, nn.Linear) and isinstance(layers, nn.ModuleList)
         self.embed, self.head = embed, head
+        self._tied = head.weight is embed.weight
         self.rotary = Rotary(body.get_submodule("rotary_emb"), embed.weight, context_length, spec.head_dim)
         taken = (layers.pop(0) for _ in range(len(layers)))
         self.layers = nn.ModuleList(DecoderLayer(layer, spec, self.rotary) for layer in taken)
@@ -71,8 +74,17 @@ class Decoder(nn.Module):
         for index, layer in enumerate(self.layers):
             hidden = layer.forward(hidden, rotation, prepared, kv, index)
         chosen = hidden if select is None else hidden[select]
-        logits: Tensor = self.head.forward(normalize(chosen, self.offset, self.norm_weight)).float()
+        logits = self._read_out(normalize(chosen, self.offset, self.norm_weight))
         return logits if self._spec.logits_divisor == 1 else logits / self._spec.logits_divisor
+
+    def _read_out(self, hidden: Tensor) -> Tensor:
+        """Logits (..., vocab) in float32 of what the last norm yields, (..., width)."""
+        head: nn.Module = self.head
+        rounded: Tensor = head.forward(hidden)
+        logits = rounded.float()
+        if rounded.dtype is torch.float32 or not (self._tied and isinstance(head, PackedLinear)):
+            return logits  # a packed head's weight is still there if it is that of the embeddings
+        return sharpen(logits.flatten(0, -2), hidden.flatten(0, -2), self.embed.weight).view(logits.shape)
 
     def read(self, tokens: Tensor) -> Tensor:
         """Logits (rows, new, vocab) of texts in one pass, without a cache."""

@@ -98,10 +98,13 @@ class DecoderLayer(nn.Module):
 def normalize(hidden: Tensor, offset: Tensor, weight: Tensor | None = None) -> Tensor:
     """RMSNorm over the last dimension. `offset` is sqrt(eps n); `weight` has the factor sqrt(n), None where both are
     part of the product that follows.
+
+    Computed in float32: a length that is rounded to 16 bits makes all of its vector too long or too short.
     """
-    length: Tensor = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
-    normed = hidden / length.hypot_(offset)
-    return normed if weight is None else normed.mul_(weight)
+    wide = hidden.float()
+    length: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    normed = wide / length.hypot_(offset)
+    return (normed if weight is None else normed.mul_(weight)).to(hidden.dtype)
 
 
 def add_product(linear: nn.Linear | InferenceLinear, inputs: Tensor, residual: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from engine.forward.batch import RunningBatch
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
 from engine.row import Choice, Row
+from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.network.attention import reads_whole_pitch
 from models.network.loader import load
 from models.text import Text
@@ -53,3 +54,17 @@ def test_teacher_forced_logits_beside_neighbours_are_as_near_to_the_truth_as_tra
                 row.accept(Choice(forced[row.row_id][step]))
     ours, plain = (mean(error[place] for error in errors) for place in (0, 1))
     assert ours < 1.3 * plain < (0.05 if dtype is torch.bfloat16 else 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("all_cores")
+def test_the_default_model_begins_the_answer_to_the_readme_as_in_float32() -> None:
+    """Its two likeliest tokens are 0.1 apart, less than a step of bfloat16 at their size."""
+    if not any(status.cached for status in Catalog().known() if status.name == DEFAULT_MODEL):
+        pytest.skip(f"{DEFAULT_MODEL} is not in the cache")
+    folder = Catalog().resolve(DEFAULT_MODEL)
+    model, text = load(folder, dtype="bfloat16"), Text.load(folder)
+    tokens = text.encode_chat([{"role": "user", "content": "What is the capital of France?"}])
+    with torch.inference_mode():
+        logits = model.network.read(torch.tensor([tokens]))[0, -1]
+    assert text.token_text(int(logits.argmax())) == "The"
