@@ -21,7 +21,7 @@ def require_checkpoint(folder: Path) -> None:
     """Raise CatalogError unless the folder has all that serving needs."""
     if not (folder / "config.json").is_file():
         raise CatalogError(f"{folder} has no config.json: {_instead(folder)}")
-    weights = _weight_files(folder)
+    weights = weight_files(folder)
     if not weights:
         raise CatalogError(f"{folder} has no safetensors weights: {_instead(folder)}")
     for path in weights:
@@ -40,7 +40,8 @@ def _instead(folder: Path) -> str:
     return "name the folder that holds the model's config.json, tokenizer.json and *.safetensors"
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a checkpoint; empty where there are none. Raises CatalogError."""
     if not (folder / INDEX).is_file():
         return sorted(folder.glob("*.safetensors"))
     try:

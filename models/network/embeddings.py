@@ -1,14 +1,19 @@
-"""Token embeddings of a loaded network, as plain arrays for what knows no torch."""
+"""Token embeddings of a network as plain arrays for what knows no torch: of one that is loaded, or of a folder of
+weights of which nothing else is read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from models.network.loader import LoadedModel
+from models.catalog.checkpoint import weight_files
+from models.network.loader import LoadedModel, LoadError, read_config
 
 ROWS = 8192
 """Embeddings that are copied at a time: 134 MB at 4,096 numbers each."""
@@ -22,3 +27,29 @@ def token_embeddings(model: LoadedModel) -> Iterator[NDArray[np.float32]]:
     embeddings = model.network.embeddings.detach()
     for first in range(0, len(embeddings), ROWS):
         yield embeddings[first : first + ROWS].to("cpu", torch.float32).numpy()
+
+
+def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
+    """The embeddings of a checkpoint, in parts as above. Raises LoadError where they are not found."""
+    names = _names(folder)
+    for path in weight_files(folder):
+        with safe_open(path, framework="pt") as file:
+            for name in names & set(file.keys()):
+                found = file.get_slice(name)
+                for first in range(0, found.get_shape()[0], ROWS):
+                    yield found[first : first + ROWS].to(torch.float32).numpy()
+                return
+    raise LoadError(
+        f"{folder.name} has no token embeddings: none of its weights is called {' or '.join(sorted(names))}"
+    )
+
+
+def _names(folder: Path) -> set[str]:
+    """Names that the embeddings may have: as of the whole network, and of the one below its head, as some are saved."""
+    with torch.device("meta"):
+        network: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            read_config(folder), trust_remote_code=False
+        )
+    weight = network.get_input_embeddings().weight
+    name = next(name for name, parameter in network.named_parameters() if parameter is weight)
+    return {name, name.removeprefix(f"{network.base_model_prefix}.")}

@@ -92,7 +92,7 @@ def load(
     """Read a checkpoint; raises LoadError with the remedy when it cannot or must not be served."""
     where = torch.device(device)
     chosen = _choose_dtype(dtype, where)
-    config = _read_config(folder)
+    config = read_config(folder)
     kept = _choose_quantization(quantization, config, chosen, where, narrows=dtype == "auto")
     defaults = _sampling_defaults(folder)
     context = _context_length(config)
@@ -162,7 +162,8 @@ def _choose_quantization(
         raise LoadError(str(error)) from error
 
 
-def _read_config(folder: Path) -> PreTrainedConfig:
+def read_config(folder: Path) -> PreTrainedConfig:
+    """The text part of a checkpoint's configuration; raises LoadError."""
     try:
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if "auto_map" in raw:

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from models.catalog.catalog import Catalog, default_cache
+from models.catalog.checkpoint import weight_files
 from models.embedder import Embedder
 from models.errors import TextError, UserError
-from models.network.embeddings import token_embeddings
-from models.network.loader import load as load_model
+from models.network.embeddings import read_token_embeddings
 from models.progress import Bars
 from models.proxy.network import Proxy
 from models.proxy.store import load as load_proxy
@@ -133,16 +133,27 @@ def _read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]
         Examples(features, lengths),
         [row.instruction for row in rows],
         queries,
-        TokenFeatures.of(token_embeddings(load_model(catalog.resolve(args.tokenizer)))),
+        _own_features(_tokenizer_folder(args.tokenizer, catalog)),
         load_proxy(proxy) if proxy.exists() else None,
         embedder,
     )
     return data, embedder.max_tokens
 
 
+def _tokenizer_folder(name: str, catalog: Catalog) -> Path:
+    """The folder of the model that is to be served; one that is given need not hold more than the tokenizer."""
+    folder = Path(name).expanduser()
+    return folder if folder.is_dir() else catalog.resolve(name)
+
+
+def _own_features(folder: Path) -> TokenFeatures | None:
+    """The features of requests by the model's own embeddings; None where a folder holds a tokenizer alone."""
+    return TokenFeatures.of(read_token_embeddings(folder)) if weight_files(folder) else None
+
+
 def read_files(args: argparse.Namespace, catalog: Catalog) -> list[TrainingRow]:
     try:
-        text = Text.load(catalog.resolve(args.tokenizer))
+        text = Text.load(_tokenizer_folder(args.tokenizer, catalog))
     except TextError as error:
         raise UserError(f"--tokenizer {args.tokenizer}: {error}") from error
     return _completed([row for path in args.files for row in read_rows(path, text, sample=args.sample, seed=args.seed)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -47,6 +48,18 @@ def test_a_file_becomes_a_report_and_a_forest(
     assert "60 rows, 2 instructions" in out and str(forest_path(cache, str(tiny_folder))) in out
     for word in ("MAE", "RMSE", "Kendall's", "UILO", "RAFT", "INST", "USIN", "own-embeddings", "mean"):
         assert word in out
+
+
+def test_a_folder_with_a_tokenizer_alone_is_enough_to_train_from_files(
+    tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole model was loaded for its embeddings, without which the own ones are only not measured."""
+    alone = tmp_path / "alone"
+    shutil.copytree(tiny_folder, alone, ignore=shutil.ignore_patterns("*.safetensors*", "config.json"))
+    file = requests(tmp_path / "rows.jsonl")
+    assert train(file, "--tokenizer", alone, "--embedder", embedder, "--trees", 2) == 0
+    out = capsys.readouterr().out
+    assert "USIN" in out and "own-embeddings" not in out
 
 
 def test_the_report_as_json_and_the_forest_where_it_is_wanted(
