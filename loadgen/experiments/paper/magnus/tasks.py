@@ -48,7 +48,7 @@ def read_pool(folder: Path, answers: str, seed: int, input_scale: float = 1.0) -
     samples = [sample for one in tasks for sample in rng.sample(one, most)]
     rng.shuffle(samples)
     lengths = [_lengths(sample, answers) for sample in samples]
-    source = f"lengths of {len(files)} tasks ({', '.join(file.stem for file in files)}), {most} requests each, answers "
+    source = f"lengths of the task files {', '.join(file.stem for file in files)}, {most} requests of each, answers "
     source += "that should be commented code being the " + ("code and its comment" if answers == "code" else "comment")
     return fitted(lengths, input_scale, source, LONGEST, tuple(samples))
 

@@ -36,7 +36,7 @@ def test_task_files_are_read_in_equal_parts_and_random_order(tmp_path: Path) -> 
     pool = read_pool(write_tasks(tmp_path), "code", seed=1)
     labels = [sample.label for sample in pool.samples]
     assert sorted(labels) == ["cc"] * 5 + ["mt_x"] * 5 and labels != sorted(labels)
-    assert "2 tasks (cc, mt_x), 5 requests each" in pool.source
+    assert "the task files cc, mt_x, 5 requests of each" in pool.source
     assert read_pool(tmp_path, "code", seed=1) == pool != read_pool(tmp_path, "code", seed=2)
 
 

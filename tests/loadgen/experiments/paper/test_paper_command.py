@@ -110,6 +110,17 @@ def test_vsq_says_that_it_needs_a_real_engine(tmp_path: Path) -> None:
     assert [row["skipped"] for row in rows if "skipped" in row] == ["4-bit weights need a real engine: --real"]
 
 
+def test_task_files_are_what_magnus_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [{"instruction": "Translate.", "input": "word " * n, "reference": "mot " * n} for n in range(1, 41)]
+    (tmp_path / "mt_en_fr.jsonl").write_text("\n".join(json.dumps(one) for one in lines))
+    file = tmp_path / "result.json"
+    flags = ("--tasks", str(tmp_path), "--experiments", "main,correlations", "--rates", "3", "--duration", "4")
+    assert run_command(parse("magnus", *flags, "--scale", "0.14", "--save-result", str(file))) == 0
+    assert "the task files mt_en_fr, 40 requests of each" in " ".join(capsys.readouterr().out.split())
+    made = json.loads(file.read_text())["experiments"]
+    assert made["main"]["runs"] and made["correlations"]["rows"][0]["measured"]["MT"] == pytest.approx(1.0, abs=0.01)
+
+
 def test_a_run_is_done_once() -> None:
     begun: list[str] = []
 
@@ -130,6 +141,10 @@ def test_a_run_is_done_once() -> None:
         (("scls", "--experiments", "main,nonsense"), "nonsense is none of main, ablation"),
         (("baton", "--trace", "some.csv"), "leave --trace and"),
         (("scls", "--wma-threshold", "9"), "--wma-threshold is for magnus: leave it out"),
+        (("ssjf", "--tasks", "folder"), "--tasks is for magnus: leave it out"),
+        (("magnus", "--tasks", "folder", "--trace", "a.csv"), "--tasks and --trace both tell the lengths"),
+        (("magnus", "--answers", "reference"), "name them with --tasks"),
+        (("magnus", "--tasks", "missing"), "missing has no file *.jsonl"),
         (("scls", "--trace", "missing.csv"), "missing.csv"),
     ],
 )
