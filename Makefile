@@ -18,7 +18,7 @@ TORCH = $(shell grep '^torch==' constraints.txt)
 .PHONY: help install serve chat bench evidence evidence-engine test test-quick test-clients test-faults check docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  ARGS="..." is passed on to the command; PYTHON=... chooses the interpreter for .venv'
 
 install: $(RUNTIME) ## make .venv with everything that serving and reports need
