@@ -32,7 +32,8 @@ chat: $(RUNTIME) ## talk to a running server
 bench: $(RUNTIME) ## compare the engine with transformers' own generate, in one process
 	@exec $(BIN)/lengthwise bench engine $(ARGS)
 
-# Simulated at the papers' scale, two at a time. TASKS=FOLDER of task files and TRACE=FILE of Azure's take the place of what is drawn.
+# Simulated at the papers' scale, two at a time. A folder of task files (TASKS=) and Azure's trace (TRACE=) take the place of
+# what is drawn.
 EVIDENCE ?= build/evidence
 PAPERS := magnus ssjf baton scls scls-ds scls-sweeps
 OPTIONS_magnus = magnus $(if $(TASKS),--tasks $(TASKS))
@@ -40,9 +41,10 @@ OPTIONS_magnus-comments = magnus --tasks $(TASKS) --answers reference --experime
 OPTIONS_ssjf = ssjf
 OPTIONS_ssjf-times = ssjf --trace $(TRACE) --experiments azure-times,azure-times-authors
 OPTIONS_baton = baton
-OPTIONS_scls = scls $(if $(TRACE),--trace $(TRACE)) --experiments main,ablation,keeping
-OPTIONS_scls-ds = scls $(if $(TRACE),--trace $(TRACE)) --experiments main-ds,ablation-ds,keeping-ds
-OPTIONS_scls-sweeps = scls $(if $(TRACE),--trace $(TRACE)) --experiments slices,workers,slices-ds,workers-ds --scale 0.25 --duration 300
+TRACED = $(if $(TRACE),--trace $(TRACE))
+OPTIONS_scls = scls $(TRACED) --experiments main,ablation,keeping
+OPTIONS_scls-ds = scls $(TRACED) --experiments main-ds,ablation-ds,keeping-ds
+OPTIONS_scls-sweeps = scls $(TRACED) --experiments slices,workers,slices-ds,workers-ds --scale 0.25 --duration 300
 SIMULATED := $(PAPERS) $(if $(TASKS),magnus-comments) $(if $(TRACE),ssjf-times)
 
 evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in half an hour
@@ -56,10 +58,10 @@ evidence-%: $(RUNTIME)
 # For a quiet machine; MODEL=FOLDER of a tiny model shows scheduling, the default model the machine.
 MODEL ?= smollm2-135m-instruct
 ENGINE_magnus = $(if $(TASKS),--tasks $(TASKS)) --experiments main,ablation
-ENGINE_scls = $(if $(TRACE),--trace $(TRACE)) --experiments main,ablation,keeping --executors 2
+ENGINE_scls = $(TRACED) --experiments main,ablation,keeping --executors 2 --requests 3000
 ENGINE_ssjf = --experiments rates,burstiness
 
-evidence-engine: $(RUNTIME) ## repeat them on the real engine, 600 requests a run, three rounds: hours; nothing else should run
+evidence-engine: $(RUNTIME) ## repeat them on the real engine, with nothing beside it: hours
 	@mkdir -p $(EVIDENCE)
 	@$(BIN)/lengthwise profile $(MODEL) && $(BIN)/lengthwise profile $(MODEL) --executors 2
 	@for paper in magnus scls ssjf; do $(MAKE) --no-print-directory engine-$$paper || exit 1; done

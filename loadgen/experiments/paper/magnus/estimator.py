@@ -43,7 +43,7 @@ CASES: Mapping[str, tuple[float, float]] = MappingProxyType(
 """By name, how many times as long as its profile says a machine takes, and the sigma of a batch's factor besides."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RoughCost:
     """Seconds of a cost, times a factor, times another for each number of rows (log-normal): a machine whose times no
     bilinear model tells, though batches like those seen do."""
