@@ -17,7 +17,7 @@ class Arena:
     save_result: Path = option(
         Path("arena.jsonl"), "a line a run is appended here; what the file holds already is not played again"
     )
-    num_prompts: Count = option(600, "requests of a run; five times as many with 256 slots")
+    num_prompts: Count = option(600, "requests of a run; two and a half times as many with 256 slots")
     report: Path | None = option(None, "write the page as HTML")
 
 

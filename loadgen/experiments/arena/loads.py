@@ -40,8 +40,8 @@ LOADS: Mapping[str, ArenaLoad] = MappingProxyType(
         "a small CPU": ArenaLoad(Cell("small CPU", "bimodal", 1.3, 1.0, USUAL, 0)),
         "predictions that mislead": ArenaLoad(Cell("small CPU", "bimodal", 1.3, 1.0, "inverted", 0), ORDERS),
         "predictions ten times off": ArenaLoad(Cell("small CPU", "bimodal", 1.3, 1.0, "tenfold", 0), ORDERS),
-        "256 slots": ArenaLoad(Cell("H100, 256 slots", "log-normal", 0.9, 1.0, USUAL, 0), ORDERS, 5.0),
-        "256 slots, too many come": ArenaLoad(Cell("H100, 256 slots", "log-normal", 1.3, 1.0, USUAL, 0), ORDERS, 5.0),
+        "256 slots": ArenaLoad(Cell("H100, 256 slots", "log-normal", 0.9, 1.0, USUAL, 0), ORDERS, 2.5),
+        "256 slots, too many come": ArenaLoad(Cell("H100, 256 slots", "log-normal", 1.3, 1.0, USUAL, 0), ORDERS, 2.5),
     }
 )
 """Loads by name. ρ is requests that come, by those that `baton-pd` serves."""
