@@ -24,6 +24,9 @@ MEASURED = Path(__file__).parents[3] / "docs" / "research" / "validation"
 HEADS = ("", "mean JCT s", f"to {BASE} %", "p99 s", f"to {BASE} %", "longest s", "longest wait s", "mean TTFT s",
          "req/s", "fairness")  # fmt: skip
 
+NEAR = 2.0
+"""Ratio to BASE, in mean and in p99, up to which a strategy is drawn."""
+
 
 def find_frontier(rows: Mapping[str, Figures]) -> set[str]:
     """The strategies that no other beats in mean without losing in p99, or the other way round."""
@@ -86,25 +89,34 @@ def make_page(results: Results) -> str:
 
 
 def _plot(name: str, rows: Mapping[str, Figures]) -> Plot:
-    front = find_frontier(rows)
-    values = [
-        {"name": one, "x": found["p99"], "y": found["mean"], "front": one in front} for one, found in rows.items()
-    ]
-    scale = {"type": "log", "nice": False, "padding": 14}
-    encoding: Spec = {
-        "x": {"field": "x", "type": "quantitative", "title": "p99 JCT, s", "scale": scale},
-        "y": {"field": "y", "type": "quantitative", "title": "mean JCT, s", "scale": scale},
+    """Mean against p99 of what is near the frontier; strategies far beyond it are in the table alone."""
+    front, base = find_frontier(rows), rows[BASE]
+    near = {
+        one: found for one, found in rows.items() if all(found[axis] <= NEAR * base[axis] for axis in ("mean", "p99"))
     }
-    best = {"filter": "datum.front"}
+    values = [{"name": one, "x": found["p99"], "y": found["mean"]} for one, found in near.items()]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in sorted(front & near.keys()):
+        alike.setdefault((format_number(near[one]["p99"]), format_number(near[one]["mean"])), []).append(one)
+    best = [
+        {"name": names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"}
+        | {"x": near[names[0]]["p99"], "y": near[names[0]]["mean"]}
+        for names in alike.values()
+    ]
+    encoding: Spec = {
+        axis: {"field": axis, "type": "quantitative", "title": title, "scale": {"zero": False, "padding": 20}}
+        for axis, title in (("x", "p99 JCT, s"), ("y", "mean JCT, s"))
+    }
+    label = {"mark": {"type": "text", "align": "left", "dx": 6, "dy": -6}, "encoding": {"text": {"field": "name"}}}
     layers: list[Spec] = [
-        {"mark": {"type": "point", "color": "var(--faint)"}},
-        {"transform": [best], "mark": {"type": "point", "filled": True, "color": "var(--c0)"}},
-        {"transform": [best], "mark": {"type": "line", "color": "var(--c0)", "strokeDash": [3, 3]}},
+        {"data": {"values": values}, "mark": {"type": "point", "color": "var(--faint)"}},
         {
-            "transform": [best],
-            "mark": {"type": "text", "align": "left", "dx": 6, "dy": -6},
-            "encoding": {"text": {"field": "name"}},
+            "data": {"values": best},
+            "layer": [
+                {"mark": {"type": "line", "point": {"color": "var(--c0)"}, "color": "var(--c0)", "strokeDash": [3, 3]}},
+                label,
+            ],
         },
     ]
-    spec: Spec = {"width": 420, "height": 290, "data": {"values": values}, "encoding": encoding, "layer": layers}
-    return Plot(name, f"Mean and p99 JCT of each strategy where {name}; the frontier is named.", spec)
+    spec: Spec = {"width": 420, "height": 290, "encoding": encoding, "layer": layers}
+    return Plot(name, f"Mean and p99 JCT of strategies where {name}; the frontier is named.", spec)
