@@ -2,12 +2,13 @@
 
 Each client has a counter of the service that it has had, w_p·prompt + w_q·generated tokens, divided by its weight; the
 client with the least counter is served next. A client that returns to the queue is lifted to the least counter there,
-so nobody saves up service for later. Which of one client's requests goes first is another queue's decision: by arrival,
-as published, or any other. Classes of `priority` come before all this.
+so that none saves up service for later. Which of one client's requests goes first is another queue's decision: by
+arrival, as published, or any other. A `priority` above 0 puts a request behind those of all other clients; one below 0
+counts within its client only, or a client could take all by it.
 
 Where lengths are predicted, an answer is charged for as long as it is predicted when it is taken from the queue, and
-corrected as it comes (their section 5, VTC with length prediction); else as it comes. What a request is charged for is
-looked up when the queue is asked, so no one has to report it.
+corrected as it comes (their variant with length prediction); else as it comes. What a request is charged for is looked
+up when the queue is asked, so no part has to report it.
 
 The bound (as their theorem 4.4). Let L be the longest prompt, M the most tokens that all rows which an executor holds
 at once may generate, and U = w_p·L + w_q·M. A client whose counter is not the least is not served, so between any two
@@ -121,7 +122,7 @@ class FairQueue(CountingQueue):
 
     @property
     def best_priority(self) -> int:
-        return min(client.queue.best_priority for client in self._active.values())
+        return max(0, min(client.queue.best_priority for client in self._active.values()))
 
     def ranked(self, now: float) -> Iterator[Request]:
         self._settle()
@@ -129,7 +130,9 @@ class FairQueue(CountingQueue):
         for client in self._active.values():
             requests = iter(client.queue.ranked(now))
             first = next(requests)
-            heads.append((first.priority, client.counter, first.times.arrival, first.row_id, first, requests, client))
+            heads.append(
+                (max(0, first.priority), client.counter, first.times.arrival, first.row_id, first, requests, client)
+            )
         heapify(heads)
         return _take_turns(heads)
 
@@ -237,6 +240,9 @@ def _take_turns(heads: list[_Head]) -> Iterator[Request]:
         if following is None:
             heappop(heads)
             continue
-        counter += client.expected[request] / client.weight
-        arrival, row_id = following.times.arrival, following.row_id
-        heapreplace(heads, (following.priority, counter, arrival, row_id, following, requests, client))
+        heapreplace(heads, _head(following, counter + client.expected[request] / client.weight, requests, client))
+
+
+def _head(request: Request, counter: float, requests: Iterator[Request], client: _Client) -> _Head:
+    """A client's next request, and those after it."""
+    return max(0, request.priority), counter, request.times.arrival, request.row_id, request, requests, client

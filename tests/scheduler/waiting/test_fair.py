@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 import pytest
@@ -132,10 +132,12 @@ def test_into_an_empty_queue_it_returns_at_the_level_of_the_last_that_left() -> 
     assert first(queue) == [2, 3]
 
 
-def test_priorities_go_before_shares() -> None:
+def test_a_client_can_put_itself_back_by_priority_but_not_before_others() -> None:
     queue = queue_of(sent(0, "a"), sent(1, "a", priority=1), sent(2, "b", priority=-1), sent(3, "b", priority=1))
-    assert first(queue) == [2, 0, 1, 3]
-    assert queue.best_priority == -1
+    assert first(queue) == [0, 2, 1, 3]
+    assert queue.best_priority == 0
+    queue.add(sent(4, "b", priority=-2))
+    assert first(queue) == [0, 4, 2, 1, 3]
 
 
 def test_what_is_discarded_or_unknown_is_not_here() -> None:
@@ -205,13 +207,13 @@ def test_services_of_clients_that_wait_all_the_while_differ_by_no_more_than_the_
         history.append([_service_of(client, lengths) / shares[client] for client in shares])
     heavy = OUTPUT_WEIGHT * slots * 20 / min(shares.values())
     bound = 2 * (PROMPT_WEIGHT * 30 / min(shares.values()) + heavy) + 4 * heavy
-    for one in range(3):
-        for other in range(one):
-            apart = [services[one] - services[other] for services in history]
+    for left in range(3):
+        for right in range(left):
+            apart = [services[left] - services[right] for services in history]
             assert not apart or max(apart) - min(apart) <= bound
 
 
-def _service_of(client: str, requests: Sequence[Request] | dict[Request, int]) -> float:
+def _service_of(client: str, requests: Iterable[Request]) -> float:
     return sum(service_had(one) for one in requests if one.client == client)
 
 
@@ -283,7 +285,8 @@ def test_a_newcomer_waits_for_a_slot_and_not_for_the_backlog() -> None:
     """Its counter is the least, so it takes the next slot but for those that the greedy client was given before."""
     trace = merged(steady("greedy", 25.0, 40, 60, 40), [Lengths(30.001, 40, 60, "new")])
     waits = []
-    for shares in ({}, None):
+    offered: tuple[Shares | None, ...] = ({}, None)
+    for shares in offered:
         done = dict(zip((one.client for one in trace), served("lengthwise", trace, shares, 1.0), strict=True))
         waits.append(done["new"].started - done["new"].arrival)
     assert waits[0] < 2.5 < 20.0 < waits[1]  # an answer of 60 tokens takes 2.1 s

@@ -125,7 +125,7 @@ async def test_a_request_under_way_tells_what_was_expected_when_it_came(live: Li
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
-async def test_nobody_who_did_not_ask_sees_progress(pool: ThreadPoolExecutor, path: str) -> None:
+async def test_clients_that_did_not_ask_see_no_progress(pool: ThreadPoolExecutor, path: str) -> None:
     """Clients lose events behind comments, so a stream that waits holds none unless its client asks for them."""
     bodies: dict[str, dict[str, Any]] = {CHAT: chat_body(), COMPLETIONS: {"prompt": "Hi"}, RESPONSES: {"input": "Hi"}}
     body = bodies[path] | {"stream": True}

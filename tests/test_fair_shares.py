@@ -1,0 +1,46 @@
+"""Shares of service over HTTP: a real server and two keys, one of which asks for ten times as much."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests import live_server, tiny
+
+MODEST, GREEDY = "the-modest-client-00", "the-greedy-client-00"
+BODY = {"prompt": "the", "max_tokens": 8, "ignore_eos": True}
+FIRST, ANSWERS = 15, 75
+"""Answers before both wait all the while, and those that are counted."""
+
+
+@pytest.mark.slow
+async def test_each_key_has_its_share_though_the_other_asks_for_ten_times_as_much(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"{MODEST} 2\n{GREEDY}\n")
+    file.chmod(0o600)
+    flags = ("--api-key-file", str(file), "--max-num-seqs", "2", "--prefill-ahead", "1", "--strategy", "lengthwise")
+    answered: list[str] = []
+    enough = asyncio.Event()
+
+    async def ask_on(session: aiohttp.ClientSession, url: str, key: str) -> None:
+        while True:
+            headers = {"Authorization": f"Bearer {key}"}
+            async with session.post(f"{url}/v1/completions", json=BODY, headers=headers) as answer:
+                assert answer.status == 200, await answer.text()
+                await answer.read()
+            answered.append(key)
+            if len(answered) >= FIRST + ANSWERS:
+                enough.set()
+
+    with live_server.serve(tiny.build(tmp_path / "model"), *flags) as url:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            calls = [asyncio.create_task(ask_on(session, url, key)) for key in [MODEST] * 6 + [GREEDY] * 60]
+            await asyncio.wait([*calls, asyncio.create_task(enough.wait())], return_when=asyncio.FIRST_COMPLETED)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+    counted = answered[FIRST : FIRST + ANSWERS]
+    assert abs(counted.count(MODEST) - 50) <= 4  # of 75, with weights of 2 to 1
