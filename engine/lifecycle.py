@@ -60,7 +60,7 @@ class Lifecycle(RowTable[RowT]):
         if self._reading and (self._device.chunk_done() or not self._may_decode()):
             return Action.PREFILL
         self._refill()
-        if self._give_up_stranded():
+        if self.short or self._give_up_stranded():  # what is left of the memory is to be judged before any row is
             return None
         self.entering = self._next_to_enter()
         if self.entering:

@@ -66,7 +66,7 @@ class KvArena:
         self._flat_keys = zeros(self.shape, capacity_tokens * token)
         self._flat_values = zeros(self.shape, capacity_tokens * token)
         self._flat_valid = torch.zeros(capacity_tokens, dtype=torch.bool, device=self.shape.device)
-        self._view(self.max_rows, capacity_tokens // self.max_rows)
+        self._view(self.max_rows, capacity_tokens // max(1, self.max_rows))
 
     def _view_anew(self) -> None:
         """The proportions that an empty arena has: as many rows as there may be."""
@@ -187,7 +187,7 @@ class KvArena:
         """Go on with another budget, when the device has less memory than it was thought to, or has it again.
 
         Only while no row is live: the old buffers are freed before the new ones are taken. Addresses change. Where the
-        device has not so much, half of it is tried, and so on; raises its error when not even one token is to be had.
+        device has not so much, half of it is tried, and so on, down to nothing.
         """
         assert not self.origins, "rows must be extracted first"
         self._flat_keys = self._flat_values = self.keys = self.values = torch.empty(0)
@@ -197,7 +197,7 @@ class KvArena:
             try:
                 return self._take(capacity_tokens)
             except (RuntimeError, MemoryError, OSError):
-                if capacity_tokens == 1:
+                if capacity_tokens == 0:
                     raise
                 capacity_tokens //= 2
 
@@ -297,7 +297,7 @@ def zeros(shape: KvShape, per_layer: int) -> Tensor:
     is used; torch.zeros would write it all, which took 9 s for 6 GB. Small pages, as mmap's are by default: rows
     touch memory here and there, and clearing a huge page at each place stalled the first steps for seconds.
     """
-    if shape.device.type != "cpu":
+    if shape.device.type != "cpu" or not per_layer:
         return torch.zeros((shape.layers, per_layer), dtype=shape.dtype, device=shape.device)
     memory = mmap.mmap(-1, shape.layers * per_layer * shape.dtype.itemsize)
     return torch.frombuffer(memory, dtype=shape.dtype).view(shape.layers, per_layer)

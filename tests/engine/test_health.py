@@ -169,6 +169,33 @@ def is_health(report: Report) -> bool:
     return isinstance(report, ExecutorHealth)
 
 
+def test_where_no_memory_at_all_is_left_for_k_and_v_rows_go_on_when_there_is_some(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The buffers that were given back could not be had again, not even smaller, and the executor died of that."""
+    take, short = KvArena._take, True
+
+    def scarce(self: KvArena, capacity_tokens: int) -> None:
+        if short and capacity_tokens:
+            raise OSError(12, "Cannot allocate memory")
+        take(self, capacity_tokens)
+
+    monkeypatch.setattr(KvArena, "_take", scarce)
+    bench.fault.where, bench.fault.error, bench.fault.on = KvArena, SHORTAGES[2], True
+    bench.admit(0, 1)
+    told = bench.until(is_health)
+    assert told[-1] == ExecutorHealth(0, "there is no memory")
+    assert sorted(row_id for back in handed_back(told) for row_id in back.row_ids) == [0, 1] and not ends(told)
+    bench.pipeline.check()
+    short = bench.fault.on = False
+    assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
+    bench.admit(0, 1)
+    done: list[Report] = []
+    while len(ends(done)) < 2:
+        done += bench.until(lambda report: bool(ends([report])))
+    assert set(ends(done).values()) == {FinishReason.LENGTH}
+
+
 @pytest.mark.parametrize("where", [KvStore, KvArena], ids=["every pass", "every decode step"])
 def test_a_device_that_fails_lets_its_rows_go_and_takes_none_until_it_is_well(
     bench: Bench, where: type[KvStore]
