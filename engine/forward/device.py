@@ -104,9 +104,7 @@ class TorchDevice:
             with _refusing(), self._stream.working():
                 if self.prefill is None:
                     self.prefill = Prefill(self._model, rows, self._prefixes)
-                # Smaller chunks after each shortage take less memory, and are other shapes: on one for which it once
-                # found none, oneDNN fails for good.
-                self.prefill.launch(self._max_prefill_tokens >> max(row.setbacks for row in self.prefill.rows))
+                self.prefill.launch(self._max_prefill_tokens)
         except Exception:
             self.prefill = None
             raise

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from engine.forward.batch import RunningBatch
-from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.messages import Entry, FinishReason, RowId, RowUpdate, Terms
@@ -130,25 +129,6 @@ def test_a_group_too_large_to_prefill_is_halved_until_it_fits(tiny_model: Loaded
     assert len(tokens_of(finish(pipeline))) == 8
     assert sizes == [8, 4, 2, 2, 4, 2, 2]
     assert pipeline.shape().capacity_tokens == 1000
-
-
-def test_a_prompt_is_read_in_smaller_chunks_after_each_shortage(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    """oneDNN fails for good on a shape for which it once found no memory: each try was that shape again."""
-    shapes: list[int] = []
-
-    def large_chunks(store: KvStore, logits: Tensor) -> Tensor:
-        if isinstance(store, Prefill):
-            shapes.append(store._done)
-            if store._done > 16:
-                raise RuntimeError("could not create a primitive")
-        return logits
-
-    pipeline = pipeline_of(faulty(tiny_model, large_chunks), tiny_text, chunk=64)
-    pipeline.admit([spec(0, 16, max_tokens=1), spec(1, 15, max_tokens=1)])
-    pipeline.admit([spec(2, 60, max_tokens=1)])
-    ends = {update.row_id: update.finish_reason for update in finish(pipeline)}
-    assert ends[0] == ends[1] == FinishReason.LENGTH
-    assert shapes[:5] == [16, 60, 32, 16, 32]
 
 
 def test_what_never_fits_fails_after_a_bounded_number_of_tries(tiny_model: LoadedModel, tiny_text: Text) -> None:
