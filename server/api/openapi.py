@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 
 from server.api.errors import STATUSES, ErrorBody
-from server.api.input.refusals import Foreign
+from server.api.input.refusals import Foreign, describe_foreign
 from server.api.operation import Operation, Parameter
 from server.api.output.progress import HEADER as PROGRESS_HEADER
 from server.http.request_id import HEADER
@@ -54,8 +54,8 @@ _ANSWERED_ID = {"description": "The request's own id, or one that was made for i
 _REQUEST_ID = {
     "name": HEADER,
     "in": "header",
-    "description": "The client's own name for the request",
-    "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
+    "description": "The client's own name for the request: the first 128 characters of printable ASCII in it",
+    "schema": {"type": "string"},
 }
 
 
@@ -99,15 +99,17 @@ async def openapi(request: web.Request) -> web.Response:
 
 
 def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
-    """Schemas of every body, reply and event; fields that are only there to be refused are left out."""
+    """Schemas of every body, reply and event, with what is checked of several fields of a body together."""
     types: set[type[msgspec.Struct]] = {ErrorBody}
     for operation in operations:
         errors = () if operation.dialect is None else (operation.dialect.error,)
         types |= {struct for struct in (operation.body, operation.reply, *operation.events, *errors) if struct}
     _, schemas = msgspec.json.schema_components(types, ref_template=REF)
-    for schema in schemas.values():
-        for name in Foreign.__struct_fields__:
-            schema.get("properties", {}).pop(name, None)
+    for struct in types:
+        schema = schemas[struct.__name__]
+        schema.update({"allOf": [struct.told]} if hasattr(struct, "told") else {})
+        if issubclass(struct, Foreign):
+            schema["properties"].update(describe_foreign())
     return dict(sorted(schemas.items()))
 
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated
+from typing import ClassVar
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta
 
 from server.api.errors import bad_request
 from server.api.input.body import read_body
 from server.api.input.prompts import check_bytes, check_ids, refuse_unencodable, render_chat
-from server.api.input.schema import Message, ModelName, TemplateVariables, TokenIds
+from server.api.input.schema import Messages, ModelName, TemplateVariables, TokenIds
 from server.api.models import model_name
 from server.api.output.pieces import LETTERS, Lazy, send_reply
 from server.api.served_model import MODEL, ServedModel
@@ -25,9 +24,23 @@ from server.api.served_model import MODEL, ServedModel
 class TokenizeBody(msgspec.Struct, frozen=True):
     """POST /tokenize: either a prompt or messages, split as a request with them would be."""
 
+    told: ClassVar[dict[str, object]] = {
+        "oneOf": [
+            {"properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}, "required": ["prompt"]},
+            {
+                "properties": {
+                    "messages": {"type": "array"},
+                    "prompt": {"type": "null"},
+                    "add_special_tokens": {"enum": [None, False]},
+                },
+                "required": ["messages"],
+            },
+        ]
+    }
+
     model: ModelName | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=2048)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

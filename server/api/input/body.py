@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -165,7 +166,12 @@ def parse(raw: bytes, schema: type[T]) -> T:
     hold the interpreter, and with it every stream, for half a second.
     """
     try:
-        return msgspec.json.decode(raw, type=schema)
+        try:
+            return msgspec.json.decode(raw, type=schema)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
+            return msgspec.json.decode(_NUMBER.sub(_spell_integer, raw), type=schema)
     except msgspec.ValidationError as error:
         raise _invalid(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -181,6 +187,20 @@ def _diagnosis(raw: bytes, error: Exception) -> str:
         except orjson.JSONDecodeError as better:
             return str(better)
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?', re.DOTALL)
+"""Numbers of a JSON text, and its strings, which may look like some."""
+
+
+def _spell_integer(found: re.Match[bytes]) -> bytes:
+    """A number without fraction as an integer: JSON and its schemas know no difference between 1.0 and 1."""
+    text = found[0]
+    if text.startswith(b'"') or not set(text) & set(b".eE"):
+        return text
+    if abs(float(text)) < 2**64 and (value := Decimal(text.decode())) == value.to_integral_value():
+        return b"%d" % int(value)
+    return text
 
 
 _AT_PATH = re.compile(r"^(?P<what>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)

@@ -18,7 +18,7 @@ import orjson
 from engine.sampling.grammar import Compiled
 from models.errors import TextError
 from server.api.errors import ApiError, bad_request
-from server.api.input.refusals import refuse_asked, refuse_foreign
+from server.api.input.refusals import refuse_foreign
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
 from server.api.input.structured import constraint
 from server.api.served_model import Codec, ServedModel
@@ -160,23 +160,20 @@ def join_content(content: str | Sequence[ContentPart] | None, path: str, types: 
     return "".join(part.text or "" for part in content)
 
 
-def _refuse_unsupported(body: GenerationBody, *own: tuple[str, object, str]) -> None:
-    """Raise ApiError 400 for the first field, of all bodies or the body's `own`, that asks for what is not there."""
+def _refuse_unsupported(body: GenerationBody) -> None:
+    """Raise ApiError 400 for the first field that asks for what is not there."""
     refuse_foreign(body)
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options: is allowed only when stream is true", "stream_options")
-    refuse_asked(own)
 
 
 async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     """The prompts of a completion, each by itself; raises ApiError 400."""
-    wants_best = body.best_of is not None and body.best_of != (body.n or 1)
-    _refuse_unsupported(
-        body,
-        ("suffix", body.suffix, "is not supported; leave it out"),
-        ("best_of", wants_best, "only the value of n is supported"),
-    )
-    loop, grammar = asyncio.get_running_loop(), await constraint(body, model)
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(model.tokenizer_pool, _refuse_unsupported, body)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise bad_request("best_of: only the value of n is supported", "best_of", "unsupported")
+    grammar = await constraint(body, model)
     prompts = await loop.run_in_executor(model.tokenizer_pool, _complete, body, model)
     return [replace(prompt, grammar=grammar) for prompt in prompts]
 

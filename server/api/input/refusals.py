@@ -45,6 +45,7 @@ class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     prompt_embeds: Annotated[Raw, "only text and token ids can be read"] = ABSENT
     return_token_ids: UseLogprobs = ABSENT
     return_tokens_as_token_ids: UseLogprobs = ABSENT
+    suffix: Annotated[Raw, "is not supported; leave it out"] = ABSENT
     skip_special_tokens: Annotated[Raw, "control tokens are always left out"] = ABSENT
     truncate_prompt_tokens: Annotated[Raw, "is not supported; shorten the prompt, /tokenize tells its length"] = ABSENT
     use_beam_search: Annotated[Raw, "is not supported; use n and a temperature"] = ABSENT
@@ -63,13 +64,25 @@ _HARMLESS: Mapping[str, frozenset[bytes]] = MappingProxyType(
 )
 
 
+def describe_foreign() -> dict[str, dict[str, object]]:
+    """The JSON schema of each field: the values that ask for nothing, and why others are refused."""
+    return {
+        name: {"description": reason, "enum": [msgspec.json.decode(one) for one in sorted(_harmless(name)) if one]}
+        for name, reason in _REASONS.items()
+    }
+
+
 def refuse_foreign(body: Foreign) -> None:
     """Raise ApiError 400 for the first of these fields that asks for something."""
     refuse_asked((name, _asks(name, getattr(body, name)), reason) for name, reason in _REASONS.items())
 
 
 def _asks(name: str, value: Raw) -> bool:
-    return bytes(value).translate(None, b" \t\r\n") not in _HARMLESS.get(name, NOTHING)
+    return bytes(value).translate(None, b" \t\r\n") not in _harmless(name)
+
+
+def _harmless(name: str) -> frozenset[bytes]:
+    return _HARMLESS.get(name, NOTHING)
 
 
 def refuse_asked(fields: Iterable[tuple[str, object, str]]) -> None:

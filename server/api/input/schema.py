@@ -32,6 +32,53 @@ Deadline: TypeAlias = Annotated[float, Meta(gt=0, le=86_400_000)]
 TemplateVariables: TypeAlias = Annotated[dict[str, str | int | float | bool | None], Meta(max_length=64)]
 
 
+def told(**schema: object) -> Meta:
+    """What a handler checks of a value besides, in words of its own, as JSON schema has it."""
+    return Meta(extra_json_schema=schema)
+
+
+def is_part(*types: str) -> Meta:
+    """A piece of content of one of these types."""
+    return told(properties={"type": {"enum": list(types)}, "text": {"type": "string"}}, required=["type", "text"])
+
+
+ONE_KIND = told(
+    allOf=[
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"items": {"type": "integer", "minimum": 0}},
+                {"items": {"type": "string", "minLength": 1}, "maxItems": MAX_CHOICES},
+                {"items": {"type": "array", "minItems": 1}, "maxItems": MAX_CHOICES},
+            ]
+        }
+    ]
+)
+TOKEN_NAMES = told(propertyNames={"pattern": "^[0-9]{1,9}$"})
+ROLES = told(
+    anyOf=[
+        {"properties": {"role": {"const": "assistant"}}},
+        {
+            "properties": {
+                "role": {"enum": ["system", "developer", "user"]},
+                "content": {"type": ["string", "array"]},
+                "tool_calls": {"enum": [None, []]},
+            },
+            "required": ["content"],
+        },
+        {
+            "properties": {
+                "role": {"const": "tool"},
+                "content": {"type": ["string", "array"]},
+                "tool_call_id": {"type": "string", "minLength": 1},
+                "tool_calls": {"enum": [None, []]},
+            },
+            "required": ["content", "tool_call_id"],
+        },
+    ]
+)
+
+
 class StreamOptions(msgspec.Struct, frozen=True):
     """Whether a stream tells token counts: in one chunk before its end, or in every chunk. And whether comments tell
     its place in line while it waits.
@@ -100,7 +147,7 @@ class GenerationBody(Foreign, frozen=True, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024), TOKEN_NAMES] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -136,6 +183,9 @@ class ContentPart(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+TextPart: TypeAlias = Annotated[ContentPart, is_part("text")]
+
+
 class PastFunction(msgspec.Struct, frozen=True):
     """A function that was called; its arguments are an object, written as JSON."""
 
@@ -155,9 +205,12 @@ class Message(msgspec.Struct, frozen=True):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[ContentPart], Meta(max_length=2048)] | None = None
+    content: str | Annotated[list[TextPart], Meta(max_length=2048)] | None = None
     tool_calls: Annotated[list[PastCall], Meta(max_length=128)] | None = None
     tool_call_id: str | None = None
+
+
+Messages: TypeAlias = Annotated[list[Annotated[Message, ROLES]], Meta(min_length=1, max_length=2048)]
 
 
 class FunctionTool(msgspec.Struct, frozen=True):
@@ -193,7 +246,7 @@ class NamedTool(msgspec.Struct, frozen=True):
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=2048)]
+    messages: Messages
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
@@ -209,8 +262,11 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/completions."""
 
-    prompt: str | Annotated[list[str | int | TokenIds], Meta(max_length=2**20)]
+    prompt: Annotated[
+        Annotated[str, Meta(min_length=1)]
+        | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=2**20)],
+        ONE_KIND,
+    ]
     echo: bool | None = None
     logprobs: Alternatives | None = None
     best_of: Annotated[int, Meta(ge=1, le=64)] | None = None
-    suffix: str | None = None

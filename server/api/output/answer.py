@@ -17,7 +17,7 @@ from aiohttp import web
 
 from engine.messages import RowUpdate
 from server.api.calls.register import CALL, REGISTER, Caller, Record
-from server.api.errors import ApiError, bad_request, error_body, internal_error
+from server.api.errors import ApiError, error_body, internal_error
 from server.api.generator import DISPATCHER
 from server.api.input.admission import count_answers, count_queued
 from server.api.input.prompts import Prompt
@@ -27,7 +27,7 @@ from server.api.limits import LIMITS
 from server.api.output.call import Answer, Call, open_call
 from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
 from server.api.output.pieces import send_reply
-from server.api.output.progress import FIRST_LOOK, HEADER, PlaceNotes
+from server.api.output.progress import FIRST_LOOK, HEADER, PlaceNotes, is_asked
 from server.api.output.reply import Head, Metrics, Usage
 from server.api.output.sse import EventStream
 from server.api.output.ticker import TICKER
@@ -88,6 +88,7 @@ async def register_call(
     request: web.Request, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], head: Head
 ) -> AsyncIterator[Call]:
     """Put a call in line, and in the register until the context is left. Raises ApiError."""
+    is_asked(request, HEADER)  # which may be refused, whether it is a stream or not
     answers = (body.n or 1) * len(prompts)
     share_answers(request, answers)
     count_answers(request, answers)
@@ -102,7 +103,7 @@ async def register_call(
         head.arrival,
         client=client_of(request, body.user),
         objectives=read_objectives(request),
-        tells_estimate=_asks(request, ESTIMATE),
+        tells_estimate=is_asked(request, ESTIMATE),
     )
     request[CALL] = record.id
     with request.app[REGISTER].enter(record):
@@ -151,7 +152,7 @@ async def stream_answers(
     request: web.Request, call: Call, writer: ReplyWriter, options: StreamOptions
 ) -> web.StreamResponse:
     """Send a call's answers as they come, and its place in line before if the client asks for that; raises ApiError."""
-    limits, progress = request.app[LIMITS], _wants_progress(request, options)
+    limits, progress = request.app[LIMITS], is_asked(request, HEADER) or options.include_progress
     async with EventStream(request, limits) as stream:
         # When the client is gone, leaving cancels what runs.
         with suppress(ConnectionError):
@@ -160,18 +161,6 @@ async def stream_answers(
             with request.app[TICKER].follow(notes.look, first) if progress else nullcontext():
                 await _write(stream, request, writer)
         return stream.response
-
-
-def _wants_progress(request: web.Request, options: StreamOptions) -> bool:
-    return _asks(request, HEADER) or bool(options.include_progress)
-
-
-def _asks(request: web.Request, header: str) -> bool:
-    """Whether a client asks for what a header names; raises ApiError 400."""
-    asked = request.headers.get(header, "0")
-    if asked not in ("0", "1"):
-        raise bad_request(f"{header}: must be 0 or 1, not {asked[:200]!r}", header)
-    return asked == "1"
 
 
 async def _write(stream: EventStream, request: web.Request, writer: ReplyWriter) -> None:

@@ -9,9 +9,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from aiohttp import web
+
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from server.api.calls.request_status import find_place
+from server.api.errors import bad_request
 from server.api.output.sse import EventStream
 
 HEADER = "x-lengthwise-progress"
@@ -45,6 +48,14 @@ def progress_in(comment: str) -> Progress | None:
     if found is None:
         return None
     return Progress(int(found["place"]), None if found["wait"] is None else float(found["wait"]))
+
+
+def is_asked(request: web.Request, header: str) -> bool:
+    """Whether a client asks for what a header names; raises ApiError 400."""
+    asked = request.headers.get(header, "0")
+    if asked not in ("0", "1"):
+        raise bad_request(f"{header}: must be 0 or 1, not {asked[:200]!r}", header)
+    return asked == "1"
 
 
 @dataclass(slots=True)

@@ -60,18 +60,18 @@ class Ticker:
         begun = clock()
         while True:
             wait = self._due[0][0] - clock() if self._due else None
-            if wait is None or wait > 0 or clock() - begun > BUDGET:
-                await self._rest(wait)
-                begun = clock()
-            else:
+            if wait is not None and wait <= 0:
                 await self._look(heappop(self._due)[1])
+                if clock() - begun < BUDGET:
+                    continue
+                await asyncio.sleep(0)  # all else runs once
+            else:
+                await self._rest(wait)
+            begun = clock()
 
     async def _rest(self, seconds: float | None) -> None:
-        """Let all else run once, and wait for the next look, which may come to be an earlier one."""
+        """Wait for the next look, which may come to be an earlier one."""
         self._earlier.clear()
-        if seconds is not None and seconds <= 0:
-            await asyncio.sleep(0)
-            return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._earlier.wait()

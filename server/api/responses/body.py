@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -32,12 +32,14 @@ from server.api.input.schema import (
     PastCall,
     PastFunction,
     ResponseFormat,
+    is_part,
+    told,
 )
 
 TEXTS = ("input_text", "output_text", "text")
 """Kinds of parts of a turn."""
 
-Content: TypeAlias = str | Annotated[list[ContentPart], Meta(max_length=2048)]
+Content: TypeAlias = str | Annotated[list[Annotated[ContentPart, is_part(*TEXTS)]], Meta(max_length=2048)]
 
 LOGPROBS = "message.output_text.logprobs"
 """The name in `include` that asks for log-probabilities."""
@@ -58,8 +60,8 @@ class InputItem(msgspec.Struct, frozen=True):
 class ResponseTool(msgspec.Struct, frozen=True):
     """A tool; they are all functions, and lie flat."""
 
-    type: str
-    name: FunctionName | None = None
+    type: Annotated[str, told(const="function")]
+    name: Annotated[FunctionName | None, told(type="string")] = None
     description: str | None = None
     parameters: msgspec.Raw = ABSENT
     strict: bool | None = None
@@ -70,6 +72,38 @@ class NamedFunctionChoice(msgspec.Struct, frozen=True):
 
     name: str
     type: Literal["function"] = "function"
+
+
+TURN = told(
+    anyOf=[
+        {
+            "properties": {
+                "type": {"const": "message"},
+                "role": {"type": "string"},
+                "content": {"type": ["string", "array"]},
+            },
+            "required": ["role", "content"],
+        },
+        {
+            "properties": {
+                "type": {"const": "function_call"},
+                "name": {"type": "string"},
+                "arguments": {"type": "string"},
+                "call_id": {"type": "string"},
+            },
+            "required": ["type", "name", "arguments", "call_id"],
+        },
+        {
+            "properties": {
+                "type": {"const": "function_call_output"},
+                "call_id": {"type": "string", "minLength": 1},
+                "output": {"type": ["string", "array"]},
+            },
+            "required": ["type", "call_id", "output"],
+        },
+        {"properties": {"type": {"const": "reasoning"}}, "required": ["type"]},
+    ]
+)
 
 
 class TextFormat(msgspec.Struct, frozen=True):
@@ -91,7 +125,16 @@ class TextConfig(msgspec.Struct, frozen=True):
 class ResponsesBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/responses."""
 
-    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=2048)]
+    told: ClassVar[dict[str, object]] = {
+        "properties": {
+            "n": {"enum": [None, 1]},
+            "max_tokens": {"type": "null"},
+            "response_format": {"type": "null"},
+            "prompt_logprobs": {"type": "null"},
+        }
+    }
+
+    input: str | Annotated[list[Annotated[InputItem, TURN]], Meta(min_length=1, max_length=2048)]
     instructions: str | None = None
     max_output_tokens: TokenCount | None = None
     top_logprobs: Alternatives | None = None
@@ -99,11 +142,11 @@ class ResponsesBody(GenerationBody, frozen=True, kw_only=True):
     text: TextConfig | None = None
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
     store: bool | None = None
-    background: bool | None = None
-    truncation: Literal["auto", "disabled"] | None = None
+    background: Annotated[bool | None, told(enum=[None, False])] = None
+    truncation: Annotated[Literal["auto", "disabled"] | None, told(enum=[None, "disabled"])] = None
     previous_response_id: str | None = None
-    conversation: msgspec.Raw = ABSENT
-    prompt: msgspec.Raw = ABSENT
+    conversation: Annotated[msgspec.Raw, told(type="null")] = ABSENT
+    prompt: Annotated[msgspec.Raw, told(type="null")] = ABSENT
     tools: Annotated[list[ResponseTool], Meta(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunctionChoice | None = None
     parallel_tool_calls: bool | None = None

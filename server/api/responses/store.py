@@ -11,7 +11,6 @@ from server.api.errors import ApiError
 from server.api.input.schema import Message
 from server.api.responses.reply import OutputMessage, ResponseObject
 
-
 EACH = 1000
 """Bytes of a response besides its texts, and of a token's log-probabilities, about."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import orjson
@@ -48,8 +50,37 @@ def test_every_error_that_the_server_knows_is_described() -> None:
 
 def test_every_field_of_a_body_is_described_with_its_bounds() -> None:
     schema = document(OPERATIONS)["components"]["schemas"]["ChatBody"]
-    refused = {field.name for field in msgspec.structs.fields(ChatBody)} - set(schema["properties"])
-    assert "use_beam_search" in refused and "messages" not in refused
+    assert {field.name for field in msgspec.structs.fields(ChatBody)} == set(schema["properties"])
+    refused = schema["properties"]["use_beam_search"]
+    assert refused == {
+        "description": "is not supported; use n and a temperature",
+        "enum": ["", [], False, None, {}],
+    }
     assert schema["required"] == ["messages"]
     numbers = [one for one in schema["properties"]["top_p"]["anyOf"] if one["type"] == "number"]
     assert numbers == [{"type": "number", "exclusiveMinimum": 0, "maximum": 1}]
+
+
+def test_every_list_and_every_mapping_of_a_body_has_a_bound() -> None:
+    """Lists of token ids and of prompts had none, and two million ids were read before they were refused."""
+    schemas = document(OPERATIONS)["components"]["schemas"]
+    bodies = {operation.body.__name__ for operation in OPERATIONS if operation.body is not None}
+    unbounded = [path for name in sorted(bodies) for path in _unbounded(schemas[name], name, schemas)]
+    assert unbounded == []
+
+
+def _unbounded(schema: Any, path: str, schemas: dict[str, Any]) -> Iterator[str]:
+    if not isinstance(schema, dict):
+        return
+    if schema.get("type") == "array" and "maxItems" not in schema and "items" in schema:
+        yield path
+    if isinstance(schema.get("additionalProperties"), dict) and "maxProperties" not in schema:
+        yield path
+    if "$ref" in schema:
+        yield from _unbounded(schemas[schema["$ref"].rpartition("/")[2]], path, schemas)
+    for name, inner in (schema.get("properties") or {}).items():
+        yield from _unbounded(inner, f"{path}.{name}", schemas)
+    for name in ("anyOf", "oneOf"):
+        for inner in schema.get(name, ()):
+            yield from _unbounded(inner, path, schemas)
+    yield from _unbounded(schema.get("items"), f"{path}[]", schemas)
