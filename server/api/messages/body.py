@@ -106,7 +106,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: MessageToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    mcp_servers: list[msgspec.Raw] | None = None
+    mcp_servers: Annotated[list[msgspec.Raw], Meta(max_length=64)] | None = None
 
 
 class MessagesBody(CountBody, frozen=True, kw_only=True):

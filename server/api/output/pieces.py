@@ -81,12 +81,15 @@ def _member(name: str, value: object, depth: int) -> Iterator[bytes]:
 
 
 def _members(struct: msgspec.Struct) -> Iterator[tuple[str, object]]:
-    """Fields that are shown, with their values."""
+    """Fields that are shown, with their values; its tag comes first."""
+    config = struct.__struct_config__
+    if config.tag is not None and config.tag_field is not None:
+        yield config.tag_field, config.tag
     names, defaults = struct.__struct_fields__, struct.__struct_defaults__
     omitted = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
     for name in names:
         value = getattr(struct, name)
-        hidden = struct.__struct_config__.omit_defaults and name in omitted and value == omitted[name]
+        hidden = config.omit_defaults and name in omitted and value == omitted[name]
         if value is not msgspec.UNSET and not hidden:
             yield name, value
 

@@ -75,7 +75,7 @@ def test_a_model_may_come_from_the_environment(started: list[ServeConfig], monke
         (["--port", "x"], "'x' is not a whole number"),
         (["--port", "70000"], "'70000' is not a whole number between 0 and 65535"),
         (["--dtype", "int3"], "'int3' is none of auto, float32"),
-        (["--no-such-flag"], "unrecognized arguments: --no-such-flag\n"),
+        (["--zzz"], "unrecognized arguments: --zzz\n"),
         (["--prot", "7"], "unrecognized arguments: --prot; did you mean --port?\n"),
         (
             ["m", "--served-model-name", "a", "b"],
