@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from engine.messages import Report, StepReport, Tally
-from scheduler.serving_time.bilinear import Bilinear, FloatArray, surface
+from scheduler.serving_time.bilinear import Bilinear, FloatArray, fit_surfaces
 from scheduler.serving_time.step_timings import Phase, Step, StepTimings
+
+PHASES: tuple[Phase, Phase] = ("prefill", "decode")
 
 FOR_EVER = 1e9
 """Seconds after a run for which the machine keeps the speed of its prices."""
@@ -67,10 +69,9 @@ class Speedometer:
     def read(self) -> RunSpeed:
         """The speed of all that was heard; the profile's where it was nothing."""
         even = np.array([0.0, FOR_EVER])
-        if {step.phase for _, _, step in self._steps} != {"prefill", "decode"}:
+        if {step.phase for _, _, step in self._steps} != set(PHASES):
             return RunSpeed(self.profile, 1.0, even, even)
-        copies: tuple[float, ...] = (self.profile.c1, self.profile.c0)
-        prices = Bilinear(*self._fit("prefill"), *self._fit("decode"), *copies)
+        prices = self._fit()
         measured = sum(_seconds(step) for _, _, step in self._steps)
         profiled = sum(_price(self.profile, step) for _, _, step in self._steps)
         return RunSpeed(prices, measured / profiled, *self._follow(prices))
@@ -86,14 +87,16 @@ class Speedometer:
                 work += [work[-1] + idle, work[-1] + idle + _price(prices, step)]
         return np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER])
 
-    def _fit(self, phase: Phase) -> tuple[float, ...]:
-        """The four coefficients of a phase, whose sum over its steps is what they took."""
-        steps = [step for _, _, step in self._steps if step.phase == phase]
-        found = surface([step.timing for step in steps])
-        nothing: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
-        prices = Bilinear(*found, *nothing) if phase == "prefill" else Bilinear(*nothing, *found)
-        factor = sum(map(_seconds, steps)) / sum(_price(prices, step) for step in steps)
-        return tuple(factor * value for value in found)
+    def _fit(self) -> Bilinear:
+        """The model of all steps, whose sums over those of a phase are what these took."""
+        prefills, decodes = ([step for _, _, step in self._steps if step.phase == phase] for phase in PHASES)
+        found = fit_surfaces([step.timing for step in prefills], [step.timing for step in decodes])
+        read, decoded = (
+            found.slowed(sum(map(_seconds, steps)) / sum(_price(found, step) for step in steps))
+            for steps in (prefills, decodes)
+        )
+        iterations = {name: getattr(decoded, name) for name in ("d1", "d2", "d3", "d4")}
+        return replace(read, **iterations, c1=self.profile.c1, c0=self.profile.c0)
 
 
 def _seconds(step: Step) -> float:
