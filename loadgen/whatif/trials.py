@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 from statistics import fmean
 from types import MappingProxyType
 
@@ -18,8 +19,11 @@ from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES, Length
 
-FITS = 4
-"""Simulations in which the speed of the machine is found."""
+FITS = 11
+"""Simulations in which the speed of the machine is found, to 0.3 %."""
+
+MOST_SLOWDOWN = 16.0
+"""Factor by which a machine may be slower or faster than its learned prices."""
 
 OTHER_SIZES: Mapping[str, Callable[[Machine], Machine]] = MappingProxyType(
     {
@@ -113,11 +117,13 @@ def find_slowdown(replay: Replay, setting: Setting) -> float:
     """The factor by which the machine must be slower than its learned prices for the simulated requests to be served
     as long, from their start to their end, as the recorded ones were."""
     served_for = fmean(one.end - one.started for one in replay.recorded)
-    factor = 1.0
+    low, high = 1 / MOST_SLOWDOWN, MOST_SLOWDOWN
     for _ in range(FITS):
+        factor = sqrt(low * high)
         slowed = replace(setting, machine=replace(setting.machine, cost=setting.prices.slowed(factor)))
-        factor *= served_for / fmean(one.end - one.started for one in play(replay, slowed, replay.strategy))
-    return factor
+        longer = fmean(one.end - one.started for one in play(replay, slowed, replay.strategy)) > served_for
+        low, high = (low, factor) if longer else (factor, high)
+    return sqrt(low * high)
 
 
 def play(replay: Replay, setting: Setting, name: str) -> tuple[Served, ...]:
