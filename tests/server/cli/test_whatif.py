@@ -14,9 +14,9 @@ from engine.measure.timing import Timings
 from loadgen.load.arrivals import Arrivals, arrival_times
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Machine, simulate
-from loadgen.whatif.replay import read_replay
+from loadgen.whatif.replay import Replay, read_replay
 from loadgen.whatif.report import find_better, write_sentences
-from loadgen.whatif.trials import Setting, find_slowdown, try_all
+from loadgen.whatif.trials import Setting, find_slowdown, play, try_all
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
@@ -38,13 +38,13 @@ SLOWDOWN = 1.5
 MACHINE = Machine(PRICES, capacity_tokens=4 * 600, max_num_seqs=4, context_length=600, max_prefill_tokens=512)
 
 
-def served_by(strategy: str, slowdown: float = SLOWDOWN) -> list[RequestEntry]:
+def served_by(strategy: str) -> list[RequestEntry]:
     """Entries of 80 requests, nine of ten short, that come faster than first come, first served would like."""
     random = np.random.default_rng(0)
     times = arrival_times(Arrivals(7.0, 1.0), 80, random)
     trace = [Lengths(float(time), 20, 200 if random.random() < 0.1 else 15) for time in times]
     limits = Limits.of(Scheduling(), 512, 4).within(MACHINE.capacity_tokens, 600, 4)
-    machine = replace(MACHINE, cost=PRICES.slowed(slowdown))
+    machine = replace(MACHINE, cost=PRICES.slowed(SLOWDOWN))
     done = simulate(assemble(STRATEGIES[strategy], limits, PRICES), machine, trace, 200).requests
     return [
         replace(
@@ -89,14 +89,19 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) ->
     assert {one.sizes for one in found.others} >= {"", "half the slots", "twice the slots", "one more executor"}
 
 
-@pytest.mark.parametrize("slowdown", [0.4, 0.8, 3.0])
-def test_the_speed_is_found_however_far_it_is_from_the_learned_one(tmp_path: Path, slowdown: float) -> None:
-    """Where requests wait for slots or do not, they are served ever longer the slower the machine, but not in step."""
-    connection = connect(tmp_path / "journal")
-    append(connection, served_by("baton-pd", slowdown))
-    connection.close()
-    setting = Setting(Scheduling(), MACHINE, PRICES, 512, Prediction(0.5))
-    assert find_slowdown(read_replay(tmp_path / "journal", None, 100), setting) == pytest.approx(slowdown, rel=0.01)
+@pytest.mark.parametrize("slowdown", [0.7, 1.5, 2.5])
+def test_the_speed_is_found_though_requests_do_not_take_longer_in_step(slowdown: float) -> None:
+    """With iterations whose price is their rows', a slower machine runs more rows, and each takes longer for both."""
+    prices = Bilinear(p1=0.0, p2=0.0, p3=0.0, p4=0.005, d1=0.0, d2=0.002, d3=0.0, d4=1e-4)
+    random = np.random.default_rng(0)
+    times = arrival_times(Arrivals(8.0, 1.0), 150, random)
+    trace = tuple(Lengths(float(time), 20, int(random.integers(10, 110))) for time in times)
+    machine = Machine(prices, capacity_tokens=8 * 600, max_num_seqs=8, context_length=600, max_prefill_tokens=512)
+    setting = Setting(Scheduling(), machine, prices, 512, Prediction(0.5))
+    replay = Replay("tiny", "baton-pd", trace, (None,) * 150, (), 200, 0)
+    slow = replace(setting, machine=replace(machine, cost=prices.slowed(slowdown)))
+    recorded = replace(replay, recorded=play(replay, slow, "baton-pd"))
+    assert find_slowdown(recorded, setting) == pytest.approx(slowdown, rel=0.01)
 
 
 def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
