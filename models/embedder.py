@@ -1,4 +1,4 @@
-"""Sentence embeddings for the length predictor, by sentence-transformers, from a folder that the catalog has checked.
+"""Sentence embeddings by sentence-transformers, from a folder that the catalog has checked.
 
 It opens no network and runs no code from the folder. It knows nothing of requests or forests.
 """
@@ -54,6 +54,32 @@ class Embedder:
     def max_tokens(self) -> int:
         """Tokens of a text that are read, its start and end marks included."""
         return int(self._network.max_seq_length or EMBEDDER_MAX_TOKENS)
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids that the tokenizer knows."""
+        return len(self._network.tokenizer)
+
+    @property
+    def dimensions(self) -> int:
+        """Numbers of an embedding."""
+        return int(self._network.get_embedding_dimension() or 0)
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts, whole, their marks and the network's default prompt included."""
+        prompt = self._network.prompts.get(self._network.default_prompt_name or "") or ""
+        found: list[list[int]] = self._network.tokenizer([prompt + text for text in texts])["input_ids"]
+        return found
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], dimensions: int | None = None) -> NDArray[np.float32]:
+        """Embed token ids as rows (n, dim), in one pass; with `dimensions`, the first of them at length 1, as
+        sentence-transformers' `truncate_dim` and `normalize_embeddings` have it."""
+        features = self._network.tokenizer.pad({"input_ids": [list(one) for one in ids]}, return_tensors="pt")
+        with torch.inference_mode():
+            embeddings = self._network(dict(features))["sentence_embedding"]
+            if dimensions is not None:
+                embeddings = torch.nn.functional.normalize(embeddings[:, :dimensions], dim=1)
+        return np.asarray(embeddings.numpy(), dtype=np.float32)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts as rows (n, dim). Equal texts are embedded once, and longer ones cut after `max_tokens`."""

@@ -26,6 +26,7 @@ from server.api.operation import Operation
 from server.api.operations import OPERATIONS
 from tests import tiny
 from tests.live_server import serve
+from tests.models import tiny_embedder
 
 API = schemathesis.openapi.from_dict(document(OPERATIONS))
 CHECKS = [
@@ -45,6 +46,7 @@ HARD_TO_GUESS = frozenset(
         "replay_tokens",
         "stop_token_ids",
         "logit_bias",
+        "dimensions",
         "stream_options",
         "prompt_logprobs",
         "top_logprobs",
@@ -84,6 +86,7 @@ which this server does not, and best_of, whose value is that of n.
 QUICK = {
     "createChatCompletion": 60,
     "createResponse": 140,
+    "createEmbedding": 60,
     "createCompletion": 200,
     "tokenize": 300,
     "detokenize": 350,
@@ -93,7 +96,9 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serve(tiny.build(tmp_path_factory.mktemp("models") / "tiny", context=64)) as url:
+    folder = tmp_path_factory.mktemp("models")
+    embedder = tiny_embedder.build(folder / "embedder")
+    with serve(tiny.build(folder / "tiny", context=64), "--embedding-model", str(embedder)) as url:
         yield url
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
@@ -49,10 +50,14 @@ def model_name(asked: str | None, model: ServedModel) -> str:
     if asked is None:
         return model.id
     if asked not in model.names:
-        known = ", ".join(model.names)
-        message = f"model: {asked[:200]!r} is not served here; use {known}"
-        raise ApiError(404, message, param="model", code="model_not_found")
+        raise unknown_model(asked, model.names)
     return asked
+
+
+def unknown_model(asked: str, known: Sequence[str]) -> ApiError:
+    """Status 404 for a name that none of `known` is."""
+    message = f"model: {asked[:200]!r} is not served here; use {', '.join(known)}"
+    return ApiError(404, message, param="model", code="model_not_found")
 
 
 def _card(name: str, app: web.Application) -> ModelCard:

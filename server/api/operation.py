@@ -54,6 +54,9 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     errors: tuple[int, ...] = ()
     """Statuses besides those that all of its kind have."""
+    rationed: bool = False
+    """Whether it is work that counts as its key's, and that begins no more while the server drains, as all that
+    generates."""
     generates: bool = False
     """Whether it ends in the queue, so that admission and quotas apply to it."""
     open: bool = False
@@ -86,3 +89,9 @@ def generates(request: web.Request) -> bool:
     """Whether a call asks for a place in the queue."""
     operation = operation_of(request)
     return operation is not None and operation.generates
+
+
+def is_rationed(request: web.Request) -> bool:
+    """Whether a call asks for work that its key's quota counts."""
+    operation = operation_of(request)
+    return operation is not None and (operation.generates or operation.rationed)

@@ -25,6 +25,8 @@ from server.api.batches.keeping import MOST
 from server.api.calls.request_status import RequestList, RequestStatus
 from server.api.chat import chat_completions
 from server.api.completions import completions
+from server.api.embeddings.body import EmbeddingBody, EmbeddingList
+from server.api.embeddings.endpoint import embeddings
 from server.api.estimate import AnyBody, estimate
 from server.api.health import Health, Readiness, live, ready
 from server.api.input.schema import ChatBody, CompletionBody
@@ -153,6 +155,16 @@ OPERATIONS = (
         TokenCount,
         errors=(404,),
         dialect=ANTHROPIC,
+    ),
+    Operation(
+        "post",
+        "/v1/embeddings",
+        embeddings,
+        "createEmbedding",
+        EmbeddingBody,
+        EmbeddingList,
+        rationed=True,
+        errors=(404,),
     ),
     Operation("post", "/v1/estimate", estimate, "estimate", AnyBody, Expectation),
     Operation(

@@ -78,6 +78,9 @@ class Model:
         None,
         "tokens of a chat's answer without max_tokens; default: what the context holds, 1024 for smollm2-135m-instruct",
     )
+    embedding_model: str = option(
+        DEFAULT_EMBEDDER, "sentence embedder of /v1/embeddings, loaded when it is first asked; none: no embeddings"
+    )
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = option(
         None, "makes the seeds of requests that bring none repeatable; default: new ones at each start"
     )

@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler
 
 from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
-from server.api.operation import generates, operation_of
+from server.api.operation import is_rationed, operation_of
 from server.http.keys import Keyring
 from server.http.quota import NeverAllowed, Quota, QuotaExceeded, Share
 
@@ -61,7 +61,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
 @web.middleware
 async def ration(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Keep each holder of a key to its quota."""
-    if not generates(request):
+    if not is_rationed(request):
         return await handler(request)
     quota, holder = request.app[ACCESS].quota, request[HOLDER]
     with _told_to_clients():

@@ -12,6 +12,7 @@ from scheduler.dispatcher import Dispatcher
 from server.api.batches.asker import ModelAsker
 from server.api.batches.keeping import BATCHES
 from server.api.calls.register import REGISTER, Register
+from server.api.embeddings.endpoint import EMBEDDER
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths
 from server.api.health import LIFE, Life
 from server.api.input.hints import HINTS, Hints
@@ -21,6 +22,7 @@ from server.api.responses.store import STORE, ResponseStore
 from server.api.served_model import MODEL, ServedModel
 from server.batches.runner import Batches
 from server.dashboard.feed import FEED, Feed
+from server.embeddings.embedder import TextEmbedder
 from server.observe.metrics import METRICS, Metrics
 
 
@@ -51,6 +53,8 @@ class Service:
     """Counts for /metrics."""
     feed: Feed | None = None
     """Events for the dashboard."""
+    embedder: TextEmbedder | None = None
+    """Embeds texts for clients; None where nothing does."""
     files: FilesPlace | None = None
     """Where files and batches are kept; None for nowhere."""
 
@@ -70,6 +74,8 @@ class Service:
         app[HINTS] = Hints()
         app[TICKER] = Ticker()
         app[REGISTER] = Register(self.dispatcher)
+        if self.embedder is not None:
+            app[EMBEDDER] = self.embedder
         if self.files is not None:
             app[BATCHES] = Batches(self.files.folder, self.files.capacity, ModelAsker(app), self._slots)
         if self.metrics is not None:

@@ -1,8 +1,4 @@
-"""The length predictor in a process of its own: sentence embedder and forest, beside the server's process.
-
-It is a process because embedding is milliseconds of arithmetic: in the server's own it would take the interpreter's
-lock and OpenMP's threads away from the executors. It ends with the server, also when that is killed.
-"""
+"""The length predictor in a process of its own: sentence embedder and forest, beside the server's process."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.forest import Examples, Forest, grow
@@ -34,7 +30,8 @@ from server.lengths.worker import (
     load_embedder,
     load_forest,
 )
-from server.process.spawn import kill, spawn
+from server.process.spawn import spawn
+from server.process.worker_process import TIMEOUT, ProcessFailed, WorkerProcess, answer_all, end
 
 log = logging.getLogger(__name__)
 
@@ -46,27 +43,10 @@ WARM_UP = (
 )
 """Queries that are asked before any request: one alone, and a batch of short and long ones."""
 
-START_TIMEOUT, TIMEOUT = 120.0, 20.0
-"""Seconds without a reply after which a process stands still: the first one, which takes loading, and later ones."""
-
-END_TIMEOUT = 5.0
-"""Seconds that a process has to end once it is no longer wanted."""
-
-
 T = TypeVar("T")
 
 
-class ProcessFailed(RuntimeError):
-    """The predictor's process broke off; the next call starts another."""
-
-
 Work: TypeAlias = "Callable[[Connection[Any, Any], Setup], None]"
-
-
-class Worker(Protocol):
-    """Answers the messages of a predictor's process; never raises, an error is a reply."""
-
-    def answer(self, message: Any) -> Reply: ...
 
 
 class PredictorProcess:
@@ -76,14 +56,8 @@ class PredictorProcess:
         """`work` is what the process does instead of growing and asking a forest: the proxy's, or a test's; `timeout`
         is in seconds."""
         self._setup = setup
-        self._work = work or _predict
-        self._timeout = timeout
-        self._thread = ThreadPoolExecutor(1, "length predictor")
+        self._process = WorkerProcess("length predictor", work or _predict, setup, timeout)
         self._trainer = NicedProcess(setup.niceness)
-        self._process: BaseProcess | None = None
-        self._connection: Connection[Any, Any] | None = None
-        self._up = False  # whether the process has answered, and is not busy with loading any more
-        self._closed = False
 
     async def start(self, *, embeds: bool = False) -> None:
         """Return when it is ready: it has loaded, and answered what takes longer at first than later, texts too where
@@ -123,52 +97,16 @@ class PredictorProcess:
 
     def close(self) -> None:
         """End the processes: a forest that is growing is given up, a batch that is under way is waited for a moment."""
-        self._closed = True
         self._trainer.close()
-        if self._process is not None and not self._up:  # it is still loading
-            self._process.kill()
-        hung_up = self._thread.submit(self._disconnect)
-        try:
-            hung_up.result(END_TIMEOUT)
-        except TimeoutError:  # it hangs
-            if self._process is not None:
-                self._process.kill()
-        self._thread.shutdown()
-        if self._process is not None:
-            end(self._process)
+        self._process.close()
 
     async def _call(self, message: object) -> Reply:
-        reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)
+        reply: Reply = await self._process.ask(message)
         if reply.warning is not None:
             log.warning("%s", reply.warning)
         if reply.error is not None:
             raise ProcessFailed(reply.error)
         return reply
-
-    def _exchange(self, message: object) -> Reply:
-        if self._closed:
-            raise ProcessFailed("the length predictor's process has ended")
-        try:
-            if self._connection is None:
-                self._up = False
-                self._process, self._connection = spawn(self._work, self._setup)
-            self._connection.send(message)
-            if not self._connection.poll(self._timeout if self._up else START_TIMEOUT):
-                raise TimeoutError
-            reply: Reply = self._connection.recv()
-            self._up = True
-        except (EOFError, OSError) as error:
-            self._disconnect()
-            state = "stands still" if isinstance(error, TimeoutError) else "is gone"
-            if self._process is not None:
-                kill(self._process)
-            raise ProcessFailed(f"the length predictor's process {state}") from error
-        return reply
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     def _grow(self, training: Examples, judges: Sequence[ServedRow]) -> bool:
         """Whether there is a new forest in the file."""
@@ -216,29 +154,9 @@ class NicedProcess:
         self._thread.shutdown(cancel_futures=True)
 
 
-def end(process: BaseProcess) -> None:
-    """Wait for a process that has been told to end, for a moment; one that stands still is killed."""
-    process.join(END_TIMEOUT)
-    kill(process)
-
-
 def _predict(connection: Connection[Any, Any], setup: Setup) -> None:
     """The predictor's process."""
     answer_all(connection, partial(_real_worker, setup))
-
-
-def answer_all(connection: Connection[Any, Any], make: Callable[[], Worker]) -> None:
-    """Answer one message after another until the server is gone; where no worker can be made, the first with why."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
-    with suppress(EOFError, OSError):
-        try:
-            worker = make()
-        except Exception as error:
-            connection.recv()
-            connection.send(Reply(error=str(error)))
-            return
-        while True:
-            connection.send(worker.answer(connection.recv()))
 
 
 def _real_worker(setup: Setup) -> LengthWorker:

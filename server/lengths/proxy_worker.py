@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Estimate, Source
-from server.lengths.process import answer_all
 from server.lengths.worker import EmbedTexts, Encoder, Reply, Setup, load_embedder
+from server.process.worker_process import answer_all
 
 if TYPE_CHECKING:
     from models.proxy.network import Proxy

@@ -22,7 +22,7 @@ from engine.kv.row_kv import RowKv
 from engine.messages import Deliver, Report, Stop
 from engine.row import Row
 from engine.sampling.grammar import Grammars
-from models.catalog.catalog import Catalog, default_cache
+from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, default_cache
 from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.assembly import Parts
@@ -39,6 +39,9 @@ from server.batches.files import hold_folder
 from server.cli.config import ServeConfig
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
+from server.embeddings.embedder import TIMEOUT as EMBEDDING_TIMEOUT
+from server.embeddings.embedder import TextEmbedder
+from server.embeddings.worker import EmbeddingSetup, embed_texts
 from server.grammars.compiler import GrammarCompiler
 from server.grammars.process import TrialProcess
 from server.grammars.trial import STACK, run_trials
@@ -55,8 +58,12 @@ from server.process.loading import build_executor, load_models
 from server.process.relay import Relay
 from server.process.scheduling import learn_steps, parts_for
 from server.process.watchdog import Watchdog
+from server.process.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
+
+NO_EMBEDDINGS = "none"
+"""The --embedding-model that is none."""
 
 STOP_TIMEOUT = 10.0
 """Seconds an executor has to end its last step."""
@@ -125,8 +132,23 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             responsive=watchdog.responsive,
             metrics=metrics,
             feed=feed,
+            embedder=await stack.enter_async_context(_open_embedder(config)),
             files=stack.enter_context(_files(config)),
         )
+
+
+@asynccontextmanager
+async def _open_embedder(config: ServeConfig) -> AsyncIterator[TextEmbedder | None]:
+    """What embeds texts for clients, whose process starts when it is first asked; None where nothing is to."""
+    if config.embedding_model == NO_EMBEDDINGS:
+        yield None
+        return
+    name, setup = Path(config.embedding_model).name, EmbeddingSetup(config.embedding_model, config.device)
+    embedder = TextEmbedder(name, WorkerProcess("embedding model", embed_texts, setup, EMBEDDING_TIMEOUT))
+    try:
+        yield embedder
+    finally:
+        await embedder.aclose()
 
 
 @contextmanager
@@ -158,6 +180,8 @@ class _Loaded:
 def fetch(config: ServeConfig) -> None:
     """Bring what is not there into the cache. In the main thread, where a signal can stop it cleanly."""
     Catalog().resolve(config.model)
+    if config.embedding_model not in (NO_EMBEDDINGS, DEFAULT_EMBEDDER):  # few need the default, which can be had later
+        Catalog().resolve(config.embedding_model)
     fetch_predictor(config)
 
 

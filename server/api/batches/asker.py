@@ -16,6 +16,8 @@ from aiohttp import web
 from server.api.calls.register import REGISTER, Caller, Record
 from server.api.chat import ChatForm
 from server.api.completions import CompletionForm
+from server.api.embeddings.body import EmbeddingBody
+from server.api.embeddings.endpoint import embed
 from server.api.errors import ApiError, bad_request, error_body
 from server.api.generator import DISPATCHER
 from server.api.input.body import parse
@@ -39,7 +41,7 @@ LATER = (429, 503)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path whose requests may come in a batch."""
+    """A path whose requests come to the dispatcher."""
 
     schema: type[ChatBody] | type[CompletionBody]
     prefix: str
@@ -59,14 +61,21 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     }
 )
 
+EMBEDDINGS = "/v1/embeddings"
+
+PATHS = (*ENDPOINTS, EMBEDDINGS)
+"""All paths whose requests may come in a batch."""
+
 
 class ModelAsker:
-    """An Asker for the model of an application."""
+    """An Asker for the models of an application."""
 
     def __init__(self, app: web.Application) -> None:
         self._app = app
 
     async def estimate(self, endpoint: str, body: bytes) -> float:
+        if endpoint == EMBEDDINGS:
+            return len(body)  # so that the longest go first there too
         try:
             parsed, prompts = await self._read(endpoint, body)
             return await expected_tokens(parsed, prompts, self._app)
@@ -86,6 +95,8 @@ class ModelAsker:
         return LineReply(200, request_id, msgspec.Raw(await loop.run_in_executor(pool, encode, reply)))
 
     async def _answer(self, endpoint: str, raw: bytes, caller: Caller) -> msgspec.Struct:
+        if endpoint == EMBEDDINGS:
+            return (await embed(parse(raw, EmbeddingBody), self._app))[0]
         app, kind = self._app, ENDPOINTS[endpoint]
         body, prompts = await self._read(endpoint, raw)
         head = Head(f"{kind.prefix}{secrets.token_hex(16)}", model_name(body.model, app[MODEL]), app[DISPATCHER].now())

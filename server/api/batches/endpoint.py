@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from server.api.batches.asker import ENDPOINTS
+from server.api.batches.asker import PATHS
 from server.api.batches.keeping import batches_of, page_of
 from server.api.errors import ApiError, bad_request
 from server.api.input.body import read_body
@@ -83,8 +83,8 @@ class BatchList(msgspec.Struct, frozen=True):
 async def create_batch(request: web.Request) -> web.Response:
     """Begin a batch of the requests in a file; raises ApiError 400, 404."""
     batches, body = batches_of(request), await read_body(request, BatchBody)
-    if body.endpoint not in ENDPOINTS:
-        raise bad_request(f"endpoint: must be one of {', '.join(ENDPOINTS)}", "endpoint", "invalid_value")
+    if body.endpoint not in PATHS:
+        raise bad_request(f"endpoint: must be one of {', '.join(PATHS)}", "endpoint", "invalid_value")
     try:
         record = await batches.create(body.input_file_id, body.endpoint, holder_of(request), body.metadata or {})
     except NoSuchFile:

@@ -14,7 +14,7 @@ from server.api.errors import ApiError, busy, shutting_down
 from server.api.generator import DISPATCHER
 from server.api.health import LIFE
 from server.api.limits import LIMITS, PENDING, Limits
-from server.api.operation import generates
+from server.api.operation import generates, is_rationed
 
 
 class Admission:
@@ -98,10 +98,10 @@ def count_queued(request: web.Request) -> None:
 @web.middleware
 async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn calls away that could not be served soon, or not at all."""
+    if is_rationed(request) and request.app[LIFE].draining:
+        raise shutting_down()
     if not generates(request):
         return await handler(request)
-    if request.app[LIFE].draining:
-        raise shutting_down()
     request[_ADMISSION] = admission = Admission(request.app)
     if (request.content_length or 0) <= request.app[LIMITS].max_body_bytes:  # else it is never welcome, and told so
         admission.check()

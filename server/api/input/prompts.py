@@ -179,7 +179,7 @@ async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[P
 
 
 def _complete(body: CompletionBody, model: ServedModel) -> list[Prompt]:
-    written = _separate(body.prompt)
+    written = separate(body.prompt, "prompt", MAX_CHOICES)
     # All are checked before the first is encoded: the last may be the one that is refused.
     for place, item in enumerate(written):
         _check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
@@ -198,20 +198,21 @@ def _split(prompt: Prompt, body: CompletionBody, model: ServedModel) -> Prompt:
     return replace(prompt, split=split, text_ids=text_ids, user_input_length=user_input_length)
 
 
-def _separate(prompt: str | list[str | int | list[int]]) -> Sequence[WrittenPrompt]:
-    """A string and a list of token ids are one prompt; lists of either are several."""
-    if isinstance(prompt, str):
-        return [prompt]
-    ids = [item for item in prompt if isinstance(item, int)]
-    if ids and len(ids) == len(prompt):
+def separate(given: str | list[str | int | list[int]], name: str, most: int) -> Sequence[WrittenPrompt]:
+    """The texts of the field `name`: a string and a list of token ids are one, lists of either are several, of which
+    there may be `most`. Raises ApiError 400."""
+    if isinstance(given, str):
+        return [given]
+    ids = [item for item in given if isinstance(item, int)]
+    if ids and len(ids) == len(given):
         return [ids]
-    prompts = [item for item in prompt if not isinstance(item, int)]
-    if len({type(item) for item in prompt}) != 1:
-        message = "prompt: must be a string, token ids, or a list of one of these kinds; it may not be empty"
-        raise bad_request(message, "prompt")
-    if len(prompts) > MAX_CHOICES:
-        raise bad_request(f"prompt: at most {MAX_CHOICES} prompts fit one request", "prompt")
-    return prompts
+    several = [item for item in given if not isinstance(item, int)]
+    if len({type(item) for item in given}) != 1:
+        message = f"{name}: must be a string, token ids, or a list of one of these kinds; it may not be empty"
+        raise bad_request(message, name)
+    if len(several) > most:
+        raise bad_request(f"{name}: at most {most} {name}s fit one request", name)
+    return several
 
 
 def _check_written(prompt: WrittenPrompt, path: str, model: ServedModel) -> None:

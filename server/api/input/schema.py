@@ -42,18 +42,15 @@ def is_part(*types: str) -> Meta:
     return told(properties={"type": {"enum": list(types)}, "text": {"type": "string"}}, required=["type", "text"])
 
 
-ONE_KIND = told(
-    allOf=[
-        {
-            "anyOf": [
-                {"type": "string"},
-                {"items": {"type": "integer", "minimum": 0}},
-                {"items": {"type": "string", "minLength": 1}, "maxItems": MAX_CHOICES},
-                {"items": {"type": "array", "minItems": 1}, "maxItems": MAX_CHOICES},
-            ]
-        }
+def one_kind(most: int) -> Meta:
+    """A text or token ids, or up to `most` of either."""
+    several: list[dict[str, object]] = [
+        {"items": {"type": "string", "minLength": 1}, "maxItems": most},
+        {"items": {"type": "array", "minItems": 1}, "maxItems": most},
     ]
-)
+    return told(allOf=[{"anyOf": [{"type": "string"}, {"items": {"type": "integer", "minimum": 0}}, *several]}])
+
+
 TOKEN_NAMES = told(propertyNames={"pattern": "^[0-9]{1,9}$"})
 ROLES = told(
     anyOf=[
@@ -265,7 +262,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     prompt: Annotated[
         Annotated[str, Meta(min_length=1)]
         | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=2**20)],
-        ONE_KIND,
+        one_kind(MAX_CHOICES),
     ]
     echo: bool | None = None
     logprobs: Alternatives | None = None

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.catalog.catalog import default_cache
-from server.lengths.process import answer_all
 from server.lengths.worker import LengthWorker, Setup
+from server.process.worker_process import answer_all
 
 
 class FakeEmbedder:

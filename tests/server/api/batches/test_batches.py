@@ -229,7 +229,7 @@ async def test_bad_calls_are_refused(live: Live) -> None:
     assert status == 200
     for fields, status, param in (
         (body("file-x"), 404, "input_file_id"),
-        (body(file["id"], "/v1/embeddings"), 400, "endpoint"),
+        (body(file["id"], "/v1/moderations"), 400, "endpoint"),
         (body(file["id"]) | {"completion_window": "1h"}, 400, "completion_window"),
         (body(file["id"], metadata={"a": 1}), 400, "metadata"),
     ):

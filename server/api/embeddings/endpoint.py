@@ -1,0 +1,89 @@
+"""POST /v1/embeddings: texts in, their embeddings out, as OpenAI's API."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from server.api.embeddings.body import MOST_INPUTS, MOST_TOKENS, Embedding, EmbeddingBody, EmbeddingList, EmbeddingUsage
+from server.api.errors import ApiError, bad_request, busy
+from server.api.input.body import read_body
+from server.api.input.prompts import WrittenPrompt, separate
+from server.api.models import unknown_model
+from server.api.output.pieces import Lazy, send_reply
+from server.embeddings.embedder import Busy, Embedded, Refused, TextEmbedder
+from server.embeddings.worker import Ids
+from server.http.access import spend_tokens
+from server.process.worker_process import ProcessFailed
+
+log = logging.getLogger(__name__)
+
+EMBEDDER = web.AppKey("embedder", TextEmbedder)
+
+NUMBERS = 32
+"""Numbers of an embedding that take about as long to encode as one log-probability."""
+
+
+async def embeddings(request: web.Request) -> web.StreamResponse:
+    """Embed texts."""
+    reply, weight = await embed(await read_body(request, EmbeddingBody), request.app)
+    spend_tokens(request, reply.usage.total_tokens)
+    return await send_reply(request, reply, weight)
+
+
+async def embed(body: EmbeddingBody, app: web.Application) -> tuple[EmbeddingList, int]:
+    """The answer to a body, and its weight when it is encoded; raises ApiError 400, 404, 429 or 503."""
+    embedder = app.get(EMBEDDER)
+    if embedder is None:
+        message = "this server embeds nothing: it was started with --embedding-model none"
+        raise ApiError(404, message, code="no_embeddings")
+    if body.model not in (None, embedder.name):
+        raise unknown_model(body.model or "", (embedder.name,))
+    inputs = _inputs(body)
+    try:
+        found = await embedder.embed(inputs, body.dimensions, MOST_TOKENS)
+    except Refused as error:
+        raise _bad_request(error, several=len(inputs) > 1) from None
+    except Busy:
+        raise busy("too many texts wait to be embedded; try again later", "queue_full", 1.0) from None
+    except ProcessFailed as error:
+        log.warning("texts cannot be embedded: %s", error)
+        raise ApiError(503, "texts cannot be embedded at present; try again later", code="embedder_failed") from None
+    reply = _reply(found, embedder.name, as_text=body.encoding_format == "base64")
+    return reply, found.embeddings.size // NUMBERS
+
+
+def _inputs(body: EmbeddingBody) -> Sequence[str | Ids]:
+    written = separate(body.input, "input", MOST_INPUTS)
+    for place, item in enumerate(written):
+        if not item:
+            raise bad_request(f"{_path(place, several=len(written) > 1)}: must not be empty", "input")
+    return [_frozen(item) for item in written]
+
+
+def _frozen(item: WrittenPrompt) -> str | Ids:
+    return item if isinstance(item, str) else tuple(item)
+
+
+def _path(place: int, *, several: bool) -> str:
+    return f"input[{place}]" if several else "input"
+
+
+def _bad_request(error: Refused, *, several: bool) -> ApiError:
+    refusal = error.refusal
+    param = "dimensions" if refusal.about_dimensions else "input"
+    path = param if refusal.place is None else _path(refusal.place, several=several)
+    return bad_request(f"{path}: {refusal.message}", param, refusal.code)
+
+
+def _reply(found: Embedded, model: str, *, as_text: bool) -> EmbeddingList:
+    rows = found.embeddings.astype("<f4", copy=False)
+
+    def make(place: int) -> Embedding:
+        row = rows[place]
+        return Embedding(place, base64.b64encode(row.tobytes()).decode() if as_text else row.tolist())
+
+    return EmbeddingList(Lazy(make, range(len(rows))), model, EmbeddingUsage(found.tokens, found.tokens))

@@ -1,0 +1,115 @@
+"""A process that answers messages, beside the server's: started when it is first asked, and anew when it is gone.
+
+What computes for milliseconds is done in such a process: in the server's own it would take the interpreter's lock and
+OpenMP's threads away from the executors. It ends with the server, also when that is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from server.process.spawn import kill, spawn
+
+START_TIMEOUT, TIMEOUT = 120.0, 20.0
+"""Seconds without a reply after which a process stands still: the first one, which takes loading, and later ones."""
+
+END_TIMEOUT = 5.0
+"""Seconds that a process has to end once it is no longer wanted."""
+
+
+class ProcessFailed(RuntimeError):
+    """A process broke off, or cannot do its work; the next call starts another where it is gone."""
+
+
+class Worker(Protocol):
+    """Answers the messages of a process; never raises, an error is a reply."""
+
+    def answer(self, message: Any) -> Any: ...
+
+
+class WorkerProcess:
+    """Asks a process, one message at a time in the order of their coming. Event loop only; never blocks it."""
+
+    def __init__(self, name: str, work: Callable[..., object], setup: object, timeout: float = TIMEOUT) -> None:
+        """`work(connection, setup)` is what the process does, with `answer_all`; `timeout` is in seconds."""
+        self._name, self._work, self._setup = name, work, setup
+        self._timeout = timeout
+        self._thread = ThreadPoolExecutor(1, name)
+        self._process: BaseProcess | None = None
+        self._connection: Connection[Any, Any] | None = None
+        self._up = False  # whether the process has answered, and is not busy with loading any more
+        self._closed = False
+
+    async def ask(self, message: object) -> Any:
+        """The worker's answer. Raises ProcessFailed."""
+        reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)
+        if isinstance(reply, ProcessFailed):
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        """End the process; a message that is under way is waited for a moment."""
+        self._closed = True
+        if self._process is not None and not self._up:  # it is still loading
+            self._process.kill()
+        hung_up = self._thread.submit(self._disconnect)
+        try:
+            hung_up.result(END_TIMEOUT)
+        except TimeoutError:  # it hangs
+            if self._process is not None:
+                self._process.kill()
+        self._thread.shutdown()
+        if self._process is not None:
+            end(self._process)
+
+    def _exchange(self, message: object) -> Any:
+        if self._closed:
+            raise ProcessFailed(f"the {self._name}'s process has ended")
+        try:
+            if self._connection is None:
+                self._up = False
+                self._process, self._connection = spawn(self._work, self._setup)
+            self._connection.send(message)
+            if not self._connection.poll(self._timeout if self._up else START_TIMEOUT):
+                raise TimeoutError
+            reply = self._connection.recv()
+            self._up = True
+        except (EOFError, OSError) as error:
+            self._disconnect()
+            state = "stands still" if isinstance(error, TimeoutError) else "is gone"
+            if self._process is not None:
+                kill(self._process)
+            raise ProcessFailed(f"the {self._name}'s process {state}") from error
+        return reply
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def end(process: BaseProcess) -> None:
+    """Wait for a process that has been told to end, for a moment; one that stands still is killed."""
+    process.join(END_TIMEOUT)
+    kill(process)
+
+
+def answer_all(connection: Connection[Any, Any], make: Callable[[], Worker]) -> None:
+    """Answer one message after another until the server is gone; where no worker can be made, the first with why."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
+    with suppress(EOFError, OSError):
+        try:
+            worker = make()
+        except Exception as error:
+            connection.recv()
+            connection.send(ProcessFailed(str(error)))
+            return
+        while True:
+            connection.send(worker.answer(connection.recv()))

@@ -1,0 +1,40 @@
+"""The embedder's process without a network: letters are tokens, and an embedding can be foreseen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from server.embeddings.worker import EmbeddingSetup, EmbeddingWorker, FloatMatrix
+from server.process.worker_process import answer_all
+
+
+class FakeNetwork:
+    """Its tokens are letters, of which it reads 8; an embedding is the first token, the last one, and their count."""
+
+    max_tokens, vocab_size, dimensions = 8, 128, 3
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[ord(letter) for letter in text] for text in texts]
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], dimensions: int | None = None) -> FloatMatrix:
+        if any(99 in one for one in ids):
+            raise ZeroDivisionError("a letter that it stumbles over")
+        return np.array([(one[0], one[-1], len(one)) for one in ids], dtype=np.float32)[:, :dimensions]
+
+
+def embed(connection: Connection[Any, Any], setup: EmbeddingSetup) -> None:
+    """Runs in a process of its own."""
+    answer_all(connection, lambda: EmbeddingWorker(FakeNetwork(), setup.model))
+
+
+def fail(connection: Connection[Any, Any], setup: EmbeddingSetup) -> None:
+    """A process that cannot load its network."""
+
+    def make() -> EmbeddingWorker:
+        raise ValueError(f"{setup.model} is no sentence embedder")
+
+    answer_all(connection, make)
