@@ -31,7 +31,7 @@ from scheduler.waiting.feedback import Feedback
 from scheduler.waiting.gittins import Gittins
 from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
-from scheduler.waiting.prices import PricesNow
+from scheduler.waiting.prices import PricesNow, device_prices
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.ranked import RankedQueue
 from scheduler.waiting.response_ratio import ResponseRatioQueue
@@ -97,6 +97,8 @@ class Parts:
     """Learns from the reports of steps; None where the machine's model is given."""
     learning: BatchLearning | StepLearning | None = None
     """Learns the serving times that the strategy goes by."""
+    prices: PricesNow = device_prices
+    """Prices of rows on this machine, as far as they are known."""
 
 
 def assemble(
@@ -134,7 +136,7 @@ def assemble(
     preemption = PREEMPTIONS[strategy.preemption](kit)
     batcher, placement = BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement]
     observer = PlanObservers(() if learning is None else (learning,))
-    return Parts(batcher, placement, observer, preemption, steps, learning or steps)
+    return Parts(batcher, placement, observer, preemption, steps, learning or steps, kit.prices)
 
 
 def _share_out(kit: Kit, strategy: Strategy, shares: Shares) -> Kit:

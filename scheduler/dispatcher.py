@@ -9,6 +9,9 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import chain
+from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, SamplingParams, StepReport, Stop
@@ -19,6 +22,8 @@ from scheduler.deadlines import Deadlines
 from scheduler.observers import RequestObserver, RequestObservers
 from scheduler.request import Failure, Refused, Request, State, Times, TooLate
 from scheduler.request_table import RequestTable
+from scheduler.routing import NodeLoad
+from scheduler.wait_estimate.expected_wait import FRESH
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
@@ -61,6 +66,7 @@ class Dispatcher:
         self._dead = asyncio.Event()
         self._draining = False
         self._broken = False
+        self._load = NodeLoad(-inf, 0.0, parts.prices())
 
     @property
     def requests_queued(self) -> int:
@@ -128,9 +134,16 @@ class Dispatcher:
         yet."""
         return self._table.expected_wait.newcomer_wait(self._clock.now())
 
-    def work(self) -> float | None:
-        """Seconds until all that waits and runs now would be answered, if nothing came; None as above."""
-        return self._table.expected_wait.work(self._clock.now())
+    def load(self) -> NodeLoad:
+        """What a router shall know of this server: as it is now, or was a moment ago, since many may ask."""
+        now, expected, workers = self._clock.now(), self._table.expected_wait, self._table.live()
+        if now - self._load.at >= FRESH:
+            prices = self._parts.prices()
+            prices = replace(prices, unit=prices.unit / max(1, len(workers)))
+            held = (request for worker in workers for request in worker.requests.values())
+            work = prices.unit * expected.work(chain(self.waiting, held), prices)
+            self._load = NodeLoad(now, work, prices, expected.mean_length)
+        return self._load
 
     @property
     def kv_usage(self) -> float:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from loadgen.workload import flags as workload_flags
 from models.flags import add_groups
@@ -50,7 +50,13 @@ class SimulatedMachine:
     profile: bool = option(
         True, "whether the scheduler knows from the start how fast executors are; else it learns that from their steps"
     )
-    workers: Count | None = option(None, "executors (default: the preset's, else 1)")
+    nodes: Count = option(1, "whole servers of that kind, behind a router")
+    router: Literal["work", "pow2", "round-robin"] = option(
+        "work",
+        "to which node a request goes; work: where it is expected to be done first, by what nodes tell every second; "
+        "pow2: of two drawn by chance to the one with fewer requests; round-robin: to one after another",
+    )
+    workers: Count | None = option(None, "executors of a node (default: the preset's, else 1)")
     capacity_tokens: Count | None = option(None, "tokens of K and V that each holds (default: the preset's)")
     max_num_seqs: Count | None = option(None, "rows that each runs at once (default: the preset's, else 32)")
     max_model_len: Count | None = option(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from loadgen.simulate.simulation import Machine
+from loadgen.simulate.node import Machine
 from scheduler.serving_time.bilinear import Bilinear
 
 LENGTH = 2048

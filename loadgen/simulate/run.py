@@ -13,10 +13,12 @@ from loadgen.console import table_console
 from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.figures import SimulatedFigures, figures
 from loadgen.simulate.load import RATE, FittedLoad, fit_load, is_timed, simulated_load
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Predict, Prediction, read_lengths
 from loadgen.simulate.presets import PRESETS
 from loadgen.simulate.report import details_json, figures_json, table
-from loadgen.simulate.simulation import Conversations, Machine, Simulation, simulate
+from loadgen.simulate.routers import ROUTERS
+from loadgen.simulate.simulation import Cluster, Conversations, Simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from models.flags import read_options
@@ -121,10 +123,11 @@ def _simulate_all(
         for name in args.strategies:
             watch = bars.watch(name, len(trace))
             strategy = STRATEGIES[name]
-            parts = assemble(strategy, limits, cost if args.profile else None)
+            parts, *others = (assemble(strategy, limits, cost if args.profile else None) for _ in range(args.nodes))
             predict = _predict(strategy, args.prediction, args.seed)
             conversations = Conversations(args.turns, args.think_time)
-            done[name] = simulate(parts, machine, trace, longest, watch, predict, conversations)
+            cluster = Cluster(tuple((one, machine) for one in others), ROUTERS[args.router])
+            done[name] = simulate(parts, machine, trace, longest, watch, predict, conversations, cluster)
     return done
 
 
@@ -147,8 +150,10 @@ def _caption(args: argparse.Namespace, machine: Machine) -> str:
     """What the figures depend on, so that who sees the table can make it again."""
     rate = "a trace's own times" if args.rate is None and is_timed(args) else f"{args.rate or RATE:g} requests/s"
     known = "" if args.profile else ", no profile"
+    nodes = f"{args.nodes} nodes, router {args.router}, each " if args.nodes > 1 else ""
     return (
-        f"{args.cost}{known}: {machine.workers} x {machine.max_num_seqs} rows, {machine.capacity_tokens} tokens; "
+        f"{args.cost}{known}: {nodes}"
+        f"{machine.workers} x {machine.max_num_seqs} rows, {machine.capacity_tokens} tokens; "
         f"{rate}, seed {args.seed}, prediction {args.prediction}"
     )
 
@@ -165,6 +170,8 @@ def _document(
         "cost": args.cost,
         "cost_model": cost,
         "profile": args.profile,
+        "nodes": args.nodes,
+        "router": args.router,
         "machine": {
             "workers": machine.workers,
             "capacity_tokens": machine.capacity_tokens,

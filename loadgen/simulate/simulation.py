@@ -13,46 +13,19 @@ from functools import partial
 from heapq import heappop, heappush
 from statistics import fmean
 
-from engine.kv.host_store import HostStore
-from engine.kv.prefix_cache import CHUNK, PrefixCache
-from engine.messages import ExecutorInfo, FinishReason, Report, RowUpdate, SamplingParams, StepReport, Tally
-from engine.simulated.cost import Cost
-from engine.simulated.executor import SimulatedExecutor, Usage
-from engine.simulated.row import SimulatedKv, SimulatedRow
-from engine.simulated.work import Pace, keep_pace
+from engine.kv.prefix_cache import CHUNK
+from engine.messages import FinishReason, RowUpdate, SamplingParams, Tally
+from engine.simulated.executor import Usage
+from loadgen.simulate.node import Machine, Node
 from loadgen.simulate.prediction import Predict, split_forecast
+from loadgen.simulate.routers import RoundRobin, Router
 from loadgen.simulate.virtual_clock import VirtualClock
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts
-from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
+from scheduler.routing import Job, list_prefixes
 from scheduler.stream import TokenStream
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The executors to simulate, all alike."""
-
-    cost: Cost
-    capacity_tokens: int
-    """Tokens of K and V that each can hold."""
-    max_num_seqs: int
-    """Rows that each can run at once."""
-    context_length: int
-    """Longest prompt plus answer, in tokens."""
-    workers: int = 1
-    max_prefill_tokens: int | None = None
-    """Cells of a chunk of prefill; None reads every group at once."""
-    prefix_cache_tokens: int = 0
-    """Tokens of prompts whose K and V are kept in host memory, for all executors."""
-    pace: Pace = keep_pace
-    """How its speed changes about that of `cost`, in seconds after the simulation's begin."""
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest request that an executor can hold, prompt and answer together."""
-        return min(self.context_length, self.capacity_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +38,17 @@ class Conversations:
 
 
 SINGLE = Conversations()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What there is beside the first node: further ones, and the router before them all."""
+
+    others: tuple[tuple[Parts, Machine], ...] = ()
+    router: Callable[[], Router] = RoundRobin
+
+
+ALONE = Cluster()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +123,19 @@ def simulate(
     watch: Watch | None = None,
     predict: Predict | None = None,
     conversations: Conversations = SINGLE,
+    cluster: Cluster = ALONE,
 ) -> Simulation:
     """Serve the trace to its end; `max_tokens` is what every request asks for, whatever it will generate. A
-    conversation ends before a turn that no executor could hold.
+    conversation ends before a turn that no executor could hold. Executors are in the order of their nodes.
 
     Raises UserError for a trace that is empty or has a request that no executor could hold.
     """
     if not trace:
         raise UserError("there is nothing to simulate: the trace is empty")
-    _refuse_long(trace, machine, max_tokens)
+    nodes = ((parts, machine), *cluster.others)
+    _refuse_long(trace, min((one for _, one in nodes), key=lambda one: one.longest), max_tokens)
     ordered = sorted(trace, key=lambda one: one.arrival)
-    return _Simulator(parts, machine, ordered, max_tokens, watch, predict, conversations).run()
+    return _Simulator(nodes, cluster.router(), ordered, max_tokens, watch, predict, conversations).run()
 
 
 def _refuse_long(trace: Sequence[Lengths], machine: Machine, max_tokens: int) -> None:
@@ -178,8 +164,8 @@ class _Simulator:
 
     def __init__(
         self,
-        parts: Parts,
-        machine: Machine,
+        nodes: Sequence[tuple[Parts, Machine]],
+        router: Router,
         trace: Sequence[Lengths],
         max_tokens: int,
         watch: Watch | None,
@@ -187,15 +173,11 @@ class _Simulator:
         conversations: Conversations,
     ) -> None:
         self._clock = VirtualClock()
-        self._batcher = parts.batcher
-        store: HostStore[SimulatedRow] = HostStore()
-        self._prefixes: PrefixCache[SimulatedKv] = PrefixCache(
-            machine.prefix_cache_tokens, chunk=CHUNK if machine.prefix_cache_tokens else 1
-        )
-        self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
-        self._dispatcher = Dispatcher(parts, self._executors, self._clock, kept_prefix=self._prefixes.length)
+        self._nodes = [Node(parts, machine, self._clock) for parts, machine in nodes]
+        self._router = router
         self._conversations = conversations
-        self._longest = machine.longest
+        self._longest = min(machine.longest for _, machine in nodes)
+        self._block = CHUNK if any(machine.prefix_cache_tokens for _, machine in nodes) else None
         self._due = [(one.arrival, place) for place, one in enumerate(trace) if place % conversations.turns == 0]
         """When requests come, and their places in the trace: a heap."""
         self._history: dict[int, int] = {}  # tokens that each conversation has so far
@@ -206,36 +188,21 @@ class _Simulator:
         self._prompts: dict[int, tuple[int, ...]] = {}  # one of each length
         self._requests: list[Request] = []
         self._ended = 0
-        self._tallies = [Tally()] * machine.workers
-        self._changed = False  # whether anything happened since the last decisions
-        self._wake = math.inf
 
     def run(self) -> Simulation:
         while self._due or self._ended < len(self._requests):
             self._move()
+            now = self._clock.now()
+            if self._router.due <= now:
+                self._router.look(self._nodes, now)
             self._arrive()
-            for executor in self._executors:
-                if executor.due <= self._clock.now():
-                    executor.advance()
-            if self._changed or self._wake <= self._clock.now():
-                self._decide()
-        workers = zip(self._executors, self._tallies, strict=True)
+            for node in self._nodes:
+                if node.due <= now:
+                    node.advance()
+        workers = [record for node in self._nodes for record in node.records()]
         return Simulation(
             tuple(served(request) for request in self._requests),
-            tuple(_worker_record(executor.usage, tally) for executor, tally in workers),
-        )
-
-    def _executor(self, index: int, machine: Machine, store: HostStore[SimulatedRow]) -> SimulatedExecutor:
-        info = ExecutorInfo(index, "simulated", machine.capacity_tokens, machine.max_num_seqs, machine.longest)
-        return SimulatedExecutor(
-            info,
-            machine.cost,
-            self._clock.now,
-            self._receive,
-            store=store,
-            prefixes=self._prefixes,
-            max_prefill_tokens=machine.max_prefill_tokens,
-            pace=machine.pace,
+            tuple(_worker_record(usage, tally) for usage, tally in workers),
         )
 
     @property
@@ -244,11 +211,11 @@ class _Simulator:
 
     def _move(self) -> None:
         """To the next event."""
-        time = min(self._next_arrival, self._wake, min(executor.due for executor in self._executors))
+        time = min(self._next_arrival, min(node.due for node in self._nodes))
         if time == math.inf:
             left = len(self._requests) - self._ended
             raise UserError(f"the strategy leaves {left} requests unserved though nothing else will happen")
-        self._clock.move_to(time)
+        self._clock.move_to(min(time, self._router.due))
 
     def _arrive(self) -> None:
         while self._next_arrival <= self._clock.now():
@@ -256,13 +223,13 @@ class _Simulator:
             one = self._trace[place]
             prompt = self._make_prompt(place)
             sampling = SamplingParams(self._max_tokens, replay_tokens=one.output_length)
-            predicted, known = split_forecast(None if self._predict is None else self._predict(sampling))
-            request = self._dispatcher.submit(
-                prompt, sampling, client=one.client, predicted_length=predicted, distribution=known
-            )
+            forecast = None if self._predict is None else self._predict(sampling)
+            prefixes = () if self._block is None else list_prefixes(prompt, self._block)
+            job = Job(len(prompt), split_forecast(forecast)[0], prefixes)
+            node = self._nodes[self._router.choose(self._nodes, job, self._clock.now())]
+            request = node.submit(prompt, sampling, one.client, forecast)
             request.stream = _Sink(partial(self._note_end, request, place))
             self._requests.append(request)
-            self._changed = True
 
     def _make_prompt(self, place: int) -> tuple[int, ...]:
         """Tokens without a meaning: those of conversations tell these and their places apart."""
@@ -283,24 +250,12 @@ class _Simulator:
         if request.tokens + one.input_length + min(one.output_length, self._max_tokens) <= self._longest:
             heappush(self._due, (self._clock.now() + self._conversations.think_time, following))
 
-    def _receive(self, report: Report) -> None:
-        if isinstance(report, StepReport):
-            self._tallies[report.executor] += report.tally
-        self._dispatcher.receive(report)
-        self._changed = True
-
     def _note_end(self, request: Request, place: int, reason: FinishReason) -> None:
         self._ended += 1
         if reason is not FinishReason.ERROR:
             self._follow(request, place)
         if self._watch is not None:
             self._watch(self._ended)
-
-    def _decide(self) -> None:
-        self._changed = False
-        self._dispatcher.dispatch()
-        wake, now = self._batcher.wake_at(self._clock.now()), self._clock.now()
-        self._wake = math.inf if wake is None or wake <= now else wake
 
 
 def served(request: Request, origin: float = 0.0) -> Served:

@@ -9,8 +9,9 @@ from statistics import fmean
 from types import MappingProxyType
 
 from loadgen.simulate.latencies import Latencies, measure_latencies
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction, replay_forecasts
-from loadgen.simulate.simulation import Machine, Served, simulate
+from loadgen.simulate.simulation import Served, simulate
 from loadgen.whatif.replay import Replay
 from models.errors import UserError
 from scheduler.assembly import assemble

@@ -29,6 +29,7 @@ from scheduler.batching.batcher import Batcher
 from scheduler.request import Request, State
 from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Expected
 from scheduler.wait_estimate.speed import DecodeSpeed
+from scheduler.waiting.prices import Prices
 from scheduler.waiting.ranked import CountingQueue
 from scheduler.waiting.sorted_requests import Ahead
 from scheduler.worker import Worker
@@ -122,14 +123,14 @@ class ExpectedWait:
         yet."""
         return self._seconds(self._all(now))
 
-    def work(self, now: float) -> float | None:
-        """Seconds until all that waits and runs now would be answered, if nothing came; None as above."""
-        total, held = self._all(now), self._held()
-        rows = self._usual_rows()
-        seconds, tokens = self._speed.seconds_per_token(rows), self._tokens(total)
-        if seconds is None or tokens is None or not rows:
-            return None
-        return (tokens + sum(map(self._speed.remaining, held))) * seconds / rows
+    def work(self, requests: Iterable[Request], prices: Prices) -> float:
+        """Price of all that requests have still to do."""
+        return sum(prices.work_left(request, self._speed.remaining(request)) for request in requests)
+
+    @property
+    def mean_length(self) -> float | None:
+        """Tokens of the recent answers, on the average; None before the first."""
+        return self._speed.mean_length
 
     def _all(self, now: float) -> Ahead:
         if isinstance(self._batcher.waiting, CountingQueue):

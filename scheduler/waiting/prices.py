@@ -48,8 +48,11 @@ class Prices:
 
     def work_left(self, request: Request, left: Quantity) -> Quantity:
         """Price of all that a request has still to do if it generates so many tokens more."""
-        read = self._read(request.unread) if request.needs_prefill else 0.0
-        return read + left * (self.token + self.cell * (request.tokens + left / 2))
+        return self.price(request.unread if request.needs_prefill else 0, request.tokens, left)
+
+    def price(self, unread: int, tokens: int, left: Quantity) -> Quantity:
+        """Price of reading `unread` of a row's tokens, and of generating `left` more."""
+        return (self._read(unread) if unread else 0.0) + left * (self.token + self.cell * (tokens + left / 2))
 
     def attained(self, request: Request) -> float:
         """Price of what a request has had; its prompt counts also before it is read."""

@@ -97,8 +97,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:
+    from loadgen.simulate.node import Machine
     from loadgen.simulate.prediction import Prediction
-    from loadgen.simulate.simulation import Machine
     from loadgen.whatif.trials import Setting
     from scheduler.serving_time.profile_file import latest_profile, read_profile
 

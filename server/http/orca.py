@@ -23,7 +23,7 @@ def load_metrics(dispatcher: Dispatcher) -> dict[str, float]:
         "kv_cache_usage_perc": dispatcher.kv_usage,
         "num_requests_waiting": float(dispatcher.requests_waiting),
         "num_requests_running": float(dispatcher.requests_running),
-        "predicted_work_seconds": dispatcher.work(),
+        "predicted_work_seconds": dispatcher.load().work,
         "eta_seconds": dispatcher.newcomer_wait(),
     }
     return {name: round(value, 4) for name, value in known.items() if value is not None}

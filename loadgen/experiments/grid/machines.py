@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from loadgen.simulate.node import Machine
 from loadgen.simulate.presets import PRESETS
-from loadgen.simulate.simulation import Machine
 from scheduler.serving_time.bilinear import Bilinear
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadgen.experiments.paper.load import LONGEST
-from loadgen.simulate.simulation import Machine
+from loadgen.simulate.node import Machine
 from scheduler.serving_time.bilinear import Bilinear
 
 LENGTH_SCALE = 1 / 8

@@ -14,8 +14,8 @@ from loadgen.experiments.paper.load import Load, Pool
 from loadgen.experiments.paper.row import Row, round_figure, skip
 from loadgen.experiments.paper.trial import Trial, pooled
 from loadgen.result_file import Json
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Machine
 from scheduler.batching.batcher import Limits
 
 FEW = 30

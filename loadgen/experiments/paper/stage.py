@@ -11,8 +11,9 @@ from loadgen.experiments.paper.load import Load, Pool, outputs
 from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.plan import Run
 from loadgen.experiments.paper.trial import Course, Player, Trial, pooled, run_trial
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Machine, Watch
+from loadgen.simulate.simulation import Watch
 from scheduler.batching.batcher import Limits
 from scheduler.strategy import STRATEGIES
 

@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import TypeAlias
 
 from loadgen.simulate.figures import figures
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Machine, Simulation, Watch, simulate
+from loadgen.simulate.simulation import Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts, assemble

@@ -22,8 +22,9 @@ from loadgen.experiments.validation.speed import RunSpeed, Speedometer
 from loadgen.experiments.validation.verdict import Verdict, compare, table, verdict_json
 from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.latencies import measure_latencies
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Predict
-from loadgen.simulate.simulation import Machine, Simulation, Watch, simulate
+from loadgen.simulate.simulation import Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from models.own_thread import run_in_own_thread

@@ -173,3 +173,14 @@ def test_values_out_of_range_are_refused(tmp_path: Path, flag: str) -> None:
 
 def test_the_default_strategies_exist() -> None:
     assert set(simulate_command.DEFAULT_STRATEGIES) <= STRATEGIES.keys()
+
+
+def test_several_nodes_stand_behind_a_router(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "result.json"
+    flags = ("--strategies", "baton-pd", "--workers", "2", "--nodes", "3", "--router", "pow2")
+    args = parse(tmp_path, *SHORT, *flags, "--save-result", str(file))
+    assert args.run(args) == 0
+    assert "3 nodes, router pow2, each 2 x" in " ".join(capsys.readouterr().out.split())
+    document = json.loads(file.read_text())
+    assert (document["nodes"], document["router"]) == (3, "pow2")
+    assert len(document["strategies"]["baton-pd"]["workers"]) == 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from loadgen.simulate.node import Machine
 from loadgen.simulate.presets import (
     A100_LLAMA2_13B_DS,
     A100_LLAMA2_13B_HF,
@@ -12,7 +13,6 @@ from loadgen.simulate.presets import (
     SSJF,
     V100_CHATGLM_6B,
 )
-from loadgen.simulate.simulation import Machine
 
 
 def seconds(machine: Machine, *batches: tuple[int, int, int]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,14 @@ from hypothesis import strategies as st
 
 from engine.messages import Tally
 from loadgen.simulate.figures import figures
-from loadgen.simulate.simulation import Conversations, Machine, Served, Simulation, WorkerRecord, simulate
+from loadgen.simulate.node import Machine
+from loadgen.simulate.routers import ROUTERS
+from loadgen.simulate.simulation import Cluster, Conversations, Served, Simulation, WorkerRecord, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
+from scheduler.length.oracle import true_length
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
@@ -192,3 +196,66 @@ def test_turns_of_a_conversation_follow_each_other_and_read_what_is_new() -> Non
 def test_a_conversation_ends_before_a_turn_that_does_not_fit() -> None:
     done = simulate(parts("baton-pd"), MACHINE, [Lengths(0.0, 60, 30)] * 3, 100, conversations=Conversations(3))
     assert len(done.requests) == MACHINE.longest // 90
+
+
+def bimodal(count: int, rate: float) -> list[Lengths]:
+    rng, time, requests = random.Random(1), 0.0, []
+    for _ in range(count):
+        time += rng.expovariate(rate)
+        requests.append(Lengths(time, rng.randint(1, 20), rng.choice((3, 3, 3, 3, 150))))
+    return requests
+
+
+def behind(router: str, requests: list[Lengths], machines: Sequence[Machine]) -> Simulation:
+    first, *others = ((parts("lengthwise", machine), machine) for machine in machines)
+    cluster = Cluster(tuple(others), ROUTERS[router])
+    return simulate(*first, requests, 150, predict=true_length, cluster=cluster)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_every_router_has_all_requests_served(router: str) -> None:
+    requests = bimodal(150, 20.0)
+    done = behind(router, requests, [replace(MACHINE, cost=GROWING, workers=2)] * 3)
+    assert [one.output_length for one in done.requests] == [one.output_length for one in requests]
+    assert len(done.workers) == 6 and all(worker.completion for worker in done.workers)
+
+
+def test_eight_nodes_serve_eight_times_as_many() -> None:
+    machine = replace(MACHINE, cost=GROWING)
+    one = behind("work", bimodal(200, 1000.0), [machine])
+    eight = behind("work", bimodal(1600, 8000.0), [machine] * 8)
+    assert eight.throughput >= 7.6 * one.throughput
+
+
+def test_the_longest_waits_are_shorter_where_work_is_known() -> None:
+    requests, machines = bimodal(600, 20.0), [replace(MACHINE, cost=GROWING)] * 4
+    jct = {name: figures(behind(name, requests, machines)).jct for name in ROUTERS}
+    p99 = {name: one.percentiles[99.0] for name, one in jct.items() if one is not None}
+    assert p99["work"] < 0.9 * p99["pow2"] < 0.9 * p99["round-robin"]
+
+
+def test_a_node_of_half_the_speed_gets_half_the_work() -> None:
+    fast = replace(MACHINE, cost=GROWING)
+    slow = replace(fast, pace=lambda now, seconds: 2 * seconds)
+    # They are not told how fast they are, but learn it from their steps.
+    limits = Limits(group_tokens=512, prefill_ahead=1).within(
+        fast.capacity_tokens, fast.context_length, fast.max_num_seqs
+    )
+    nodes = [(assemble(STRATEGIES["lengthwise"], limits), machine) for machine in (fast, slow)]
+    cluster = Cluster((nodes[1],), ROUTERS["work"])
+    done = simulate(*nodes[0], bimodal(400, 8.0), 150, predict=true_length, cluster=cluster)
+    made = [worker.tally.generated for worker in done.workers]
+    assert made[0] / made[1] == pytest.approx(2, rel=0.2)
+
+
+def test_a_conversation_stays_where_its_prefix_is_kept() -> None:
+    machine = replace(MACHINE, cost=replace(GROWING, p1=0.01), prefix_cache_tokens=100_000)
+    requests = [Lengths(place / 3, 70, 5) for place in range(60)]
+    conversations = Conversations(turns=2, think_time=1.0)
+    kept = {}
+    for router in ("work", "pow2"):
+        first, *others = ((parts("lengthwise", machine), machine) for _ in range(4))
+        cluster = Cluster(tuple(others), ROUTERS[router])
+        done = simulate(*first, requests, 9, predict=true_length, conversations=conversations, cluster=cluster)
+        kept[router] = sum(one.cached_prompt for one in done.requests)
+    assert kept["work"] > 1.5 * kept["pow2"]

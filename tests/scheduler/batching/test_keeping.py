@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from engine.messages import Admit, Cause, ExecutorDied, HandedBack, SamplingParams
-from loadgen.simulate.simulation import Machine, simulate
+from loadgen.simulate.node import Machine
+from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits

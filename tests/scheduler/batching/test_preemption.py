@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.messages import Cause, HandedBack, Pause, StepReport
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import read_prediction
-from loadgen.simulate.simulation import Machine, simulate
+from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits

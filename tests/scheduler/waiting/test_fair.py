@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.simulate.simulation import Machine, Served, simulate
+from loadgen.simulate.node import Machine
+from loadgen.simulate.simulation import Served, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import assemble

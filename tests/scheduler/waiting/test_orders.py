@@ -7,7 +7,8 @@ from math import log2
 
 import pytest
 
-from loadgen.simulate.simulation import Machine, Served, simulate
+from loadgen.simulate.node import Machine
+from loadgen.simulate.simulation import Served, simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import ORDERS, assemble
 from scheduler.batching.batcher import Limits

@@ -12,8 +12,9 @@ import pytest
 
 from engine.measure.timing import Timings
 from loadgen.load.arrivals import Arrivals, arrival_times
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Machine, simulate
+from loadgen.simulate.simulation import simulate
 from loadgen.whatif.replay import Replay, read_replay
 from loadgen.whatif.report import find_better, write_sentences
 from loadgen.whatif.trials import Setting, find_slowdown, play, try_all

@@ -20,7 +20,7 @@ from loadgen.experiments.paper.options import PaperOptions
 from loadgen.experiments.paper.plan import Line, Plan, Run
 from loadgen.experiments.paper.row import SECONDS, TIMES, Published, Row
 from loadgen.experiments.paper.stage import Stage, limits
-from loadgen.simulate.simulation import Machine
+from loadgen.simulate.node import Machine
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 

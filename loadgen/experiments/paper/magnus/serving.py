@@ -15,9 +15,9 @@ from loadgen.experiments.paper.magnus.tasks import correlations
 from loadgen.experiments.paper.plan import Line, Plan, Rows, Run, scaled
 from loadgen.experiments.paper.row import PERCENT, SECONDS, Published, Row, chain, claim, skip
 from loadgen.experiments.paper.stage import Stage, limits
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.presets import V100_CHATGLM_6B
-from loadgen.simulate.simulation import Machine
 from loadgen.workload.lengths import Lengths
 from scheduler.batching.batcher import Limits
 

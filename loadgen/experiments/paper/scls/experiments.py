@@ -24,8 +24,8 @@ from loadgen.experiments.paper.scls.rows import (
 )
 from loadgen.experiments.paper.stage import Stage, limits
 from loadgen.experiments.paper.trial import bilinear
+from loadgen.simulate.node import Machine
 from loadgen.simulate.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
-from loadgen.simulate.simulation import Machine
 from scheduler.batching.batcher import Limits
 from scheduler.strategy import STRATEGIES
 

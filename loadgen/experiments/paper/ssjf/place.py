@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from loadgen.experiments.paper.hardware import REQUESTS, Hardware
 from loadgen.experiments.paper.stage import GROUP_TOKENS, Stage, limits
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.presets import SSJF
-from loadgen.simulate.simulation import Machine
 from scheduler.batching.batcher import Limits
 
 SIZE = 4

@@ -23,8 +23,9 @@ from loadgen.experiments.paper.stage import limits
 from loadgen.experiments.paper.trial import Course, Trial, trial
 from loadgen.experiments.playing import random_prompts
 from loadgen.experiments.real_engine import Engine, new_executors
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Machine, Simulation
+from loadgen.simulate.simulation import Simulation
 from loadgen.workload.lengths import Lengths
 from models.network.loader import LoadedModel, LoadError
 from models.text import Text

@@ -1,0 +1,118 @@
+"""A simulated node: the real dispatcher over simulated executors, on a clock that its owner moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.kv.host_store import HostStore
+from engine.kv.prefix_cache import CHUNK, PrefixCache
+from engine.messages import ExecutorInfo, Report, SamplingParams, StepReport, Tally
+from engine.simulated.cost import Cost
+from engine.simulated.executor import SimulatedExecutor, Usage
+from engine.simulated.row import SimulatedKv, SimulatedRow
+from engine.simulated.work import Pace, keep_pace
+from loadgen.simulate.prediction import Forecast, split_forecast
+from scheduler.assembly import Parts
+from scheduler.clock import Clock
+from scheduler.dispatcher import Dispatcher
+from scheduler.request import Request
+from scheduler.routing import NodeLoad
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The executors to simulate, all alike."""
+
+    cost: Cost
+    capacity_tokens: int
+    """Tokens of K and V that each can hold."""
+    max_num_seqs: int
+    """Rows that each can run at once."""
+    context_length: int
+    """Longest prompt plus answer, in tokens."""
+    workers: int = 1
+    max_prefill_tokens: int | None = None
+    """Cells of a chunk of prefill; None reads every group at once."""
+    prefix_cache_tokens: int = 0
+    """Tokens of prompts whose K and V are kept in host memory, for all executors."""
+    pace: Pace = keep_pace
+    """How its speed changes about that of `cost`, in seconds after the simulation's begin."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request that an executor can hold, prompt and answer together."""
+        return min(self.context_length, self.capacity_tokens)
+
+
+class Node:
+    """A whole server. Its owner moves the clock to `due`, calls `advance`, and so on."""
+
+    def __init__(self, parts: Parts, machine: Machine, clock: Clock) -> None:
+        self._clock = clock
+        self._batcher = parts.batcher
+        store: HostStore[SimulatedRow] = HostStore()
+        self._prefixes: PrefixCache[SimulatedKv] = PrefixCache(
+            machine.prefix_cache_tokens, chunk=CHUNK if machine.prefix_cache_tokens else 1
+        )
+        self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
+        self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=self._prefixes.length)
+        self._tallies = [Tally()] * machine.workers
+        self._changed = False  # whether anything happened since the last decisions
+        self._wake = math.inf
+        self.due = math.inf
+        """When it has something to do, on the clock; infinity: not before the next request."""
+
+    @property
+    def requests(self) -> int:
+        """Requests that it has and has not answered."""
+        return self._dispatcher.requests_waiting + self._dispatcher.requests_running
+
+    def load(self) -> NodeLoad:
+        """What it tells a router."""
+        return self._dispatcher.load()
+
+    def records(self) -> tuple[tuple[Usage, Tally], ...]:
+        """Time that each executor has spent, and what for."""
+        return tuple(zip((executor.usage for executor in self._executors), self._tallies, strict=True))
+
+    def submit(self, prompt: Sequence[int], sampling: SamplingParams, client: str, forecast: Forecast) -> Request:
+        """Take a request in; it is looked at when the node advances, now."""
+        predicted, known = split_forecast(forecast)
+        self._changed, self.due = True, self._clock.now()
+        return self._dispatcher.submit(prompt, sampling, client=client, predicted_length=predicted, distribution=known)
+
+    def advance(self) -> None:
+        """Let executors do what is due, and decide what they do next."""
+        for executor in self._executors:
+            if executor.due <= self._clock.now():
+                executor.advance()
+        if self._changed or self._wake <= self._clock.now():
+            self._decide()
+        self.due = min(self._wake, min(executor.due for executor in self._executors))
+
+    def _executor(self, index: int, machine: Machine, store: HostStore[SimulatedRow]) -> SimulatedExecutor:
+        info = ExecutorInfo(index, "simulated", machine.capacity_tokens, machine.max_num_seqs, machine.longest)
+        return SimulatedExecutor(
+            info,
+            machine.cost,
+            self._clock.now,
+            self._receive,
+            store=store,
+            prefixes=self._prefixes,
+            max_prefill_tokens=machine.max_prefill_tokens,
+            pace=machine.pace,
+        )
+
+    def _receive(self, report: Report) -> None:
+        if isinstance(report, StepReport):
+            self._tallies[report.executor] += report.tally
+        self._dispatcher.receive(report)
+        self._changed = True
+
+    def _decide(self) -> None:
+        self._changed = False
+        self._dispatcher.dispatch()
+        wake, now = self._batcher.wake_at(self._clock.now()), self._clock.now()
+        self._wake = math.inf if wake is None or wake <= now else wake

@@ -1,0 +1,143 @@
+"""Which of several nodes, each a whole server, a request goes to: the one that is expected to be done with it first.
+
+A node tells its load now and then, a router sends requests all the time. So a node is ranked by
+
+    max(0, work - (now - at))  +  own work of the requests sent to it since `at`  +  own work of this request there,
+
+in seconds of that node, where `at` is when it told. A request's own work is that of its tokens to read and to generate
+at the node's prices; what the node is thought to keep, the beginnings of prompts that were sent to it, costs nothing.
+Nodes of different speed thus get work by seconds. It knows no network; time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Generic, TypeVar
+
+from scheduler.waiting.prices import Prices, device_prices
+
+Name = TypeVar("Name", bound=Hashable)
+
+REMEMBERED = 65536
+"""Blocks of prompts that are remembered of a node, the latest used."""
+
+LENGTH = 256.0
+"""Tokens of an answer while nothing is known of any."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """What a node tells of itself."""
+
+    at: float
+    """When it told, in seconds of a clock that nodes and routers share."""
+    work: float
+    """Seconds until all that it has would be answered, if nothing came."""
+    prices: Prices
+    """Prices of rows there, its executors together; so `unit` is seconds of the node."""
+    length: float | None = None
+    """Tokens of its recent answers, on the average; None before the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a router knows of a request."""
+
+    prompt_tokens: int
+    output_tokens: float | None = None
+    """Predicted; None: as many as recent answers had."""
+    prefixes: tuple[int, ...] = ()
+    """A digest of each beginning of the prompt that is some blocks long, the shortest first."""
+
+
+def list_prefixes(prompt: Sequence[Hashable] | bytes, block: int) -> tuple[int, ...]:
+    """Digests of the beginnings of a prompt, each a block longer than the one before; equal only in this process."""
+    found, digest = [], 0
+    for end in range(block, len(prompt) + 1, block):
+        digest = hash((digest, prompt[end - block : end]))
+        found.append(digest)
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Node:
+    """What is known of one node."""
+
+    load: NodeLoad
+    """What it told last."""
+    sent: deque[tuple[float, float]] = field(default_factory=deque)
+    """When each request was sent there since it told its load, and the seconds that it takes."""
+    seconds_sent: float = 0.0
+    jobs: int = 0
+    """Requests sent there in all."""
+    prefixes: OrderedDict[int, None] = field(default_factory=OrderedDict)
+
+    def own_work(self, job: Job) -> float:
+        """Seconds of the node for a request."""
+        prices, kept = self.load.prices, 0
+        while kept < len(job.prefixes) and job.prefixes[kept] in self.prefixes:
+            kept += 1
+        unread = round(job.prompt_tokens * (1 - kept / max(1, len(job.prefixes))))
+        length = next((one for one in (job.output_tokens, self.load.length) if one is not None), LENGTH)
+        return prices.unit * prices.price(unread, job.prompt_tokens, length)
+
+    def seconds(self, job: Job, now: float) -> float:
+        """Seconds until the node would have done all that it has, and the request."""
+        return max(0.0, self.load.work - (now - self.load.at)) + self.seconds_sent + self.own_work(job)
+
+    def send(self, job: Job, now: float) -> None:
+        """Take note that a request was sent there."""
+        seconds = self.own_work(job)
+        self.sent.append((now, seconds))
+        self.seconds_sent += seconds
+        self.jobs += 1
+        self.remember(job.prefixes)
+
+    def tell(self, load: NodeLoad) -> None:
+        """Take note of its load, of which what was sent before is part."""
+        self.load = load
+        while self.sent and self.sent[0][0] <= load.at:
+            self.sent.popleft()
+        self.seconds_sent = sum(seconds for _, seconds in self.sent)
+
+    def remember(self, prefixes: Iterable[int]) -> None:
+        for prefix in prefixes:
+            self.prefixes[prefix] = None
+            self.prefixes.move_to_end(prefix)
+        while len(self.prefixes) > REMEMBERED:
+            self.prefixes.popitem(last=False)
+
+
+class WorkRouter(Generic[Name]):
+    """Ranks nodes, whatever names them, by seconds of work."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[Name, _Node] = {}
+
+    def keep_only(self, names: Iterable[Name]) -> None:
+        """Forget all nodes but these."""
+        self._nodes = {name: self._node(name) for name in names}
+
+    def tell(self, name: Name, load: NodeLoad) -> None:
+        """Take note of what a node tells; older news changes nothing."""
+        if load.at > (node := self._node(name)).load.at:
+            node.tell(load)
+
+    def rank(self, names: Iterable[Name], job: Job, now: float) -> list[Name]:
+        """These nodes, the best for a request first; of equals the one that was sent the fewest requests."""
+        nodes = {name: self._node(name) for name in names}
+        return sorted(nodes, key=lambda name: (nodes[name].seconds(job, now), nodes[name].jobs))
+
+    def note_sent(self, name: Name, job: Job, now: float) -> None:
+        """Take note that a request was sent to a node."""
+        self._node(name).send(job, now)
+
+    def _node(self, name: Name) -> _Node:
+        """The node of that name; one that has told nothing is idle, and has the prices of another."""
+        if name not in self._nodes:
+            prices = next((node.load.prices for node in self._nodes.values()), device_prices())
+            self._nodes[name] = _Node(NodeLoad(-inf, 0.0, prices))
+        return self._nodes[name]
