@@ -31,8 +31,9 @@ from server.observe.tracing import TRACING, trace_calls
 
 log = logging.getLogger(__name__)
 
-POLLED = ("/health", "/metrics")
-"""Beginnings of the paths that monitoring asks every few seconds: a line each would be most of the log."""
+QUIET = ("/health", "/metrics", "/dashboard/")
+"""Beginnings of the paths that monitoring asks every few seconds, and browsers by the dozen: a line each would be most
+of the log."""
 
 REFUSALS = ("429", "503")
 """Statuses of calls that could have been served at another time."""
@@ -95,7 +96,7 @@ MIDDLEWARES = (log_requests, trace_calls, errors_as_json, guard_hosts, guard_ori
 
 def _log_end(request: web.Request, status: str, seconds: float) -> None:
     path = request.rel_url.raw_path  # still percent-encoded: it could hold line breaks
-    level = logging.DEBUG if path.startswith(POLLED) else logging.INFO
+    level = logging.DEBUG if path.startswith(QUIET) else logging.INFO
     milliseconds = round(seconds * 1000)
     caller = holder_of(request)
     line = f"{request.method} {path} {status} {milliseconds} ms {request_id(request)}"

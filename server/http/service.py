@@ -9,6 +9,8 @@ from pathlib import Path
 from aiohttp import web
 
 from scheduler.dispatcher import Dispatcher
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.profile_file import Conditions
 from server.api.batches.asker import ModelAsker
 from server.api.batches.keeping import BATCHES
 from server.api.calls.register import REGISTER, Register
@@ -39,6 +41,14 @@ class FilesPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """The conditions under which executors run, and the prices known for them at the start; None where none are."""
+
+    conditions: Conditions
+    prices: Bilinear | None
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """One loaded model, ready to answer."""
 
@@ -57,6 +67,8 @@ class Service:
     """Embeds texts for clients; None where nothing does."""
     files: FilesPlace | None = None
     """Where files and batches are kept; None for nowhere."""
+    machine: Machine | None = None
+    """What computes, to be told at the start."""
 
     def _slots(self) -> int:
         """Rows that the executors can hold."""

@@ -45,13 +45,14 @@ from server.embeddings.worker import EmbeddingSetup, embed_texts
 from server.grammars.compiler import GrammarCompiler
 from server.grammars.process import TrialProcess
 from server.grammars.trial import STACK, run_trials
-from server.http.service import FilesPlace, Service
+from server.http.service import FilesPlace, Machine, Service
 from server.lengths.instruction import InstructionSplit
 from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor, token_features
 from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, Sources
 from server.observe.lag import measure_lag
 from server.observe.metrics import Metrics
+from server.observe.throughput import Throughput, log_throughput
 from server.process.cache_paths import batches_path
 from server.process.devices import conditions_of, prefix_cache_bytes, swap_bytes
 from server.process.loading import build_executor, load_models
@@ -77,7 +78,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     """
     threading.stack_size(2 * STACK)  # of threads that are started from now on
     relay, clock = Relay(asyncio.get_running_loop()), MonotonicClock()
-    metrics, feed = Metrics(_model_names(config)[0]), Feed()
+    metrics, feed, throughput = Metrics(_model_names(config)[0]), Feed(), Throughput()
     async with AsyncExitStack() as stack:
         predictor = await stack.enter_async_context(open_predictor(config))
         niced = stack.enter_context(closing(NicedProcess()))
@@ -106,6 +107,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         def receive(report: Report) -> None:
             metrics.receive(report)
             feed.receive(report)
+            throughput.receive(report)
             watchdog.receive(report)
             dispatcher.receive(report)
 
@@ -113,6 +115,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         stack.enter_context(_run_executors(loaded.executors))
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(measure_lag(metrics.lag.observe))
+        await stack.enter_async_context(log_throughput(throughput, dispatcher))
         await stack.enter_async_context(background(watchdog.run(), "watchdog of executors"))
 
         if loaded.grammars is not None:
@@ -134,6 +137,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             feed=feed,
             embedder=await stack.enter_async_context(_open_embedder(config)),
             files=stack.enter_context(_files(config)),
+            machine=Machine(loaded.conditions, steps.machine.model),
         )
 
 

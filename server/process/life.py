@@ -40,6 +40,7 @@ from server.process.loop_watchdog import watch_loop
 from server.process.notify import Notifier, feed_watchdog
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
 from server.process.signals import SIGNALS, Signals
+from server.process.summary import summarize
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ async def _serve(
             async with listen(service, port, front, config.uds, config.uds_mode) as app:
                 address = _address(config, port, front)
                 tell_limits(service.model)
-                _announce(service, address, time.monotonic() - start)
+                print(summarize(service, address, time.monotonic() - start), flush=True)
                 notifier.ready(f"serving {service.model.id} on {address}")
                 fed = background(feed_watchdog(notifier, lambda: service.dispatcher.alive), "watchdog")
                 async with fed, watch_loop(_end_standstill):
@@ -223,12 +224,6 @@ def tell_limits(model: ServedModel) -> None:
             "--override-generation-config",
             model.defaults.sampling.max_new_tokens,
         )
-
-
-def _announce(service: Service, address: str, seconds: float) -> None:
-    """Tell the user where to go; scripts wait for this line."""
-    executors = "1 executor" if service.executors == 1 else f"{service.executors} executors"
-    print(f"Lengthwise ready on {address} ({service.model.id}, {executors}, {seconds:.1f} s)", flush=True)
 
 
 async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:

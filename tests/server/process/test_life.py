@@ -70,6 +70,7 @@ async def serving(model: str, timeout: float = 60, stderr: int = PIPE) -> AsyncI
         ready = (await process.stdout.readline()).decode()
         found = re.fullmatch(r"Lengthwise ready on (http://127\.0\.0\.1:\d+) \(fake, 1 executor, \d+\.\d s\)\n", ready)
         assert found is not None, ready
+        assert (await process.stdout.readline()).endswith(f"lengthwise chat --url {found[1]}\n".encode())
         async with aiohttp.ClientSession() as session:
             yield Server(process, found[1], session)
     finally:

@@ -1,0 +1,83 @@
+"""A line in the log every few seconds while something runs: requests, tokens a second, memory of K and V."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from engine.messages import Report, StepReport
+from scheduler.clock import background
+from server.observe.logs import with_fields
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 10.0
+"""Seconds between two lines, as in vLLM."""
+
+
+class Load(Protocol):
+    """The part of scheduler.dispatcher.Dispatcher that is read."""
+
+    @property
+    def requests_running(self) -> int: ...
+    @property
+    def requests_waiting(self) -> int: ...
+    @property
+    def kv_usage(self) -> float: ...
+
+
+class Throughput:
+    """Tokens of the executors' reports since the latest line. Event loop only."""
+
+    def __init__(self) -> None:
+        self._read = 0
+        self._generated = 0
+
+    def receive(self, report: Report) -> None:
+        """Count the tokens of a step."""
+        if isinstance(report, StepReport):
+            self._read += report.tally.prompt
+            self._generated += report.tally.generated
+
+    def tell(self, load: Load, seconds: float) -> None:
+        """Log what the last `seconds` brought, and begin anew; nothing where nothing ran, waited or was computed."""
+        read, generated = self._read / seconds, self._generated / seconds
+        self._read = self._generated = 0
+        running, waiting, usage = load.requests_running, load.requests_waiting, load.kv_usage
+        if not (running or waiting or read or generated):
+            return
+        log.info(
+            "%d running, %d waiting; tokens/s: %.1f generated, %.1f of prompts; K/V %.0f %% full",
+            running,
+            waiting,
+            generated,
+            read,
+            100 * usage,
+            extra=with_fields(
+                running=running,
+                waiting=waiting,
+                generated_tokens_per_s=round(generated, 1),
+                prompt_tokens_per_s=round(read, 1),
+                kv_usage=round(usage, 3),
+            ),
+        )
+
+
+@asynccontextmanager
+async def log_throughput(throughput: Throughput, load: Load) -> AsyncIterator[None]:
+    """Tell it every INTERVAL until the context is left."""
+    async with background(_tell_on(throughput, load), "throughput"):
+        yield
+
+
+async def _tell_on(throughput: Throughput, load: Load) -> None:
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    while True:
+        await asyncio.sleep(INTERVAL)
+        now = loop.time()
+        throughput.tell(load, now - begin)
+        begin = now
