@@ -38,7 +38,16 @@ Ctrl-D   leave"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chat:
+class Talk:
+    """How to talk."""
+
+    system: str | None = option(None, "system message: what the assistant shall be")
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = option(None, "0 takes the likeliest token; at most 2")
+    max_tokens: Count | None = option(None, "longest answer, in tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chat(Talk):
     """Whom to talk to, and how."""
 
     url: str = option("http://127.0.0.1:8000", "where the server listens", metavar="URL")
@@ -46,9 +55,6 @@ class Chat:
         None, f"where the server wants one (default: the first of ${KEYS}, or $OPENAI_API_KEY)", metavar="KEY"
     )
     model: str | None = option(None, "model to talk to (default: the server's)", metavar="NAME")
-    system: str | None = option(None, "system message: what the assistant shall be")
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = option(None, "0 takes the likeliest token; at most 2")
-    max_tokens: Count | None = option(None, "longest answer, in tokens")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -58,12 +64,17 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(chat: Chat) -> int:
+    """Talk to the server that the flags name; returns the exit code."""
+    return talk(chat.url, chat, chat.model, chat.api_key)
+
+
+def talk(url: str, how: Talk, model: str | None = None, key: str | None = None) -> int:
     """Talk until the user leaves; returns the exit code: 1 when a turn failed and the input was no terminal."""
     from server.cli.conversation import Conversation  # aiohttp, which --help can do without
 
-    given = {"temperature": chat.temperature, "max_tokens": chat.max_tokens}
+    given = {"temperature": how.temperature, "max_tokens": how.max_tokens}
     options = {name: value for name, value in given.items() if value is not None}
-    conversation = Conversation(chat.url, chat.model, chat.system, options, key=_key(chat.api_key, os.environ))
+    conversation = Conversation(url, model, how.system, options, key=_key(key, os.environ))
     return Terminal(conversation, sys.stdin.isatty()).run()
 
 

@@ -23,6 +23,7 @@ from server.cli import journal as journal_command
 from server.cli import models as models_command
 from server.cli import openapi as openapi_command
 from server.cli import profile as profile_command
+from server.cli import run as run_own
 from server.cli import systemd as systemd_command
 from server.cli import train as train_command
 from server.cli import whatif as whatif_command
@@ -43,6 +44,7 @@ examples:
   lengthwise serve --port 8000                            serve the default model
   lengthwise models                                       list the models that can be served by name
   lengthwise chat                                         talk to that server
+  lengthwise run                                          both in one, for a look
   lengthwise profile --quick                              measure this machine for the scheduler
   lengthwise train                                        train the length predictor from the journal
   lengthwise journal show -n 5                            print the newest five requests
@@ -97,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(subparsers)
     models_command.add_parser(subparsers)
     chat_command.add_parser(subparsers)
+    run_own.add_parser(subparsers)
     profile_command.add_parser(subparsers)
     train_command.add_parser(subparsers)
     journal_command.add_parser(subparsers)

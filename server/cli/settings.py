@@ -8,6 +8,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from models.errors import UserError
 from models.flags import add_options
 from models.options import Option, options_of, suggest
@@ -53,6 +55,20 @@ def gather(
 ) -> dict[str, object]:
     """Values by name: the command line's, else the environment's, else the file's. Raises ConfigError."""
     return {**_from_file(known, file), **_from_environ(known, environ), **given}
+
+
+def write_environ(known: Iterable[Option], values: Mapping[str, object]) -> dict[str, str]:
+    """Variables from which a further process of the program reads these values."""
+    return {_variable(setting.name): _write(values[setting.name]) for setting in known if setting.name in values}
+
+
+def _write(value: object) -> str:
+    match value:
+        case tuple():
+            return ",".join(map(str, value))
+        case bool() | dict():
+            return orjson.dumps(value).decode()
+    return str(value)
 
 
 def _variable(name: str) -> str:

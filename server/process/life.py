@@ -16,8 +16,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -39,7 +39,7 @@ from server.observe import logs
 from server.process.loop_watchdog import watch_loop
 from server.process.notify import Notifier, feed_watchdog
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
-from server.process.signals import SIGNALS, Signals
+from server.process.signals import SIGNALS, Signals, exit_on
 from server.process.summary import summarize
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,8 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
     front = build_front(config, os.environ)
     require_c_parser()
     # The port is taken first: a minute of fetching and loading should not end in "already in use".
-    with _terminable(), taken(config.host, config.port, config.uds) as port:
+    # SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
+    with exit_on(*SIGNALS), taken(config.host, config.port, config.uds) as port:
         _warn_if_open(port, front)
         fetch(config)
         code = uvloop.run(_serve(config, port, open_service, front, notifier))
@@ -81,24 +82,6 @@ def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_servic
 def _warn_if_open(port: socket.socket, front: Front) -> None:
     if is_public(port) and not len(front.access.keys):
         log.warning("other machines can reach this server, and anyone there may use it: set --api-key-file")
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Signals as exceptions, so that what is half fetched is cleaned up and pip does not outlive us.
-
-    SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
-    """
-
-    def leave(number: int, frame: object) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 async def _serve(

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def exit_on(*numbers: int) -> Iterator[None]:
+    """Make these signals exceptions, SystemExit with 128 and the number, so that what is under way is cleaned up."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Signals:
