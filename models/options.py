@@ -53,6 +53,7 @@ class Traits(TypedDict, total=False):
     short: tuple[str, ...]
     """Further names of the flag, as ("-n",)."""
     choices: Callable[[], Iterable[str]]
+    """The values to choose from; with `check`, which then decides alone, those that --help names."""
     parse: Callable[[str], Any]
     """Reads one value of a type of our own; raises ValueError."""
     check: Callable[[Any], None]
@@ -147,10 +148,10 @@ class Option:
             raise refusal from None
         if isinstance(found, float) and (math.isnan(found) or (math.isinf(found) and not self.traits.get("infinite"))):
             raise refusal
-        if self.choices and found not in self.choices:
-            raise ValueError(f"{given!r} is none of {', '.join(self.choices)}")
         if check := self.traits.get("check"):
             check(found)
+        elif self.choices and found not in self.choices:
+            raise ValueError(f"{given!r} is none of {', '.join(self.choices)}")
         return found
 
     @property

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 from models.errors import UserError
-from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits
+from models.options import suggest
+from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits, OrderFactory
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.dp_batcher import DpBatcher
 from scheduler.batching.memory import MEMORIES
@@ -17,11 +19,12 @@ from scheduler.batching.round_robin import RoundRobinBatcher
 from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
 from scheduler.observers import PlanObserver, PlanObservers
+from scheduler.outside import StrategyError
 from scheduler.placement import PLACEMENTS, Placement
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, inline
 from scheduler.serving_time.nearest import BatchLearning, Nearest
-from scheduler.strategy import Strategy
+from scheduler.strategy import STRATEGIES, Strategy
 from scheduler.waiting.aged import AgedSjf, Aging
 from scheduler.waiting.boost import Boost, attained_work, predicted_work
 from scheduler.waiting.due import DueFirst
@@ -32,13 +35,13 @@ from scheduler.waiting.gittins import Gittins
 from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
 from scheduler.waiting.prices import PricesNow, device_prices
-from scheduler.waiting.queue import Order, Queue
+from scheduler.waiting.queue import Queue
 from scheduler.waiting.ranked import RankedQueue
 from scheduler.waiting.response_ratio import ResponseRatioQueue
 from scheduler.waiting.sjf import Sjf
 from scheduler.waiting.tail_inflated import TailInflated
 
-ORDERS: Mapping[str, Callable[[Limits, PricesNow], Order]] = MappingProxyType(
+ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
     {
         "fcfs": lambda limits, prices: Fcfs(),
         "sjf": lambda limits, prices: Sjf(),
@@ -82,6 +85,8 @@ SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = MappingProx
     {"bilinear": lambda machine: machine, "nearest": Nearest}
 )
 
+Part = TypeVar("Part")
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -108,33 +113,35 @@ def assemble(
 
     The machine's model stays as it is given, or is learned from the steps that are served; None begins without any.
 
-    Raises KeyError for a choice that no part's table has.
+    Raises StrategyError for a choice that no part's table has.
     """
     if machine is None:
         machine = StepLearning(MachineModel(), submit)
     steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
     limits = replace(limits, aging=_aging(limits, known.model))
-    estimator = _estimator(strategy, known)
+    estimator, order, batching = _estimator(strategy, known), strategy.order, strategy.batching
     kit = Kit(
         order=DueFirst(Fcfs(), limits.aging),
-        queue=QUEUES.get(strategy.order),
-        memory=MEMORIES[strategy.memory],
+        queue=None if callable(order) else QUEUES.get(order),
+        memory=_find("memory", strategy, MEMORIES),
         limits=limits,
         terms=replace(strategy.refill, iterations=limits.slice_length if strategy.slices else None),
         returns=strategy.returns,
         machine=known,
         estimator=estimator,
-        batch_order=BATCH_ORDERS[strategy.batch_order],
+        batch_order=_find("batch_order", strategy, BATCH_ORDERS),
     )
-    if strategy.order not in QUEUES:
-        kit = replace(kit, order=DueFirst(ORDERS[strategy.order](limits, kit.prices), limits.aging))
-    if limits.shares is not None and strategy.order != "fair":
+    if order not in QUEUES:
+        ranking = order if callable(order) else _find("order", strategy, ORDERS)
+        kit = replace(kit, order=DueFirst(ranking(limits, kit.prices), limits.aging))
+    if limits.shares is not None and order != "fair":
         kit = _share_out(kit, strategy, limits.shares)
     learning = None
     if isinstance(estimator, Nearest):
         learning = BatchLearning(estimator, submit)
-    preemption = PREEMPTIONS[strategy.preemption](kit)
-    batcher, placement = BATCHERS[strategy.batching](kit), PLACEMENTS[strategy.placement]
+    preemption = _find("preemption", strategy, PREEMPTIONS)(kit)
+    batcher = (batching if callable(batching) else _find("batching", strategy, BATCHERS))(kit)
+    placement = _find("placement", strategy, PLACEMENTS)
     observer = PlanObservers(() if learning is None else (learning,))
     return Parts(batcher, placement, observer, preemption, steps, learning or steps, kit.prices)
 
@@ -156,4 +163,33 @@ def _aging(limits: Limits, profile: Bilinear | None) -> Aging:
 
 
 def _estimator(strategy: Strategy, machine: MachineModel) -> ServingTime | None:
-    return None if strategy.serving_time is None else SERVING_TIMES[strategy.serving_time](machine)
+    return None if strategy.serving_time is None else _find("serving_time", strategy, SERVING_TIMES)(machine)
+
+
+def _find(column: str, strategy: Strategy, table: Mapping[str, Part]) -> Part:
+    """The part that a strategy names in a column; raises StrategyError where there is none of that name."""
+    choice = getattr(strategy, column)
+    if choice not in table:
+        raise StrategyError(f"strategy {strategy.name}: {column}={choice!r} is none of {', '.join(sorted(table))}")
+    return table[choice]
+
+
+def find_strategy(name: str) -> Strategy:
+    """The row of a name, of which every part has been put together once.
+
+    Raises StrategyError for a name that is unknown, and for a row that cannot be had or names a part that is none.
+    """
+    if name not in STRATEGIES:
+        near = suggest(name, STRATEGIES)
+        raise StrategyError(f"{name} is none of {', '.join(STRATEGIES)}, PACKAGE:ROW, FILE.py:ROW{near}")
+    strategy = STRATEGIES[name]
+    assemble(strategy, Limits(group_tokens=1, prefill_ahead=0))
+    return strategy
+
+
+def find_strategies(names: Iterable[str]) -> dict[str, Strategy]:
+    """The rows of the names that the flag --strategies has, by name; raises StrategyError."""
+    try:
+        return {name: find_strategy(name) for name in names}
+    except StrategyError as error:
+        raise StrategyError(f"--strategies: {error}") from None

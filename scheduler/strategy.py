@@ -1,18 +1,23 @@
 """The table of strategies: each a named combination of the scheduler's parts, one choice a column (design, 4).
 
-A strategy is data. To add one, add a row here, and an entry in a part's own table where a column needs a new choice.
+A strategy is data. To add one, add a row here, and an entry in a part's own table where a column needs a new choice;
+or keep both outside the tree, and name the row as outside.py reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
-from typing import TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
 from engine.messages import Entry, Overflow, Terms
+from scheduler.outside import StrategyError, list_installed, load_outside
 from scheduler.plan import Returns
+
+if TYPE_CHECKING:  # they need numpy, which takes its time to load
+    from scheduler.batching.batcher import BatcherFactory, OrderFactory
 
 EMBED = Terms()
 EMBED_BLOCKING = Terms(entry=Entry.EMBED_BLOCKING)
@@ -38,13 +43,13 @@ class Length(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One row of the table; texts name an entry of their part's own table."""
+    """One row of the table; texts name an entry of their part's own table, and what makes a part stands for itself."""
 
     name: str
     length: str = Length.NONE
     """Where predicted lengths come from."""
-    order: str = "fcfs"
-    batching: str = "join"
+    order: str | OrderFactory = "fcfs"
+    batching: str | BatcherFactory = "join"
     refill: Terms = EMBED
     """How rows get into a batch, and how their slots are filled again."""
     slices: bool = False
@@ -63,6 +68,7 @@ class Strategy:
 
     def __post_init__(self) -> None:
         """Raises ValueError for a choice that no other part would read, or that contradicts another."""
+        Length(self.length)
         for column, holds, reason in _RULES if self.batching in BATCHINGS else ():
             if not holds(self):
                 raise ValueError(f"strategy {self.name!r}: {column}={getattr(self, column)!r}: {reason}")
@@ -238,4 +244,27 @@ _TABLE = (
     Strategy("lengthwise", length="own-embeddings", order="head-start"),
 )
 
-STRATEGIES: Mapping[str, Strategy] = MappingProxyType({strategy.name: strategy for strategy in _TABLE})
+
+class StrategyTable(Mapping[str, Strategy]):
+    """Rows by name: those above, those that installed packages bring, and any PACKAGE:ROW or FILE.py:ROW."""
+
+    def __init__(self, rows: tuple[Strategy, ...]) -> None:
+        self._rows = {row.name: row for row in rows}
+
+    def __getitem__(self, name: str) -> Strategy:
+        """The row of a name; raises KeyError for an unknown one, and StrategyError for a row that cannot be had."""
+        if name in self._rows:
+            return self._rows[name]
+        found = load_outside(name)
+        if not isinstance(found, Strategy):
+            raise StrategyError(f"strategy {name}: is a {type(found).__name__} and no scheduler.strategy.Strategy")
+        return replace(found, name=name)
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self._rows, (name for name in list_installed() if name not in self._rows))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+STRATEGIES: Mapping[str, Strategy] = StrategyTable(_TABLE)

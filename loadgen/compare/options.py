@@ -15,7 +15,7 @@ from loadgen.compare.plan import Contestant, Plan, Point
 from loadgen.program import PROGRAM
 from models.errors import UserError
 from models.flags import read_options
-from scheduler.strategy import STRATEGIES
+from scheduler.assembly import find_strategies
 
 OURS = ("--strategy", "--host", "--port", "--allow-replay", "--api-key")
 """Flags of `lengthwise serve` that the comparison sets."""
@@ -47,8 +47,7 @@ def read_plan(args: argparse.Namespace, ignore_eos: bool = False, environ: Mappi
 
 
 def _contestants(strategies: Sequence[str], urls: Sequence[tuple[str, str]]) -> tuple[Contestant, ...]:
-    if unknown := [name for name in strategies if name not in STRATEGIES]:
-        raise UserError(f"--strategies: {', '.join(unknown)}: choose from {', '.join(sorted(STRATEGIES))}")
+    find_strategies(strategies)
     if len(strategies) + len(urls) < 2:
         raise UserError("there is nothing to compare: name two or more with --strategies A,B or --urls NAME=URL,...")
     names = [*_numbered(strategies), *(name for name, _ in urls)]

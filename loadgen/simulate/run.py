@@ -23,7 +23,7 @@ from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from models.flags import read_options
 from models.progress import Bars
-from scheduler.assembly import assemble
+from scheduler.assembly import assemble, find_strategies
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
@@ -41,7 +41,7 @@ MAX_NUM_SEQS = 32
 def run_simulate(args: argparse.Namespace) -> int:
     """Simulate each strategy, print and save; returns the exit code: 1 when a request failed. Raises UserError."""
     require_writable(args.save_result)
-    _refuse_unknown(args.strategies)
+    _refuse_impossible(args.strategies)
     cost, machine = machine_of(args)
     load = _load(args, machine)
     _check_predictions(args.prediction, load)
@@ -92,12 +92,9 @@ def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
     return limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
 
 
-def _refuse_unknown(names: tuple[str, ...]) -> None:
-    unknown = [name for name in names if name not in STRATEGIES]
-    if unknown:
-        raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
-    for name in names:
-        if (kept := STRATEGIES[name].quantization) is not None:
+def _refuse_impossible(names: tuple[str, ...]) -> None:
+    for name, strategy in find_strategies(names).items():
+        if (kept := strategy.quantization) is not None:
             raise UserError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
 
 

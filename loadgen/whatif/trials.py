@@ -14,7 +14,7 @@ from loadgen.simulate.prediction import Prediction, replay_forecasts
 from loadgen.simulate.simulation import Served, simulate
 from loadgen.whatif.replay import Replay
 from models.errors import UserError
-from scheduler.assembly import assemble
+from scheduler.assembly import assemble, find_strategies
 from scheduler.batching.batcher import Limits
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
@@ -102,10 +102,11 @@ def try_all(replay: Replay, setting: Setting, names: Sequence[str], done: Callab
 
 def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:
     """The strategies that are asked for, else all that a server of the same weights could run; raises UserError."""
-    able = {one.name: one for one in STRATEGIES.values() if one.quantization is None and one.length != Length.ORACLE}
-    if unknown := [name for name in asked or () if name not in able]:
-        raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(able)}")
-    return tuple(asked or able)
+    able = find_strategies(asked or STRATEGIES)
+    unfit = [name for name, one in able.items() if one.quantization is not None or one.length == Length.ORACLE]
+    if asked and unfit:
+        raise UserError(f"--strategies: {', '.join(unfit)}: wants other weights, or lengths that no server knows")
+    return tuple(name for name in able if name not in unfit)
 
 
 def _other_machines(machine: Machine) -> Iterator[tuple[str, Machine]]:

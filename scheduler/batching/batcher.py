@@ -20,7 +20,7 @@ from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.aged import Aging
 from scheduler.waiting.fair import Shares
 from scheduler.waiting.hrrn import BatchOrder, oldest_first
-from scheduler.waiting.prices import Prices, device_prices
+from scheduler.waiting.prices import Prices, PricesNow, device_prices
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.ranked import RankedQueue
 from scheduler.worker import Worker
@@ -174,3 +174,4 @@ class Kit:
 
 
 BatcherFactory: TypeAlias = Callable[[Kit], Batcher]
+OrderFactory: TypeAlias = Callable[[Limits, PricesNow], Order]

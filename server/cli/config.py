@@ -23,7 +23,13 @@ __all__ = ["ConfigError", "ServeConfig", "load_config"]
 def _strategies() -> Iterable[str]:
     from scheduler.strategy import STRATEGIES
 
-    return STRATEGIES
+    return (*STRATEGIES, "PACKAGE:ROW", "FILE.py:ROW")
+
+
+def _check_strategy(name: str) -> None:
+    from scheduler.assembly import find_strategy
+
+    find_strategy(name)
 
 
 def _lengths() -> Iterable[str]:
@@ -125,7 +131,9 @@ class Execution:
 class StrategyChoice(Scheduling):
     """Scheduling: how requests are ordered, batched and placed."""
 
-    strategy: str = option("lengthwise", "how requests are ordered, batched and placed", choices=_strategies)
+    strategy: str = option(
+        "lengthwise", "how requests are ordered, batched and placed", choices=_strategies, check=_check_strategy
+    )
     fair: bool | None = option(
         None, "share service out between clients, by the weights of their API keys; default: with two keys or more"
     )

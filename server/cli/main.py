@@ -24,6 +24,7 @@ from server.cli import models as models_command
 from server.cli import openapi as openapi_command
 from server.cli import profile as profile_command
 from server.cli import run as run_own
+from server.cli import strategy as strategy_command
 from server.cli import systemd as systemd_command
 from server.cli import train as train_command
 from server.cli import whatif as whatif_command
@@ -53,6 +54,7 @@ examples:
   lengthwise compare --strategies baton-pd,lengthwise     compare two strategies on this machine
   lengthwise simulate --strategies vs,scls --rate 10      compare two strategies without a machine
   lengthwise whatif                                       tell what would have served the journal's requests better
+  lengthwise strategy new my_order                        begin a strategy of your own
 
 `lengthwise COMMAND --help` explains a command.
 """
@@ -109,6 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare_command.add_parser(subparsers)
     simulate_command.add_parser(subparsers, default_cache, experiments.validate)
     whatif_command.add_parser(subparsers)
+    strategy_command.add_parser(subparsers)
     experiments.add_commands(subparsers)
     return parser
 

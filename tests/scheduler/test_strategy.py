@@ -10,10 +10,11 @@ import pytest
 
 from engine.messages import Entry, Terms
 from models.network.quantization import Quantization
-from scheduler.assembly import BATCHERS, ORDERS, QUEUES, SERVING_TIMES, assemble
+from scheduler.assembly import BATCHERS, ORDERS, QUEUES, SERVING_TIMES, assemble, find_strategy
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
+from scheduler.outside import StrategyError
 from scheduler.placement import PLACEMENTS
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import BATCHINGS, KEYLESS, STRATEGIES, Length, Strategy
@@ -45,6 +46,7 @@ def test_every_column_has_a_table() -> None:
 def test_a_strategy_names_known_parts_and_is_found_by_its_name(name: str) -> None:
     strategy = STRATEGIES[name]
     assert strategy.name == name
+    assert find_strategy(name) is strategy
     assert [column for column, table in PARTS.items() if getattr(strategy, column) not in table] == []
 
 
@@ -63,7 +65,7 @@ def test_an_assembled_strategy_serves_a_request(name: str) -> None:
 def test_a_part_that_does_not_exist_is_refused(column: str) -> None:
     changes: dict[str, Any] = {column: "nonsense"}
     reader = STRATEGIES["magnus" if column in ("batch_order", "serving_time") else "baton-pd"]
-    with pytest.raises(KeyError, match="nonsense"):
+    with pytest.raises(StrategyError, match=f"{column}='nonsense' is none of "):
         assemble(replace(reader, **changes), LIMITS, PROFILE)
 
 

@@ -18,6 +18,7 @@ class Arena:
         Path("arena.jsonl"), "a line a run is appended here; what the file holds already is not played again"
     )
     num_prompts: Count = option(600, "requests of a run; two and a half times as many with 256 slots")
+    strategies: tuple[str, ...] = option((), "PACKAGE:ROW or FILE.py:ROW, to play too", commas=True, metavar="A,B,...")
     report: Path | None = option(None, "write the page as HTML")
 
 
@@ -44,14 +45,16 @@ def _play(asked: Arena) -> None:
     from loadgen.html.terminal import show_table
     from loadgen.result_file import require_writable, save
     from models.progress import Bars
+    from scheduler.assembly import find_strategies
 
+    further = find_strategies(asked.strategies)
     require_writable(asked.save_result)
     require_writable(asked.report, "--report")
     if asked.report and not can_draw():
         raise UserError(f"--report needs {INSTALL}")
     with Bars() as bars:
-        bars.begin("arena", sum(len(load.names) for load in LOADS.values()))
-        results = run_arena(asked.save_result, asked.num_prompts, bars.advance)
+        bars.begin("arena", sum(len(load.names) + len(further) for load in LOADS.values()))
+        results = run_arena(asked.save_result, asked.num_prompts, bars.advance, tuple(further))
     for table in tabulate(results):
         table_console().print(show_table(table))
     if asked.report:

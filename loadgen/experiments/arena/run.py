@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,12 @@ from loadgen.simulate.simulation import Served
 from scheduler.strategy import STRATEGIES
 
 
-def run_arena(file: Path, count: int, done: Callable[[], None]) -> Results:
-    """Play what the file does not hold yet, and return all; `done` is called after each run. Raises UserError."""
+def run_arena(file: Path, count: int, done: Callable[[], None], further: Sequence[str] = ()) -> Results:
+    """Play what the file does not hold yet, further strategies under each load included, and return all; `done` is
+    called after each run. Raises UserError.
+    """
     counts = {load.cell: round(count * load.share) for load in LOADS.values()}
-    runs = [(load.cell, name) for load in LOADS.values() for name in load.names]
+    runs = [(load.cell, name) for load in LOADS.values() for name in (*load.names, *further)]
     return run_all(file, runs, lambda cell, name: _measure(cell, name, counts[cell]), done)
 
 

@@ -29,7 +29,7 @@ from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from models.own_thread import run_in_own_thread
 from models.progress import Bars
-from scheduler.assembly import Parts
+from scheduler.assembly import Parts, find_strategies
 from scheduler.length.oracle import true_length
 from scheduler.serving_time.machine import inline
 from scheduler.strategy import STRATEGIES, Length
@@ -44,7 +44,7 @@ def validate(args: argparse.Namespace) -> int:
 
 
 def _validate(args: argparse.Namespace) -> list[Verdict]:
-    _refuse_unknown(args.strategies)
+    find_strategies(args.strategies)
     require_writable(args.save_result)
     config = _config(args)
     engine = run_in_own_thread(partial(load_engine, config))
@@ -53,12 +53,6 @@ def _validate(args: argparse.Namespace) -> list[Verdict]:
     machine = describe_machine()
     save_json(args.save_result, {"machine": machine, "verdicts": [verdict_json(one) for one in verdicts]})
     return verdicts
-
-
-def _refuse_unknown(names: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in STRATEGIES]
-    if unknown:
-        raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(STRATEGIES)}")
 
 
 def _config(args: argparse.Namespace) -> ServeConfig:

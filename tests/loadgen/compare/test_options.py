@@ -64,7 +64,7 @@ def test_keys_go_to_urls_in_a_header() -> None:
     [
         (["--strategies", "vs"], "nothing to compare"),
         ([], "nothing to compare"),
-        (["--strategies", "vs,fast"], "fast: choose from"),
+        (["--strategies", "vs,fast"], "--strategies: fast is none of vs, "),
         (["--strategies", "vs,baton", "--baseline", "sls"], "choose from vs, baton"),
         (["--strategies", "vs,baton", "--serve-args=--port=9"], "leave --port out"),
         (["--strategies", "vs,baton", "--serve-args=--api-key=s3cret"], "leave --api-key out, the comparison sets it"),

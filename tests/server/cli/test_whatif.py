@@ -129,7 +129,7 @@ def test_one_command_one_page(journal: Path, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--strategies", "vsq"), "vsq is none of"),
+        (("--strategies", "vsq"), "vsq: wants other weights"),
         (("--of", "another"), "holds 0 answered requests to another"),
         (("--journal", "/nowhere/j"), "there is no journal at /nowhere/j"),
     ],

@@ -1,0 +1,66 @@
+"""`lengthwise strategy new NAME`: a strategy outside the tree, as two files to begin with. It runs nothing."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+
+from models.errors import UserError
+from models.flags import Subparsers, add_command
+from models.options import option
+
+TEMPLATES: Mapping[str, str] = MappingProxyType(
+    {"NAME.py": "new_strategy.txt", "test_NAME.py": "new_strategy_test.txt"}
+)
+"""The templates beside this file, by the names of the files that are made of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class New:
+    """The strategy to begin."""
+
+    name: str = option("", "its name, and that of its Python module", positional=True)
+    output: Path = option(Path("."), "folder for its files", metavar="FOLDER")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command and its flags to the program's own."""
+    parser = subparsers.add_parser(
+        "strategy",
+        help="begin a strategy of your own",
+        description="Strategies outside the tree: a row of the table, in any file or installed package.",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    told = "write a file with a row and its order, and one with its tests"
+    add_command(actions, "new", New, _write_new, help=told, description=f"{told.capitalize()}.")
+
+
+def _write_new(new: New) -> None:
+    """Write the files; raises UserError where one is there, and for a name that no module of its own can have."""
+    name, row = new.name, new.name.upper()
+    if not name.isidentifier() or name != name.lower() or keyword.iskeyword(name):
+        raise UserError(f"{name!r} cannot name a Python module: use small letters, digits and _, such as my_order")
+    if find_spec(name) is not None:
+        raise UserError(f"Python has a module {name} already: choose another name")
+    words = {"NAME": name, "CLASS": name.title().replace("_", ""), "ROW": row}
+    files = {new.output / file.replace("NAME", name): _fill(template, words) for file, template in TEMPLATES.items()}
+    if there := [path for path in files if path.exists()]:
+        raise UserError(f"{there[0]} is there: choose another name or --output")
+    new.output.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text, "utf-8")
+    module, tests = files
+    print(f"Wrote {module} and {tests}. Next:")
+    print(f"  python -m pytest {tests}")
+    print(f"  lengthwise simulate --strategies {module}:{row},baton-pd,lengthwise")
+    print(f"  lengthwise serve --strategy {module}:{row}")
+
+
+def _fill(template: str, words: Mapping[str, str]) -> str:
+    text = Path(__file__).with_name(template).read_text("utf-8")
+    return re.sub(r"\b(NAME|CLASS|ROW)\b", lambda found: words[found[0]], text)

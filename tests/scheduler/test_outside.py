@@ -1,0 +1,91 @@
+"""Strategies from outside the tree: found by file, package and entry point, and held to the rules of the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduler.assembly import assemble, find_strategies, find_strategy
+from scheduler.batching.batcher import Limits
+from scheduler.outside import StrategyError
+from scheduler.strategy import STRATEGIES
+from tests.scheduler.fakes import request, worker
+
+ROW = """
+from dataclasses import dataclass
+from scheduler.strategy import Strategy
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    def key(self, request, now):
+        return (request.priority, -request.times.arrival, request.row_id)
+
+    def changes_at(self, request):
+        return ()
+
+LATEST = Strategy("latest", order=lambda limits, prices: Latest())
+UNKNOWN = Strategy("unknown", memory="nonsense")
+NO_ROW = 7
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "latest_first.py").write_text(ROW)
+    return tmp_path / "latest_first.py"
+
+
+def served_first(name: str) -> int:
+    """The row that a strategy gives an executor with one free slot."""
+    parts = assemble(STRATEGIES[name], Limits(group_tokens=100, prefill_ahead=0))
+    for number in range(3):
+        parts.batcher.add(request(number, arrival=float(number)), float(number))
+    plan = parts.batcher.take(worker(rows=1), 3.0)
+    assert plan is not None
+    return plan.requests[0].row_id
+
+
+def test_a_row_of_a_file_orders_by_an_order_of_its_own(file: Path) -> None:
+    assert served_first(f"{file}:LATEST") == 2 and served_first("baton-pd") == 0
+    assert find_strategy(f"{file}:LATEST").name == f"{file}:LATEST"
+    assert STRATEGIES[f"{file}:LATEST"] == STRATEGIES[f"{file}:LATEST"], "its file is run once"
+
+
+def test_a_row_of_a_package_is_found(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(file.parent)
+    assert served_first("latest_first:LATEST") == 2
+
+
+def test_installed_rows_are_listed_and_found_by_their_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = file.parent / "mine-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[lengthwise.strategies]\nlatest = latest_first:LATEST\n")
+    monkeypatch.syspath_prepend(file.parent)
+    assert "latest" in [*STRATEGIES] and len(STRATEGIES) == len([*STRATEGIES])
+    assert served_first("latest") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("FILE:UNKNOWN", "memory='nonsense' is none of "),
+        ("FILE:NO_ROW", "is a int and no scheduler.strategy.Strategy"),
+        ("FILE:ABSENT", "has no ABSENT"),
+        ("/nowhere/mine.py:ROW", "cannot be loaded: FileNotFoundError"),
+        ("nowhere_at_all:ROW", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("lengthwize", "lengthwize is none of vs, .*; did you mean lengthwise?"),
+    ],
+)
+def test_what_cannot_be_had_is_told(name: str, message: str, file: Path) -> None:
+    with pytest.raises(StrategyError, match=f"^--strategies: .*{message}"):
+        find_strategies([name.replace("FILE", str(file))])
+
+
+def test_a_row_that_breaks_a_rule_of_the_table_is_refused(file: Path) -> None:
+    file.write_text(ROW + 'BROKEN = Strategy("broken", slices=True)\n')
+    with pytest.raises(
+        StrategyError, match="cannot be loaded: ValueError: strategy 'broken': slices=True: only closed"
+    ):
+        find_strategy(f"{file}:LATEST")

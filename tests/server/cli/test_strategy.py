@@ -1,0 +1,67 @@
+"""`lengthwise strategy new`, and what its files are good for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.cli.config import ConfigError, load_config
+from server.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_new_strategy_passes_its_own_tests_and_is_simulated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["strategy", "new", "my_order"]) == 0
+    assert "simulate --strategies my_order.py:MY_ORDER,baton-pd" in capsys.readouterr().out
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_order.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "23 passed" in done.stdout, done.stdout + done.stderr
+    simulated = ["simulate", "--strategies", "my_order.py:MY_ORDER,baton-pd", "--rate", "4", "--duration", "5"]
+    assert main(simulated) == 0
+    assert "my_order.py:MY_ORDER" in capsys.readouterr().out
+
+
+def test_the_settings_of_serve_take_it(folder: Path) -> None:
+    assert main(["strategy", "new", "my_order"]) == 0
+    assert load_config({}, {"LENGTHWISE_STRATEGY": "my_order.py:MY_ORDER"}, None).strategy == "my_order.py:MY_ORDER"
+    with pytest.raises(
+        ConfigError, match="LENGTHWISE_STRATEGY: strategy my_order.py:ABSENT: my_order.py has no ABSENT"
+    ):
+        load_config({}, {"LENGTHWISE_STRATEGY": "my_order.py:ABSENT"}, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "cannot name a Python module"),
+        ("My", "cannot name"),
+        ("class", "cannot name"),
+        ("json", "has a module json"),
+    ],
+)
+def test_names_that_no_module_of_its_own_can_have_are_refused(
+    folder: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["strategy", "new", name]) == 1
+    assert message in capsys.readouterr().err and not [*folder.iterdir()]
+
+
+def test_what_is_there_is_not_written_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "test_my_order.py").write_text("mine")
+    assert main(["strategy", "new", "my_order"]) == 1
+    assert "test_my_order.py is there" in capsys.readouterr().err and not (folder / "my_order.py").exists()
