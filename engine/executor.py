@@ -26,18 +26,13 @@ from engine.messages import (
     ExecutorHealth,
     ExecutorInfo,
     Pause,
-    RowSpec,
     RowUpdate,
-    SamplingParams,
     StepReport,
     Stop,
 )
 from engine.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
-
-PROOF = RowSpec(-1, (0, 0, 0, 0), SamplingParams(max_tokens=3, temperature=0, ignore_eos=True))
-"""A row by which a device proves itself: it is read, joins the batch, and is decoded."""
 
 
 class Executor:
@@ -56,6 +51,7 @@ class Executor:
         self.beat = 0
         """Changes before and after every turn: while rows are here and it does not, the thread stands still."""
         self._running = True
+        self._worn = False  # whether the thread that serves shall be another
         self._thread = threading.Thread(target=self._run, name=f"executor-{info.index}", daemon=True)
 
     @property
@@ -87,6 +83,27 @@ class Executor:
         self._thread.join(timeout)
 
     def _run(self) -> None:
+        self._serve()
+        while self._running:
+            self._serve_afresh()
+
+    def _serve_afresh(self) -> None:
+        """Serve in a new thread, in this one should there be no memory for that.
+
+        The code generator of oneDNN notes a lack of memory for the thread that met it, for good: there it refuses every
+        shape that it has not met before, whatever memory there is later. In another thread it starts anew.
+        """
+        thread = threading.Thread(target=self._serve, name=self._thread.name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._serve()
+        else:
+            thread.join()
+
+    def _serve(self) -> None:
+        """Carry out commands and compute until the executor shall end, or the thread is worn."""
+        self._worn = False
         try:
             # Inference mode, the current device and the number of CPU threads are each thread's own.
             if self._torch_threads is not None:
@@ -94,9 +111,10 @@ class Executor:
             if self.info.device.startswith("cuda"):
                 torch.cuda.set_device(self.info.device)
             with torch.inference_mode():
-                while self._running:
+                while self._running and not self._worn:
                     self._loop_once()
         except BaseException as error:
+            self._running = False
             log.exception("executor %d died", self.info.index)
             self._deliver(ExecutorDied(self.info.index, f"{type(error).__name__}: {error}", self._pipeline.salvage()))
 
@@ -144,10 +162,11 @@ class Executor:
         updates = self._pipeline.turn()
         self._turns += 1
         self.beat += 1
+        self._worn = self._pipeline.short and self.info.device == "cpu"
+        lost, failures = self._pipeline.lost, max(self._pipeline.failures.values())
         self._health.note_turn(time.monotonic(), short=self._pipeline.short)
         self._report(updates, time.perf_counter() - begin)
-        failures = max(self._pipeline.failures.values())
-        if self._health.is_suspect(failures, self._pipeline.capacity):
+        if self._health.is_suspect(failures, self._pipeline.capacity, lost=lost):
             self._report_moves(self._pipeline.hand_back_all)
             self._prove()
 
@@ -162,7 +181,10 @@ class Executor:
         if self._pipeline.capacity < FIRST_CAPACITY:
             self._pipeline.grow(FIRST_CAPACITY)
         before = self._health.fault
-        error = "there is no memory" if self._pipeline.capacity < LEAST_CAPACITY else self._pipeline.prove(PROOF)
+        error = (
+            "there is no memory" if self._pipeline.capacity < LEAST_CAPACITY else self._pipeline.prove(self._show_life)
+        )
+        self._worn = error is not None and self.info.device == "cpu"
         self._health.note_proof(time.monotonic(), error)
         if error is not None and before is None:
             log.error("executor %d takes no rows until its device has proved itself: %s", self.info.index, error)
@@ -170,6 +192,9 @@ class Executor:
             log.warning("executor %d has proved itself, and takes rows again", self.info.index)
         if (error is None) is not (before is None):
             self._deliver(ExecutorHealth(self.info.index, error))
+
+    def _show_life(self) -> None:
+        self.beat += 1
 
     def _rest(self, now: float) -> None:
         """Let rows go that came before it was known that none shall, and prove the device again when that is due."""

@@ -59,9 +59,10 @@ class Health:
         self._grew = now
         self.grow_at = None if capacity >= 1 else now + self._calm
 
-    def is_suspect(self, failures: int, capacity: float) -> bool:
-        """Whether a device must prove itself, after so many failures in a row and with this part of its memory left."""
-        return failures >= MOST_FAILURES or capacity < LEAST_CAPACITY
+    def is_suspect(self, failures: int, capacity: float, *, lost: bool) -> bool:
+        """Whether a device must prove itself, after so many failures in a row and with this part of its memory left;
+        `lost`: a row has ended for lack of memory."""
+        return lost or failures >= MOST_FAILURES or capacity < LEAST_CAPACITY
 
     def note_proof(self, now: float, error: str | None) -> None:
         """A proof is over; `error`: what was wrong."""

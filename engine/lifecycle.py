@@ -7,12 +7,13 @@ Synchronous and single-threaded; knows no tensor, no thread, no clock and no str
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from engine.device import Action, Device, Outcome, OutOfMemoryError, RowT
 from engine.group import Rank
 from engine.kv.host_store import HostStore
-from engine.messages import Cause, Entry, RowId, RowSpec, RowUpdate, Tally
+from engine.messages import Cause, Entry, RowId, RowUpdate, Tally
+from engine.proof import Shape
 from engine.row_table import RowTable
 
 MOST_SETBACKS = 8
@@ -32,6 +33,8 @@ class Lifecycle(RowTable[RowT]):
         """Rows that enter by shape in the action under way."""
         self.failures = dict.fromkeys(Action, 0)
         """Actions of each kind that failed in a row, for all rows, and not for lack of memory."""
+        self._failed = Shape()  # of the action that failed last
+        self._longest_read = 0  # tokens of the longest prompt that the device has read
 
     def turn(self) -> list[RowUpdate]:
         """One step; returns what it brought to each row, so that no token waits for another step to end."""
@@ -39,16 +42,25 @@ class Lifecycle(RowTable[RowT]):
         self.finish(self.next())
         return self.updates
 
-    def prove(self, spec: RowSpec) -> str | None:
-        """Run one row, while no other is here; returns what is wrong, None where it came to its end."""
-        self.admit([spec])
+    def prove(self, after_turn: Callable[[], None] = lambda: None) -> str | None:
+        """Run rows like those of the action that failed last, while no other is here: as many, with as long prompts.
+
+        Returns what is wrong; None where they came to their end. None has a longer prompt than the device has read
+        before, else a client could end the server by one that never fits; nor one that leaves no room in the batch.
+        """
+        # What is kept of earlier prompts is of other scopes, so that all is read.
+        most = min(self._longest_read, self._device.batch.capacity_tokens // 2)
+        failed, specs = self._failed, self._failed.proof(most, f"proof {self._admitted}")
+        self.admit(specs)
         error: str | None = None
         while self._rows and error is None:
             self.turn()
+            after_turn()
             error = next((update.error for update in self.updates if update.error is not None), None)
             error = "it runs out of memory" if self.short else error
-        self.cancel([spec.row_id])
+        self.cancel([spec.row_id for spec in specs])
         self.clear()
+        self._failed = Shape() if error is None else failed
         if error is None:
             self.failures = dict.fromkeys(Action, 0)
         return error
@@ -102,9 +114,10 @@ class Lifecycle(RowTable[RowT]):
     def _count(self, action: Action, *, failed: bool) -> None:
         self.failures[action] = self.failures[action] + 1 if failed else 0
 
-    def _fail_all(self, action: Action, rows: Iterable[RowT], error: Exception) -> None:
+    def _fail_all(self, action: Action, rows: Collection[RowT], error: Exception) -> None:
         """End the rows of an action that failed as a whole."""
         self._count(action, failed=True)
+        self._failed = Shape.from_rows(action, rows)
         self._fail(rows, error)
 
     # Prefill
@@ -165,6 +178,7 @@ class Lifecycle(RowTable[RowT]):
             self._fail_all(Action.PREFILL, rows, error)
         else:
             for row in outcome.read:
+                self._longest_read = max(self._longest_read, row.length)
                 self._queues.stage(row)
                 row.group.unread.discard(row.row_id)
             self._book(Action.PREFILL, outcome)
@@ -172,9 +186,11 @@ class Lifecycle(RowTable[RowT]):
     def _prefill_smaller(self, rows: list[RowT], error: OutOfMemoryError) -> None:
         """Begin a group's unfinished prompts again in two halves; a single one after memory was given back."""
         self.short = True
+        self._failed = Shape.from_rows(Action.PREFILL, rows)
         if len(rows) == 1:
             self._relieve(error)
         lost, left = _set_back(rows)
+        self.lost = bool(lost)
         half = (len(left) + 1) // 2
         self._queues.add_unread(left[:half])
         self._queues.add_unread(left[half:])
@@ -282,6 +298,7 @@ class Lifecycle(RowTable[RowT]):
         try:
             outcome = self._device.step(iterations)
         except OutOfMemoryError as error:
+            self._failed = Shape.from_rows(Action.DECODE, self._device.batch.rows)
             self._relieve(error)
         except Exception as error:
             self._fail_all(Action.DECODE, list(self._device.batch.rows), error)

@@ -59,6 +59,8 @@ class RowTable(Generic[RowT]):
         """Tokens computed, since `clear`."""
         self.short = False
         """Whether the device ran out of memory, since `clear`."""
+        self.lost = False
+        """Whether a row ended because there was no memory to read its prompt, since `clear`."""
 
     @property
     def idle(self) -> bool:
@@ -85,7 +87,8 @@ class RowTable(Generic[RowT]):
 
     def clear(self) -> None:
         """Begin a new report."""
-        self.updates, self.begun, self.extracted, self.tally, self.short = [], (), (), Tally(), False
+        self.updates, self.begun, self.extracted, self.tally = [], (), (), Tally()
+        self.short = self.lost = False
 
     def take_handed_back(self) -> tuple[HandedBack, ...]:
         """Rows that were let go since the last call."""

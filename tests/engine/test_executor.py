@@ -52,7 +52,7 @@ class ScriptedPipeline:
     begun: tuple[RowId, ...] = ()
     extracted: tuple[RowId, ...] = ()
     tally = Tally()
-    short, capacity, failures = False, 1.0, MappingProxyType({Action.DECODE: 0})
+    short, lost, capacity, failures = False, False, 1.0, MappingProxyType({Action.DECODE: 0})
 
     @property
     def idle(self) -> bool:

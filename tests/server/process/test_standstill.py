@@ -46,7 +46,7 @@ class FragilePipeline:
     begun: tuple[RowId, ...] = ()
     extracted: tuple[RowId, ...] = ()
     tally = Tally()
-    short, capacity, failures = False, 1.0, MappingProxyType({Action.DECODE: 0})
+    short, lost, capacity, failures = False, False, 1.0, MappingProxyType({Action.DECODE: 0})
 
     def __init__(self) -> None:
         self.made: dict[RowId, int] = {}
