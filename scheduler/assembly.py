@@ -104,6 +104,8 @@ class Parts:
     """Learns the serving times that the strategy goes by."""
     prices: PricesNow = device_prices
     """Prices of rows on this machine, as far as they are known."""
+    strategy: str = ""
+    """Its name."""
 
 
 def assemble(
@@ -143,7 +145,7 @@ def assemble(
     batcher = (batching if callable(batching) else _find("batching", strategy, BATCHERS))(kit)
     placement = _find("placement", strategy, PLACEMENTS)
     observer = PlanObservers(() if learning is None else (learning,))
-    return Parts(batcher, placement, observer, preemption, steps, learning or steps, kit.prices)
+    return Parts(batcher, placement, observer, preemption, steps, learning or steps, kit.prices, strategy.name)
 
 
 def _share_out(kit: Kit, strategy: Strategy, shares: Shares) -> Kit:

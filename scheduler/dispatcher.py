@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, takewhile
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -24,6 +25,8 @@ from scheduler.request import Failure, Refused, Request, State, Times, TooLate
 from scheduler.request_table import RequestTable
 from scheduler.routing import NodeLoad
 from scheduler.wait_estimate.expected_wait import FRESH
+from scheduler.wait_estimate.explanation import Explanation, find_reason
+from scheduler.waiting.ranked import CountingQueue
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
@@ -124,6 +127,17 @@ class Dispatcher:
     def expected_wait(self, request: Request) -> float | None:
         """Seconds until a request starts; None when it does not wait, or when nothing has been measured yet."""
         return self._table.expected_wait.wait(request, self._clock.now())
+
+    def explain(self, request: Request) -> Explanation | None:
+        """Why a request waits in the queue; None when it does not. Takes as long as it has requests ahead."""
+        if self.place(request) is None:
+            return None
+        batcher = self._parts.batcher
+        ahead = tuple(takewhile(lambda one: one is not request, batcher.ranked(self._clock.now())))
+        reasons = Counter(find_reason(one, request) for one in ahead)
+        known = batcher.waiting.passed_for(request) if isinstance(batcher.waiting, CountingQueue) else None
+        passed_for = None if known is None else known / max(1, len(self._table.serving()))
+        return Explanation(self._parts.strategy, ahead, reasons, passed_for)
 
     def retry_after(self) -> float:
         """Seconds, 1 at least, until all waiting requests have started: when a refused client should come back."""

@@ -31,7 +31,7 @@ is done in a time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import inf, log2
 
 from scheduler.request import Request
 from scheduler.waiting.aged import Aging
@@ -72,6 +72,7 @@ class HeadStartQueue(RankedQueue):
         self._entries: dict[Request, _Entry] = {}
         self._taken = 0.0  # S
         self._mean = 0.0  # m
+        self._least = inf  # w_min
         self._came = 0
 
     def key(self, request: Request, now: float) -> Key:
@@ -83,6 +84,7 @@ class HeadStartQueue(RankedQueue):
 
     def add(self, request: Request) -> None:
         work = self._work(request)
+        self._least = min(self._least, work)
         if not self._came or not request.runs:  # else it was handed back, and was counted when it came
             self._came += 1
             self._mean += (work - self._mean) / min(self._came, RECENT)
@@ -104,6 +106,12 @@ class HeadStartQueue(RankedQueue):
     def serve(self, request: Request) -> None:
         self._taken += self._entries[request].work
         self.discard(request)
+
+    def passed_for(self, request: Request) -> float:
+        """H, less what has been taken since the request came, while the cheapest request is none cheaper than yet."""
+        entry = self._entries[request]
+        work = entry.place - entry.head_start + self._head_start(self._least) - self._taken
+        return max(0.0, work) * self._prices().unit
 
     def _rank(self, request: Request) -> _Entry:
         work = self._work(request)

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator
 from math import inf
 
 from scheduler.request import Request
+from scheduler.waiting.due import DueFirst
+from scheduler.waiting.fcfs import Fcfs
 from scheduler.waiting.queue import Key, Order
 from scheduler.waiting.sorted_requests import Ahead, SortedRequests
 
@@ -23,6 +25,13 @@ class CountingQueue(Collection[Request]):
     @abstractmethod
     def total(self) -> Ahead:
         """All requests: what is ahead of one that comes last."""
+
+    def passed_for(self, request: Request) -> float | None:
+        """Seconds of one executor for which requests that come from now on may go before one that waits here.
+
+        Those of better priority and those that are due by their deadline are left out. None where there is no bound.
+        """
+        return None
 
 
 class RankedQueue(CountingQueue):
@@ -80,6 +89,10 @@ class RankedQueue(CountingQueue):
 
     def total(self) -> Ahead:
         return self._sorted.total()
+
+    def passed_for(self, request: Request) -> float | None:
+        order = self._order.order if isinstance(self._order, DueFirst) else self._order
+        return 0.0 if isinstance(order, Fcfs) else None
 
     def _remove(self, request: Request) -> bool:
         key = self._keys.pop(request, None)

@@ -73,6 +73,9 @@ ANTHROPIC = Dialect(MessageError, message_error, "request-id")
 MODEL = Parameter("model", "path", {"type": "string", "minLength": 1}, "one of the names in /v1/models")
 CALL = Parameter("id", "path", {"type": "string", "minLength": 1}, "an answer's id, or the X-Request-Id of its request")
 RESPONSE = Parameter("id", "path", {"type": "string", "minLength": 1}, "a response's id")
+EXPLAIN = Parameter(
+    "explain", "query", {"type": "integer", "minimum": 0, "maximum": 1, "default": 0}, "1: tell what it waits for"
+)
 LIMIT = Parameter(
     "limit", "query", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}, "how many at most"
 )
@@ -204,7 +207,13 @@ OPERATIONS = (
     ),
     Operation("get", "/v1/requests", list_requests, "listRequests", reply=RequestList, parameters=(LIMIT,)),
     Operation(
-        "get", "/v1/requests/{id}", show_request, "showRequest", reply=RequestStatus, parameters=(CALL,), errors=(404,)
+        "get",
+        "/v1/requests/{id}",
+        show_request,
+        "showRequest",
+        reply=RequestStatus,
+        parameters=(CALL, EXPLAIN),
+        errors=(404,),
     ),
     Operation(
         "post",

@@ -23,9 +23,12 @@ async def list_requests(request: web.Request) -> web.Response:
 
 
 async def show_request(request: web.Request) -> web.Response:
-    """Show how a request stands: its place in line, expected wait, tokens and times; raises ApiError 404."""
-    name = request.match_info["id"]
-    return _respond(name, request.app[REGISTER].status(name, holder_of(request)))
+    """Show how a request stands: its place in line, expected wait, tokens and times, and with `explain=1` what it
+    waits for; raises ApiError 400 and 404.
+    """
+    name, register = request.match_info["id"], request.app[REGISTER]
+    told = register.explain if _wants_reason(request) else register.status
+    return _respond(name, told(name, holder_of(request)))
 
 
 async def cancel_request(request: web.Request) -> web.Response:
@@ -39,6 +42,13 @@ def _respond(name: str, status: RequestStatus | None) -> web.Response:
         message = f"id: no request {name[:200]!r} is under way or has ended lately"
         raise ApiError(404, message, param="id", code="request_not_found")
     return json_response(status)
+
+
+def _wants_reason(request: web.Request) -> bool:
+    text = request.query.get("explain", "0")
+    if text not in ("0", "1"):
+        raise bad_request("explain: must be 1, to be told what the request waits for, or 0", "explain", "invalid_value")
+    return text == "1"
 
 
 def _limit(request: web.Request) -> int:

@@ -12,12 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
+import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
-from server.api.calls.request_status import CallState, RequestStatus, call_state, choices_of, find_place, measure
+from server.api.calls.request_status import (
+    CallState,
+    RequestStatus,
+    call_state,
+    choices_of,
+    explain_wait,
+    find_place,
+    measure,
+)
 from server.api.errors import ApiError
 from server.api.input.slo import Objectives
 from server.api.output.expectation import expectation_of
@@ -106,6 +115,16 @@ class Register:
             return self._status(record)
         ended = self._ended.get(self._id(name, holder))
         return None if ended is None or ended.caller.holder != holder else ended.status
+
+    def explain(self, name: str, holder: str | None) -> RequestStatus | None:
+        """How a call stands, and why it waits. None as above."""
+        status, record = self.status(name, holder), self._record(name, holder)
+        if status is None:
+            return None
+        others = [one for one in self._open.values() if one.caller.holder == holder and one is not record]
+        own = {request: one.id for one in others for request in one.requests}
+        reason = explain_wait(() if record is None else record.requests, own, self._dispatcher)
+        return msgspec.structs.replace(status, waits_for=reason)
 
     def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
         """Break a call off, and tell how it stands then; what has ended stays as it is. None as above."""

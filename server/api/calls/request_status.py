@@ -5,15 +5,20 @@ No prompt and no answer is in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import islice
 
 import msgspec
 
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
+from scheduler.wait_estimate.explanation import Reason
 from server.api.output.expectation import Expectation
 from server.api.output.reply import Metrics
+
+OWN_NAMED = 5
+"""Calls of the caller's own that an explanation names."""
 
 
 class CallState(StrEnum):
@@ -41,6 +46,24 @@ class ChoiceStatus(msgspec.Struct, frozen=True):
     generated_tokens: int
 
 
+class WaitReason(msgspec.Struct, frozen=True):
+    """Why a call that is in line waits.
+
+    `ahead` counts the requests before its first; each is there because it has a better priority, came earlier, or is
+    put first by the strategy's order or its deadline. `own_ahead` are the first calls of the same caller among them.
+    Requests that come from now on may go first for `passed_for_s` seconds of full load at most, but for those of better
+    priority or due by a deadline; null where the strategy has no such bound.
+    """
+
+    strategy: str
+    ahead: int
+    better_priority: int
+    came_earlier: int
+    put_first: int
+    own_ahead: list[str]
+    passed_for_s: float | None
+
+
 class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One call.
 
@@ -48,7 +71,8 @@ class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     SHA-256, null without keys. `place` is 1 for the next to start, and null
     for what is not in line; `expected_wait_s` is null too where nothing has been measured yet. `age_s` is from its
     arrival to its end, or till now; `created` is in seconds since 1970. Token counts are of all choices together.
-    `estimate` is what was expected of it when it came, null before it is in line.
+    `estimate` is what was expected of it when it came, null before it is in line. `waits_for` is there with
+    `explain=1`, and null for what is not in line.
     """
 
     id: str
@@ -69,6 +93,7 @@ class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     estimate: Expectation | None
     choices: list[ChoiceStatus]
+    waits_for: WaitReason | None | msgspec.UnsetType = msgspec.UNSET
 
 
 class RequestList(msgspec.Struct, frozen=True):
@@ -94,6 +119,21 @@ def find_place(requests: Iterable[Request], dispatcher: Dispatcher) -> Standing:
     place, first = min(places, key=lambda pair: pair[0])
     wait = dispatcher.expected_wait(first)
     return Standing(place + 1, None if wait is None else round(wait, 3))
+
+
+def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispatcher: Dispatcher) -> WaitReason | None:
+    """Why a call waits, by its request that is to start first; None for one that does not wait.
+
+    own   ids of the caller's calls, by their requests
+    """
+    found = [one for one in map(dispatcher.explain, requests) if one is not None]
+    if not found:
+        return None
+    first = min(found, key=lambda one: len(one.ahead))
+    own_ahead = dict.fromkeys(own[one] for one in first.ahead if one in own)
+    counts = [first.reasons[reason] for reason in Reason]
+    passed_for = None if first.passed_for is None else round(first.passed_for, 3)
+    return WaitReason(first.strategy, len(first.ahead), *counts, [*islice(own_ahead, OWN_NAMED)], passed_for)
 
 
 def choices_of(requests: Sequence[Request], dispatcher: Dispatcher) -> list[ChoiceStatus]:

@@ -145,3 +145,22 @@ def test_with_an_endless_head_start_it_has_no_turn() -> None:
     """So that the test above cannot pass by luck."""
     with pytest.raises(AssertionError, match="no turn"):
         taken_before_the_long_one(queue_of(predicted(0, 2.0), halving=1e9), random.Random(0), 1)
+
+
+@pytest.mark.parametrize(("served", "ranked"), [(0.95, [99, 0]), (1.05, [0, 99])])
+def test_newcomers_pass_a_request_only_until_so_much_has_been_taken(served: float, ranked: list[int]) -> None:
+    """The cheapest that ever came costs 1: one more of its kind goes first for as long as was told, and no longer."""
+    queue = HeadStartQueue(by_tokens, 15.0, AGING)
+    for row_id in range(200, 1400):
+        fill(queue, predicted(row_id, 1.0 if row_id % 10 == 0 else 4.0))
+        serve(queue, row_id)
+    request = predicted(0, 8.0, arrival=2000.0)
+    fill(queue, request)
+    told = queue.passed_for(request)
+    assert told == pytest.approx(15 * 3.7 * log2(8 / 1), rel=0.01)
+    for row_id in range(1400, 1400 + round(told * served / 3.7)):
+        fill(queue, predicted(row_id, 3.7, arrival=2000.0))
+        serve(queue, row_id)
+    fill(queue, predicted(99, 1.0, arrival=3000.0))
+    assert first(queue) == ranked
+    assert (queue.passed_for(request) == 0.0) is (served > 1)

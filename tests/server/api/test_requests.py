@@ -233,6 +233,43 @@ async def test_a_key_neither_sees_nor_cancels_the_requests_of_another(locked: Li
     assert (await get(locked, f"/v1/requests/{own['id']}", ONE))[1]["state"] == "finished"
 
 
+async def test_a_request_that_waits_is_told_why_and_of_others_only_their_number(locked: Live) -> None:
+    locked.dispatcher.pause = 0
+    tasks, waiting = [], 0
+    for name, key, fields in (
+        ("other", OTHER, {}),
+        ("first", ONE, {"n": 2}),
+        ("last", ONE, {}),
+        ("urgent", OTHER, {"priority": -1}),
+    ):
+        headers = {"X-Request-Id": name, "Authorization": f"Bearer {key}"}
+        tasks.append(begin(locked, CHAT, chat_body(**fields), **headers))
+        waiting += fields.get("n", 1)
+        await locked.dispatcher.until(lambda: len(locked.dispatcher.submitted) == waiting)  # noqa: B023
+    (first,) = [one for one in (await get(locked, "/v1/requests", ONE))[1]["data"] if one["request_id"] == "first"]
+    assert "waits_for" not in first
+    status, told = await get(locked, "/v1/requests/last?explain=1", ONE)
+    assert (status, told["place"], told["waits_for"]) == (
+        200,
+        5,
+        {
+            "strategy": "baton-pd",
+            "ahead": 4,
+            "better_priority": 1,
+            "came_earlier": 3,
+            "put_first": 0,
+            "own_ahead": [first["id"]],
+            "passed_for_s": 0.0,
+        },
+    )
+    assert (await get(locked, "/v1/requests/first?explain=1", ONE))[1]["waits_for"]["own_ahead"] == []
+    assert (await get(locked, "/v1/requests/last?explain=1", OTHER))[0] == 404
+    locked.dispatcher.release()
+    await asyncio.gather(*tasks)
+    assert (await get(locked, "/v1/requests/last?explain=1", ONE))[1]["waits_for"] is None
+    assert (await get(locked, "/v1/requests/last?explain=yes", ONE))[1]["error"]["param"] == "explain"
+
+
 async def test_two_clients_may_call_their_requests_the_same(locked: Live) -> None:
     for key in (ONE, OTHER):
         await begin(locked, CHAT, chat_body(), **{"X-Request-Id": "1", "Authorization": f"Bearer {key}"})
