@@ -189,8 +189,9 @@ def _diagnosis(raw: bytes, error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?', re.DOTALL)
-"""Numbers of a JSON text, and its strings, which may look like some."""
+_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"?|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?', re.DOTALL)
+"""Numbers of a JSON text, and its strings, which may look like some. A string that does not end is one all the same,
+and nothing is tried twice (`*+`), or a body of quotes would take time by the square of its length."""
 
 
 def _spell_integer(found: re.Match[bytes]) -> bytes:
