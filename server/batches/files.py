@@ -1,6 +1,6 @@
 """Files that clients have sent or that batches have made, in a folder, each with its holder's key, up to a bound.
 
-Everything here may block: it runs in a thread.
+What adds and removes files may block, and runs in threads; what looks them up is for any thread.
 """
 
 from __future__ import annotations
@@ -46,11 +46,20 @@ class FileStore:
         self._capacity = capacity
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._files = {file.id: file for file in map(_read, folder.glob("*.json")) if file is not None}
+        self._drafts: dict[str, int] = {}
 
     @property
     def room(self) -> int:
-        """Bytes that still fit."""
-        return max(0, self._capacity - sum(file.bytes for file in self._files.values()))
+        """Bytes that still fit beside files and drafts."""
+        kept = sum(file.bytes for file in tuple(self._files.values()))  # a copy: threads add and remove files
+        return max(0, self._capacity - kept - sum(tuple(self._drafts.values())))
+
+    def take_room(self, draft: str, count: int) -> bool:
+        """Count bytes for a draft; returns False where they do not fit."""
+        if count > self.room:
+            return False
+        self._drafts[draft] += count
+        return True
 
     def path(self, name: str) -> Path:
         """Where the content of a file is, or is being made."""
@@ -64,18 +73,31 @@ class FileStore:
 
     @contextmanager
     def draft(self) -> Iterator[tuple[str, BinaryIO]]:
-        """An id, and a content to write; it becomes a file by `add`, else it is removed."""
+        """An id, and a content to write; it becomes a file by `keep`, else it is removed."""
         name = new_file_id()
+        self._drafts[name] = 0
         try:
             with open(os.open(self.path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as content:
                 yield name, content
         finally:
-            if name not in self._files:
+            if self._drafts.pop(name, None) is not None:
                 self.path(name).unlink(missing_ok=True)
+
+    def keep(self, draft: str, filename: str, purpose: str, holder: str | None) -> StoredFile:
+        """Make a file of a draft. Raises NoSuchFile where it was left meanwhile, and OSError."""
+        if self._drafts.pop(draft, None) is None:
+            raise NoSuchFile(draft)
+        try:
+            return self.add(draft, filename, purpose, holder)
+        except OSError:
+            self.path(draft).unlink(missing_ok=True)
+            raise
 
     def add(self, name: str, filename: str, purpose: str, holder: str | None) -> StoredFile:
         """Make a file of a content that is written."""
-        size = self.path(name).stat().st_size
+        with open(self.path(name), "rb") as content:
+            os.fsync(content)  # it is there before what is known of it
+            size = os.fstat(content.fileno()).st_size
         file = StoredFile(
             id=name, bytes=size, created_at=int(time.time()), filename=filename, purpose=purpose, holder=holder
         )
@@ -97,7 +119,7 @@ class FileStore:
 
     def all_of(self, holder: str | None) -> list[StoredFile]:
         """The files of a key, the latest first."""
-        own = (file for file in self._files.values() if file.holder == holder)
+        own = (file for file in tuple(self._files.values()) if file.holder == holder)
         return sorted(own, key=lambda file: (file.created_at, file.id), reverse=True)
 
     def remove(self, name: str, holder: str | None) -> None:
@@ -105,7 +127,7 @@ class FileStore:
         self.find(name, holder)
         (self._folder / f"{name}.json").unlink(missing_ok=True)
         self.path(name).unlink(missing_ok=True)
-        del self._files[name]
+        self._files.pop(name, None)
 
 
 def new_file_id() -> str:

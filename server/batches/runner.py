@@ -68,6 +68,8 @@ class _Running:
     record: BatchRecord
     progress: Progress
     task: asyncio.Task[None] | None = None
+    ending: bool = False
+    """Whether only its files are left to be made, so that it cannot be cancelled any more."""
 
 
 class Batches:
@@ -118,11 +120,14 @@ class Batches:
             created_at=int(time.time()),
             metadata=dict(metadata),
         )
+        await asyncio.shield(self._begin(record))  # or a client that leaves would have one that the next server begins
+        return record
+
+    async def _begin(self, record: BatchRecord) -> None:
         await self._save(record)
         await self._forget_oldest()
         self._running[record.id] = one = _Running(record, Progress())
         self._launch(one)
-        return record
 
     async def _forget_oldest(self) -> None:
         ended = (name for name, one in self._running.items() if not one.record.under_way)
@@ -143,11 +148,10 @@ class Batches:
     async def cancel(self, name: str) -> None:
         """Break a batch off for good; what has an answer keeps it."""
         one = self._running[name]
-        if one.record.status in ("validating", "in_progress"):
+        if one.task is not None and not one.ending and one.record.status != "cancelling":
             one.record.enter("cancelling")
+            one.task.cancel()  # at once: later, the batch may have ended, or the client that asks may be gone
             await self._save(one.record)
-            if one.task is not None:
-                one.task.cancel()
 
     def uses(self, file_id: str) -> bool:
         """Whether a batch under way reads a file."""
@@ -172,7 +176,11 @@ class Batches:
             log.exception("%s failed", record.id)
             record.errors = [LineError("internal_error", "the server failed; its log tells more")]
             last = "failed"
-        await self._finalize(one, last)
+        one.ending = True
+        try:
+            await self._finalize(one, last)
+        except OSError:
+            log.exception("%s has ended, but its files cannot be written: the next server tries again", record.id)
 
     async def _work(self, one: _Running) -> BatchStatus:
         """Ask for every line that has no answer, until the window closes; returns how the batch has ended."""
@@ -196,7 +204,8 @@ class Batches:
             async with asyncio.timeout(record.expires_at - time.time()), asyncio.TaskGroup() as group:
                 for place in todo:
                     await self._take_slot()
-                    group.create_task(self._answer(one, place, works[place.custom_id]))
+                    answer = group.create_task(self._answer(one, place, works[place.custom_id]))
+                    answer.add_done_callback(self._free_slot)  # also of one that is cancelled before it begins
         except TimeoutError:
             await self._expire(one, places)
             return "expired"
@@ -205,7 +214,7 @@ class Batches:
     async def _unanswered(self, one: _Running, places: Sequence[Place]) -> list[Place]:
         """The lines without an answer, the others counted."""
         record, progress = one.record, one.progress
-        progress.total = len(places)
+        record.total = progress.total = len(places)
         completed = await self._on_disk(self._answered, record.output_file_id)
         failed = await self._on_disk(self._answered, record.error_file_id)
         progress.completed, progress.failed = len(completed), len(failed)
@@ -219,21 +228,21 @@ class Batches:
         }
 
     async def _take_slot(self) -> None:
-        while self._out >= self._slots():
+        while self._out >= max(1, self._slots()):  # with none, one is asked again and again until there are some
             self._room.clear()
             await self._room.wait()
         self._out += 1
 
+    def _free_slot(self, _: asyncio.Task[None]) -> None:
+        self._out -= 1
+        self._room.set()
+
     async def _answer(self, one: _Running, place: Place, work: float) -> None:
         record, progress = one.record, one.progress
         name = f"{record.id.replace('batch_', 'batch_req_', 1)}_{place.offset}"
-        try:
-            body = await self._on_disk(place.read, self.files.path(record.input_file_id))
-            while (reply := await self._asker.ask(record.endpoint, body, record.holder, name)) is None:
-                await asyncio.sleep(RETRY)
-        finally:
-            self._out -= 1
-            self._room.set()
+        body = await self._on_disk(place.read, self.files.path(record.input_file_id))
+        while (reply := await self._asker.ask(record.endpoint, body, record.holder, name)) is None:
+            await asyncio.sleep(RETRY)
         fine = reply.status_code == 200
         await self._keep(one, ResultLine(name, place.custom_id, reply, None), fine=fine)
         progress.completed += fine
@@ -258,21 +267,24 @@ class Batches:
 
     async def _finalize(self, one: _Running, last: BatchStatus) -> None:
         """Make files of the answers, and end."""
-        record = one.record
+        record, progress = one.record, one.progress
         if last == "completed":
             record.enter("finalizing")
-        await self._on_disk(self._publish, record)
-        record.total, record.completed, record.failed = one.progress.counts
+        progress.completed, progress.failed = await self._on_disk(self._publish, record)
+        record.completed, record.failed = progress.completed, progress.failed
         record.enter(last)
         await self._save(record)
 
-    def _publish(self, record: BatchRecord) -> None:
+    def _publish(self, record: BatchRecord) -> tuple[int, int]:
+        """Make files of the answers and the errors; returns how many of each there are."""
+        counts = len(self._answered(record.output_file_id)), len(self._answered(record.error_file_id))
         for name, kind in ((record.output_file_id, "output"), (record.error_file_id, "error")):
             if self.files.path(name).exists():
                 try:
                     self.files.find(name, record.holder)
                 except NoSuchFile:
                     self.files.add(name, f"{record.id}_{kind}.jsonl", "batch_output", record.holder)
+        return counts
 
     def _answered(self, file_id: str) -> set[str]:
         return set(ResultFile(self.files.path(file_id)).answered())

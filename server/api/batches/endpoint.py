@@ -11,11 +11,13 @@ from msgspec import Meta
 
 from server.api.batches.asker import PATHS
 from server.api.batches.keeping import batches_of, page_of
-from server.api.errors import ApiError, bad_request
+from server.api.errors import ApiError, bad_request, shutting_down
+from server.api.health import LIFE
 from server.api.input.body import read_body
 from server.api.output.reply import json_response
 from server.batches.batch import BatchRecord, BatchStatus, LineError, Progress
 from server.batches.files import NoSuchFile
+from server.batches.runner import Batches
 from server.http.access import holder_of
 
 
@@ -81,8 +83,8 @@ class BatchList(msgspec.Struct, frozen=True):
 
 
 async def create_batch(request: web.Request) -> web.Response:
-    """Begin a batch of the requests in a file; raises ApiError 400, 404."""
-    batches, body = batches_of(request), await read_body(request, BatchBody)
+    """Begin a batch of the requests in a file; raises ApiError 400, 404, 503."""
+    batches, body = _open_batches(request), await read_body(request, BatchBody)
     if body.endpoint not in PATHS:
         raise bad_request(f"endpoint: must be one of {', '.join(PATHS)}", "endpoint", "invalid_value")
     try:
@@ -107,10 +109,17 @@ async def show_batch(request: web.Request) -> web.Response:
 
 
 async def cancel_batch(request: web.Request) -> web.Response:
-    """Break a batch off; what has an answer keeps it; raises ApiError 404."""
+    """Break a batch off; what has an answer keeps it; raises ApiError 404, 503."""
     record, progress = _find(request)
-    await batches_of(request).cancel(record.id)
+    await _open_batches(request).cancel(record.id)
     return json_response(_object(record, progress, request))
+
+
+def _open_batches(request: web.Request) -> Batches:
+    """The server's batches, to change one; raises ApiError 404, and 503 while the server ends."""
+    if request.app[LIFE].draining:
+        raise shutting_down()
+    return batches_of(request)
 
 
 def _find(request: web.Request) -> tuple[BatchRecord, Progress]:

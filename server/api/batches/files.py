@@ -56,8 +56,7 @@ async def upload_file(request: web.Request) -> web.Response:
     files, limits = batches_of(request).files, request.app[LIMITS]
     if not request.content_type.startswith("multipart/"):
         raise bad_request("send a form (multipart/form-data) with the fields purpose and file")
-    purpose, filename = None, None
-    most = min(limits.max_file_bytes, files.room)
+    purpose, filename, size = None, None, 0
     with files.draft() as (name, content):
         try:
             async for part in _parts(await request.multipart(), limits):
@@ -66,8 +65,8 @@ async def upload_file(request: web.Request) -> web.Response:
                 elif part.name == "file":
                     filename = (part.filename or "file")[:256]
                     while chunk := await _chunk(part, limits):
-                        most -= len(chunk)
-                        if most < 0:
+                        size += len(chunk)
+                        if size > limits.max_file_bytes or not files.take_room(name, len(chunk)):
                             raise _too_large(limits, files)
                         await asyncio.to_thread(content.write, chunk)
         except ValueError as error:  # as aiohttp has it
@@ -77,7 +76,7 @@ async def upload_file(request: web.Request) -> web.Response:
         if filename is None:
             raise bad_request("file: is missing", "file")
         content.flush()
-        return json_response(_object(await asyncio.to_thread(files.add, name, filename, purpose, holder_of(request))))
+        return json_response(_object(await asyncio.to_thread(files.keep, name, filename, purpose, holder_of(request))))
 
 
 async def list_files(request: web.Request) -> web.Response:

@@ -131,9 +131,10 @@ def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispat
         return None
     first = min(found, key=lambda one: len(one.ahead))
     own_ahead = dict.fromkeys(own[one] for one in first.ahead if one in own)
-    counts = [first.reasons[reason] for reason in Reason]
+    better, earlier, put_first = (first.reasons[reason] for reason in Reason)
     passed_for = None if first.passed_for is None else round(first.passed_for, 3)
-    return WaitReason(first.strategy, len(first.ahead), *counts, [*islice(own_ahead, OWN_NAMED)], passed_for)
+    named = [*islice(own_ahead, OWN_NAMED)]
+    return WaitReason(first.strategy, len(first.ahead), better, earlier, put_first, named, passed_for)
 
 
 def choices_of(requests: Sequence[Request], dispatcher: Dispatcher) -> list[ChoiceStatus]:
