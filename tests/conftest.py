@@ -16,6 +16,7 @@ from models.catalog.catalog import default_cache
 from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests import tiny
+from tests.browser import chromium
 from tests.live_server import serve
 from tests.reference import Reference
 
@@ -39,6 +40,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("LENGTHWISE_CACHE", str(own))
         yield own
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Chromium, for tests that are skipped where there is none."""
+    with chromium(tmp_path_factory.mktemp("chromium")) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from server.api.limits import Limits
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
-from tests.browser import CHROMIUM, Page, chromium, opened_page
+from tests.browser import CHROMIUM, Page, opened_page
 from tests.server.dashboard.test_feed import Theatre
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, live_server
@@ -35,12 +35,6 @@ DECODING = """(() => {
     return seen;
 })()"""
 """How many pixels of the timeline have the colour of decode."""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with chromium(tmp_path_factory.mktemp("chromium")) as address:
-        yield address
 
 
 @pytest.fixture

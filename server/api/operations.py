@@ -65,7 +65,7 @@ from server.api.responses.reply import (
 )
 from server.api.tokenize import DetokenizeBody, Detokenized, TokenizeBody, Tokens, detokenize, tokenize
 from server.dashboard.feed import send_feed
-from server.http.page import index, send_file
+from server.http.page import index, send_chat, send_file
 from server.observe.metrics import metrics
 
 ANTHROPIC = Dialect(MessageError, message_error, "request-id")
@@ -232,6 +232,7 @@ OPERATIONS = (
     Operation("get", "/health/live", live, "live", reply=Health, open=True),
     Operation("get", "/openapi.json", openapi, "openapi", other=("application/json",)),
     Operation("get", "/", index, "index", other=("application/json", "text/html")),
+    Operation("get", "/chat", send_chat),
     Operation("get", "/dashboard/events", send_feed),
     Operation("get", "/dashboard/{name}", send_file),
 )

@@ -1,4 +1,4 @@
-"""The page at /: the dashboard for browsers, the list of endpoints for all others; and the page's parts.
+"""The pages: at / the dashboard for browsers, the list of endpoints for all others; at /chat the chat; and their parts.
 
 The files are read once, at the start. They load nothing from elsewhere, and their policy forbids it.
 """
@@ -97,6 +97,11 @@ async def index(request: web.Request) -> web.Response:
     response = json_response(Index("Lengthwise", VERSION, request.app[MODEL].id, endpoints))
     response.headers["Vary"] = "Accept"
     return response
+
+
+async def send_chat(request: web.Request) -> web.Response:
+    """Answer with the page for conversations."""
+    return request.app[PAGE].response(request, "chat.html")
 
 
 async def send_file(request: web.Request) -> web.Response:

@@ -1,7 +1,6 @@
 // A conversation with the model, streamed; several answers at once, to see rows join the batch together.
 
-import { count, seconds } from "./numbers.js";
-import { read } from "./sse.js";
+import { complete, summarize } from "./completion.js";
 
 export class Playground {
   constructor(key) {
@@ -69,38 +68,19 @@ export class Playground {
     this.send.disabled = Boolean(stopper);
   }
 
-  async stream(answers, signal) {
-    const response = await fetch("v1/chat/completions", {
-      method: "POST",
-      signal,
-      headers: { "Content-Type": "application/json", ...this.key.headers() },
-      body: JSON.stringify({
-        model: this.model,
-        messages: this.said,
-        stream: true,
-        stream_options: { include_usage: true, include_progress: true },
-        max_tokens: this.tokens.valueAsNumber,
-        temperature: this.heat.valueAsNumber,
-        n: this.count.valueAsNumber,
-      }),
-    });
-    if (response.status === 401) this.key.ask("The server wants an API key. It stays in this tab.");
-    if (!response.ok) throw new Error((await response.json()).error.message);
-    for await (const event of read(response)) {
-      if (event.comment !== undefined) this.wait(event.comment);
-      else if (event.data !== "[DONE]") this.take(JSON.parse(event.data), answers);
-    }
-  }
-
-  /** While it is queued, the server tells in comments how long that will be. */
-  wait(comment) {
-    const told = Object.fromEntries(comment.split(" ").map((part) => part.split("=")));
-    const wait = told.expected_wait_s === undefined ? "" : `, about ${seconds(Number(told.expected_wait_s))}`;
-    this.note.textContent = told.place === undefined ? comment : `Place ${told.place} in the queue${wait}.`;
+  stream(answers, signal) {
+    const body = {
+      model: this.model,
+      messages: this.said,
+      max_tokens: this.tokens.valueAsNumber,
+      temperature: this.heat.valueAsNumber,
+      n: this.count.valueAsNumber,
+    };
+    const wait = (words) => (this.note.textContent = words);
+    return complete(body, { key: this.key, signal, wait, take: (chunk) => this.take(chunk, answers) });
   }
 
   take(chunk, answers) {
-    if (chunk.error) throw new Error(chunk.error.message);
     for (const choice of chunk.choices) {
       const answer = (answers[choice.index] ??= this.answer(choice.index));
       const text = choice.delta.content ?? "";
@@ -109,7 +89,7 @@ export class Playground {
       answer.body.append(text);
       if (choice.finish_reason) answer.bubble.classList.remove("busy");
     }
-    if (chunk.usage) this.sum(chunk);
+    if (chunk.usage) this.note.textContent = summarize(chunk, (performance.now() - this.began) / 1000);
     this.talk.scrollTop = this.talk.scrollHeight;
   }
 
@@ -131,15 +111,6 @@ export class Playground {
     this.talk.append(bubble);
     this.talk.scrollTop = this.talk.scrollHeight;
     return bubble;
-  }
-
-  sum({ usage, metrics }) {
-    const parts = [`${count(usage.prompt_tokens)} tokens in, ${count(usage.completion_tokens)} out`];
-    if (typeof metrics?.predicted_tokens === "number") parts.push(`${count(metrics.predicted_tokens)} predicted`);
-    if (typeof metrics?.queue_time_ms === "number") parts.push(`waited ${seconds(metrics.queue_time_ms / 1000)}`);
-    if (typeof metrics?.time_to_first_token_ms === "number") parts.push(`first token after ${seconds(metrics.time_to_first_token_ms / 1000)}`);
-    parts.push(`${seconds((performance.now() - this.began) / 1000)} in all`);
-    this.note.textContent = parts.join(" · ");
   }
 
   fail(error, answers, stopped) {

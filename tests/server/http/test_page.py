@@ -29,6 +29,13 @@ async def test_browsers_get_the_dashboard_and_others_the_index(live: Live) -> No
             assert (await response.json())["name"] == "Lengthwise"
 
 
+async def test_the_chat_has_a_page_of_its_own_under_the_same_policy(live: Live) -> None:
+    async with live.session.get(f"{live.url}/chat") as response:
+        assert response.status == 200
+        assert await response.read() == (FOLDER / "chat.html").read_bytes()
+        assert response.headers["Content-Security-Policy"].startswith("default-src 'none'")
+
+
 async def test_its_policy_lets_nothing_in_from_elsewhere(live: Live) -> None:
     async with live.session.get(live.url, headers=BROWSER) as response:
         policy = response.headers["Content-Security-Policy"].split("; ")
@@ -62,8 +69,8 @@ def test_the_files_name_no_other_host_and_hold_no_inline_code() -> None:
         text = path.read_text("utf-8")
         hosts = set(re.findall(r"https?://([\w.]+)", text))
         assert hosts <= {"www.w3.org"}, path  # the name of SVG's own format
-    page = (FOLDER / "index.html").read_text("utf-8")
-    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", page)
+    for page in FOLDER.glob("*.html"):
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", page.read_text("utf-8"))
 
 
 def test_each_file_that_is_named_is_there() -> None:
@@ -75,7 +82,7 @@ def test_each_file_that_is_named_is_there() -> None:
         )
         assert named <= there, path
     used = "".join(path.read_text("utf-8") for path in FOLDER.iterdir())
-    assert {name for name in there if name not in used} == {"index.html"}
+    assert {name for name in there if name not in used} == {"index.html", "chat.html"}
 
 
 def test_a_wheel_has_them(tmp_path: Path) -> None:

@@ -1,0 +1,187 @@
+"""The chat page in a browser, before a server whose answers the tests play."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from server.api.limits import Limits
+from server.http.access import Access
+from server.http.front import Front
+from server.http.keys import Keyring
+from tests.browser import CHROMIUM, Page, opened_page
+from tests.server.fakes import ANSWER, say
+from tests.server.live import Live, live_server
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, as Debian's package `chromium`")
+
+SAID = "[...document.querySelectorAll('.turn')].map((one) => one.textContent)"
+ENDED = "document.getElementById('note').textContent.includes(' in all')"
+
+MARKDOWN = """\
+# Head
+
+Some *stress*, **bold _in_ it**, `a < b`, 2 * 3 * 4, snake_case_name, ~~gone~~ and [a page](https://example.org/a_b).
+1. one
+2. two
+   - inner
+
+> quoted
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+<img src=x onerror="window.broken = true"> [bad](javascript:alert(1))
+```python
+print("<b>" * 2)
+"""
+
+SHOWN = (
+    "<h3>Head</h3>"
+    "<p>Some <em>stress</em>, <strong>bold <em>in</em> it</strong>, <code>a &lt; b</code>, 2 * 3 * 4, "
+    'snake_case_name, <s>gone</s> and <a href="https://example.org/a_b" target="_blank" rel="noopener noreferrer">'
+    "a page</a>.</p>"
+    '<ol start="1"><li>one</li><li>two<ul><li>inner</li></ul></li></ol>'
+    "<blockquote><p>quoted</p></blockquote>"
+    "<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>1</td><td>2</td></tr></tbody></table>"
+    '<p>&lt;img src=x onerror="window.broken = true"&gt; [bad](javascript:alert(1))</p>'
+    '<div class="code"><div><span>python</span><button type="button">Copy</button></div>'
+    '<pre><code>print("&lt;b&gt;" * 2)</code></pre></div>'
+)
+
+
+@pytest.fixture
+async def page(browser: str, live: Live) -> AsyncIterator[Page]:
+    """The page, connected; whatever its console complains of fails the test."""
+    async with opened_page(browser) as page:
+        await page.open(f"{live.url}/chat")
+        await page.until("document.getElementById('model')?.textContent === 'fake'")
+        yield page
+        assert page.problems == []
+
+
+async def send(page: Page, text: str) -> None:
+    await page.value("document.getElementById('prompt').focus()")
+    await page.type(text)
+    await page.press("Enter")
+
+
+async def render(page: Page, text: str) -> str:
+    script = """(async () => {
+        const { render } = await import('/dashboard/markdown.js');
+        const place = document.createElement('div');
+        place.append(render(%s));
+        return place.innerHTML;
+    })()"""
+    shown = await page.value(script % json.dumps(text))
+    assert isinstance(shown, str)
+    return shown
+
+
+async def test_a_conversation_goes_on_and_outlives_the_page(page: Page, live: Live) -> None:
+    await send(page, "Hi")
+    await page.until(ENDED)
+    assert " out · " in await page.value("document.getElementById('note').textContent")
+    await page.call("Page.navigate", url=f"{live.url}/chat")
+    await page.until(f"{SAID}.length === 2")
+    await send(page, "More")
+    await page.until(ENDED)
+    assert await page.value(SAID) == ["Hi", ANSWER, "More", ANSWER]
+    prompt = bytes(live.dispatcher.submitted[-1].prompt).decode()
+    assert prompt == f"user:Hi\nassistant:{ANSWER}\nuser:More\nassistant:"
+    await page.value("document.getElementById('new').click()")
+    await page.call("Page.navigate", url=f"{live.url}/chat")
+    await page.until("document.getElementById('model')?.textContent === 'fake'")
+    assert await page.value(SAID) == []
+
+
+async def test_settings_go_with_each_request_and_what_is_empty_is_left_out(page: Page, live: Live) -> None:
+    for name, value in (("system", "Be brief"), ("temperature", "0.25"), ("max_tokens", "3")):
+        field = f"document.querySelector('#settings [name={name}]')"
+        await page.value(f"{field}.value = '{value}'; {field}.dispatchEvent(new Event('change'))")
+    await send(page, "Hi")
+    await page.until(ENDED)
+    (request,) = live.dispatcher.submitted
+    assert bytes(request.prompt).decode() == "system:Be brief\nuser:Hi\nassistant:"
+    assert (request.sampling.temperature, request.sampling.max_tokens, request.sampling.top_p) == (0.25, 3, 1.0)
+
+
+async def test_an_answer_can_be_stopped_and_asked_for_again(page: Page, live: Live) -> None:
+    live.dispatcher.pause = 3
+    await send(page, "Hi")
+    await page.until("document.querySelector('.turn.assistant.busy')?.textContent === 'Gr'")
+    await page.press("Escape")
+    await page.until("document.getElementById('note').textContent.startsWith('Stopped')")
+    async with asyncio.timeout(20):
+        await live.dispatcher.until(lambda: bool(live.dispatcher.cancelled))
+    live.dispatcher.pause = None
+    await page.until("!document.getElementById('retry').disabled")
+    await page.value("document.getElementById('retry').click()")
+    await page.until(ENDED)
+    assert await page.value(SAID) == ["Hi", ANSWER]
+    assert bytes(live.dispatcher.submitted[-1].prompt).decode() == "user:Hi\nassistant:"
+
+
+async def test_the_place_in_the_queue_is_told(page: Page, live: Live) -> None:
+    live.dispatcher.crowd(waiting=2)
+    live.dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
+    await send(page, "Hi")
+    await page.until("document.getElementById('note').textContent.startsWith('Place 3 in the queue, about')")
+    live.dispatcher.release()
+    await page.until(ENDED)
+
+
+async def test_a_refusal_is_told_and_not_remembered_as_an_answer(page: Page) -> None:
+    await send(page, "x" * 300)
+    await page.until("document.querySelector('.turn.failed')?.textContent.includes('context holds 256 tokens')")
+    assert await page.value("JSON.parse(localStorage.getItem('lengthwise-chat')).turns.length") == 1
+    page.problems[:] = [one for one in page.problems if "400" not in one]  # the browser itself logs that status
+
+
+async def test_markdown_becomes_nodes_and_markup_of_the_model_stays_text(page: Page, live: Live) -> None:
+    assert await render(page, MARKDOWN) == SHOWN
+    live.dispatcher.script = lambda row: say("**a** <img src=x onerror='window.broken = true'>", row)
+    await send(page, "Hi")
+    await page.until(ENDED)
+    assert await page.value("document.querySelector('.turn.assistant strong').textContent") == "a"
+    assert await page.value("[document.querySelector('.turn img'), window.broken ?? null]") == [None, None]
+
+
+async def test_marks_that_never_end_take_no_time(page: Page) -> None:
+    marks = ["*", "**a", "`", "[a](https://", "> ", "_a", "1. ", "| ", "~~", "```\n", "  - a\n"]
+    script = """import('/dashboard/markdown.js').then(({ render }) => %s.map((mark) => {
+        const begin = performance.now();
+        render(mark.repeat(5000));
+        return performance.now() - begin;
+    }))"""
+    assert max(await page.value(script % json.dumps(marks))) < 5000
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+async def test_nothing_is_wider_than_the_window(page: Page, live: Live, width: int) -> None:
+    await page.resize(width, 700)
+    live.dispatcher.script = lambda row: say(f"```\n{'x' * 120}\n```\n", row)
+    await send(page, "a" * 60)
+    await page.until(ENDED)
+    assert await page.value("document.documentElement.scrollWidth") == width
+    assert await page.value("document.documentElement.scrollHeight") == 700
+
+
+async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str, pool: ThreadPoolExecutor) -> None:
+    front = Front(access=Access(Keyring(["a-key-of-this-server"])))
+    async with live_server(pool, Limits(), front=front) as live, opened_page(browser) as page:
+        await page.open(f"{live.url}/chat", headers={"Authorization": "Bearer a-key-of-this-server"})
+        await page.until("document.getElementById('model')?.textContent === 'fake'")
+        await page.send_headers({})
+        await send(page, "Hi")
+        await page.until("document.getElementById('key').open")
+        await page.type("a-key-of-this-server")
+        await page.press("Enter")
+        await page.until("!document.getElementById('key').open")
+        await page.value("document.getElementById('retry').click()")
+        await page.until(ENDED)
