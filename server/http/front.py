@@ -54,6 +54,18 @@ def build_front(config: ServeConfig, environ: Mapping[str, str]) -> Front:
     )
 
 
+def reread(front: Front, config: ServeConfig, environ: Mapping[str, str]) -> None:
+    """Take keys and certificate anew from where they came from, both or neither; raises ConfigError.
+
+    Quotas stay, and so do the weights by which service is shared out. Connections that are open keep their certificate.
+    """
+    keys = load_keys(config.api_key, config.api_key_file, environ)
+    tls_context(config.ssl_certfile, config.ssl_keyfile)  # tried apart: a chain without its key would be half taken
+    if front.tls is not None and config.ssl_certfile is not None:
+        front.tls.load_cert_chain(config.ssl_certfile, config.ssl_keyfile, password=_refuse)
+    front.access.keys.replace(keys)
+
+
 def _hosts(config: ServeConfig) -> Hosts | None:
     """Host names to answer as; None where other machines can reach the server, or no browser can."""
     if config.uds is not None or not is_loopback(config.host):

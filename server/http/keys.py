@@ -32,6 +32,10 @@ class Keyring:
         self.shares = {_holder(digest): weight for digest, weight in given.items()}
         """Each holder's weight, where service is shared out."""
 
+    def replace(self, other: Keyring) -> None:
+        """Take the keys of another keyring in place of these."""
+        self._digests, self.shares = other._digests, other.shares
+
     def __len__(self) -> int:
         return len(self._digests)
 

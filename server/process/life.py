@@ -39,6 +39,7 @@ from server.observe import logs
 from server.process.loop_watchdog import watch_loop
 from server.process.notify import Notifier, feed_watchdog
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
+from server.process.reload import reload_on_hangup
 from server.process.signals import SIGNALS, Signals, exit_on
 from server.process.summary import summarize
 
@@ -101,8 +102,10 @@ async def _serve(
                 print(summarize(service, address, time.monotonic() - start), flush=True)
                 notifier.ready(f"serving {service.model.id} on {address}")
                 fed = background(feed_watchdog(notifier, lambda: service.dispatcher.alive), "watchdog")
+                reloads = reload_on_hangup(front, config, os.environ)
                 async with fed, watch_loop(_end_standstill):
-                    return await _until_end(app, service, config.shutdown_timeout, signals, notifier)
+                    with reloads:
+                        return await _until_end(app, service, config.shutdown_timeout, signals, notifier)
 
 
 async def _until_end(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
 import ssl
 import subprocess
@@ -27,6 +26,7 @@ from server.http.front import Front, tls_context
 from server.http.listener import Connection, ConnectionLimits
 from server.process.life import listen
 from server.process.port import take_path
+from tests.certificates import make_certificate
 from tests.server.fakes import ANSWER, PlayedDispatcher, fake_service, played_dispatcher
 from tests.server.live import Live, chat_body, live_server, raw_post, text_of
 
@@ -103,15 +103,7 @@ async def test_the_system_too_cuts_off_who_takes_nothing(live: Live) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("makes its certificate with the openssl program, which is not here")
-    folder = tmp_path_factory.mktemp("tls")
-    files = folder / "certificate.pem", folder / "key.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    outputs = ["-out", str(files[0]), "-keyout", str(files[1])]
-    subprocess.run([*command, "-days", "2", *subject, *outputs], check=True, capture_output=True)
-    return files
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 async def test_with_a_certificate_the_server_speaks_https_only(
