@@ -26,6 +26,7 @@ from models.network.decoder.family import NotOfFamily
 from models.network.decoder.takeover import OtherLogits, take_over
 from models.network.foreign import ForeignNetwork
 from models.network.generation_config import SamplingDefaults, sampling_defaults
+from models.network.huge_pages import move_weights
 from models.network.kv_adapter import KvShape, KvStore
 from models.network.packing import UnsupportedQuantization, choose, computes_bfloat16, pack, packs
 from models.network.quantization import Quantization
@@ -112,6 +113,7 @@ def load(
         )
     if kept is not Quantization.NONE or packs(chosen, where):
         pack(network, kept, _head(network), free=psutil.virtual_memory().available, paired=batch_invariant)
+    move_weights(network)
     return LoadedModel(
         folder=folder,
         network=network if isinstance(network, Decoder) else ForeignNetwork(network),

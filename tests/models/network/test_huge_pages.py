@@ -1,0 +1,99 @@
+"""Which memory is moved into huge pages, and that nothing depends on it."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from models.network import huge_pages
+from models.network.huge_pages import MADV_COLLAPSE, find_runs, move_weights
+from models.network.kv_adapter import PassingStore
+from models.network.loader import load
+from models.network.packing import pack, packs
+from tests import tiny
+
+SIZE = 4096
+
+
+class Kernel:
+    """A C library that notes what advice it is given, and gives `answer` to it."""
+
+    def __init__(self, answer: int) -> None:
+        self.advice: list[tuple[int, int, int]] = []
+        self.answer = answer
+        self.madvise = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(self._note)
+
+    def _note(self, start: int, length: int, advice: int) -> int:
+        self.advice.append((start, start + length, advice))
+        return self.answer
+
+
+@pytest.fixture
+def size_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "size"
+    path.write_text(f"{SIZE}\n")
+    monkeypatch.setattr(huge_pages, "SIZE_FILE", path)
+    return path
+
+
+def test_runs_hold_each_weight_in_whole_pages_and_nothing_twice() -> None:
+    memory = torch.zeros(100 * SIZE, dtype=torch.uint8)
+    at = -memory.data_ptr() % SIZE  # the first page that begins in it
+    network = nn.Module()
+    for name, first, count in [
+        ("a", 5, 10),
+        ("b", SIZE - 1, 2),
+        ("c", 9 * SIZE, SIZE),
+        ("d", 12 * SIZE + 1, SIZE),
+        ("e", 0, 0),
+    ]:
+        network.register_buffer(name, memory[at + first : at + first + count])
+    network.meta = torch.empty(5, device="meta")
+    start = memory.data_ptr() + at
+    expected = [(0, 2), (9, 10), (12, 14)]
+    assert find_runs(network, SIZE) == [(start + first * SIZE, start + last * SIZE) for first, last in expected]
+
+
+@pytest.mark.skipif(not packs(torch.float32, torch.device("cpu")), reason="this build of torch lacks the kernels")
+def test_packed_weights_are_found_where_the_plain_ones_are_gone() -> None:
+    network = nn.Sequential(nn.Linear(64, 48, bias=False).requires_grad_(False))
+    pack(network)
+    packed = network[0].packed
+    assert isinstance(packed, torch.Tensor) and packed.is_mkldnn
+    ((start, end),) = find_runs(network, 1)
+    assert start == torch.ops.mkldnn.data_ptr(packed) and end - start == torch.ops.mkldnn._nbytes(packed) >= 64 * 48 * 4
+
+
+@pytest.mark.parametrize("answer", [0, -1])
+def test_loading_advises_the_weights_runs_whatever_the_kernel_answers(
+    answer: int, size_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(answer)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: kernel)
+    network = load(tiny.build(tmp_path / "tiny")).network
+    assert kernel.advice == [(*run, MADV_COLLAPSE) for run in find_runs(network, SIZE)]
+    assert kernel.advice
+
+
+def test_a_system_without_huge_pages_is_asked_for_none(size_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size_file.unlink()
+    kernel = Kernel(0)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: kernel)
+    move_weights(nn.Linear(2, 2))
+    assert not kernel.advice
+
+
+def test_what_a_network_computes_stays(tmp_path: Path) -> None:
+    model = load(tiny.build(tmp_path / "tiny"))
+    tokens = torch.arange(5, 25)[None]
+
+    def read() -> torch.Tensor:
+        return model.forward(tokens, torch.arange(20)[None], None, PassingStore())
+
+    before = read()
+    move_weights(model.network)
+    assert torch.equal(read(), before)
