@@ -19,6 +19,7 @@ from engine.sampling.draw import draw
 from engine.sampling.masks import masks
 from engine.sampling.matcher import GrammarFault
 from engine.sampling.penalties import penalize
+from models.network.likeliest import find_peaks
 
 
 class NonFiniteLogits(RowFault):
@@ -42,13 +43,13 @@ def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | Unchosen]:
     The host waits for the device once, at the end; rows that want log-probabilities or cut their distribution cost
     it more.
     """
-    peaks, chosen = logits.max(dim=-1)
+    peaks, chosen = find_peaks(logits)
     wants = [place for place, row in enumerate(rows) if row.sampling.logprobs is not None]
     raw = logits[wants].log_softmax(dim=-1) if wants else logits[:0]
     allowed, faults = masks(rows, logits)
     shaped = [place for place in shape(rows, logits, allowed) if rows[place].sampling.temperature == 0]
     if shaped:
-        chosen[shaped] = logits[shaped].argmax(dim=-1)
+        chosen[shaped] = find_peaks(logits[shaped])[1]
     draws = [place for place, row in enumerate(rows) if row.sampling.temperature > 0]
     if draws:
         some = logits if len(draws) == len(rows) else logits[draws]

@@ -1,4 +1,4 @@
-"""The likeliest tokens' logits in full precision, where the head rounds its sums to 16 bits.
+"""The likeliest tokens of each row, and their logits in full precision where the head rounds its sums to 16 bits.
 
 In bfloat16 a logit of 25 has steps of an eighth, so that the two likeliest tokens are often equal to the last bit, and
 which of them is taken would be an accident.
@@ -46,3 +46,19 @@ def find_likeliest(logits: Tensor, count: int) -> Tensor:
     found = within.view(blocks, BLOCK)[maxima.topk(count, dim=-1).indices].flatten(1)
     found = torch.cat((found, behind.expand(len(logits), -1)), dim=1)
     return found.gather(1, logits.gather(1, found).topk(count, dim=-1).indices)
+
+
+def find_peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of each row of (rows, vocab), and the first token that has it: what `logits.max(dim=-1)` tells,
+    NaN as the largest of all included, in a part of its time.
+    """
+    vocab = logits.shape[1]
+    blocks = vocab // BLOCK
+    if not blocks:
+        return logits.max(dim=-1).values, logits.argmax(dim=-1)
+    maxima = logits[:, : blocks * BLOCK].view(len(logits), blocks, BLOCK).amax(dim=-1)
+    # What lies behind the last whole block, and so many before it that they are a block too.
+    peaks, places = torch.cat((maxima, logits[:, -BLOCK:].amax(dim=-1, keepdim=True)), dim=1).max(dim=-1)
+    starts = (places * BLOCK).clamp_(max=vocab - BLOCK)
+    within = logits.gather(1, starts[:, None] + torch.arange(BLOCK, device=logits.device)).argmax(dim=-1)
+    return peaks, starts + within

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.network.decoder.decoder import Decoder
-from models.network.likeliest import BLOCK, LIKELIEST, find_likeliest, sharpen
+from models.network.likeliest import BLOCK, LIKELIEST, find_likeliest, find_peaks, sharpen
 from models.network.loader import load
 from models.network.packing import packs
 from tests.architectures import GROUPED, build
@@ -30,6 +30,20 @@ def test_the_likeliest_are_those_of_a_search_in_all(rows: int, vocab: int, count
     logits = torch.rand(rows, vocab, generator=torch.Generator().manual_seed(seed))
     found = logits.gather(1, find_likeliest(logits, count))
     assert torch.equal(found, logits.topk(min(count, vocab), dim=-1).values)
+
+
+@given(rows=st.integers(0, 4), vocab=st.integers(1, 5 * BLOCK), levels=st.integers(1, 400), seed=st.integers(0, 99))
+def test_peaks_are_those_of_a_plain_search_among_equals_and_numbers_that_are_none(
+    rows: int, vocab: int, levels: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(levels, (rows, vocab), generator=generator).float()
+    strange = torch.tensor([torch.nan, torch.inf, -torch.inf])[torch.randint(3, (rows, vocab), generator=generator)]
+    logits = torch.where(torch.rand(rows, vocab, generator=generator) < 1 / BLOCK, strange, logits)
+    peaks, tokens = find_peaks(logits)
+    expected = logits.max(dim=-1)
+    torch.testing.assert_close(peaks, expected.values, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(tokens, expected.indices)
 
 
 def test_the_likeliest_have_the_sums_of_full_precision_and_the_others_stay() -> None:
