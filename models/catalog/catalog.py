@@ -82,6 +82,17 @@ class Catalog:
             return hub.fetch(name)
         raise CatalogError(self._unknown(name))
 
+    def find(self, name: str) -> Path | None:
+        """The folder of a model that is here, None for one to be fetched or converted. Raises CatalogError."""
+        if name in self._packaged:
+            status = self._packaged_status(self._packaged[name])
+            return status.folder if status.cached else None
+        path = Path(name).expanduser()
+        if path.suffix == ".gguf":
+            gguf.require_gguf(path)
+            return None
+        return None if hub.is_id(name) and not path.is_dir() else self.resolve(name)
+
     def default_max_tokens(self, name: str) -> int | None:
         """Tokens of an answer whose request names no limit; None where only the context bounds it."""
         return self._packaged[name].default_max_tokens if name in self._packaged else None

@@ -92,11 +92,11 @@ def load(
 ) -> LoadedModel:
     """Read a checkpoint; raises LoadError with the remedy when it cannot or must not be served."""
     where = torch.device(device)
-    chosen = _choose_dtype(dtype, where)
+    chosen = choose_dtype(dtype, where)
     config = read_config(folder)
     kept = _choose_quantization(quantization, config, chosen, where, narrows=dtype == "auto")
     defaults = _sampling_defaults(folder)
-    context = _context_length(config)
+    context = read_context_length(config)
     loaded = _read_network(folder, chosen, where)
     vocab_size, ends = _head(loaded).out_features, _end_token_ids(loaded)
     fold_norms = kept not in (Quantization.INT8, Quantization.INT4)
@@ -117,7 +117,7 @@ def load(
     return LoadedModel(
         folder=folder,
         network=network if isinstance(network, Decoder) else ForeignNetwork(network),
-        kv=_kv_shape(config, chosen, where),
+        kv=read_kv_shape(config, chosen, where),
         vocab_size=vocab_size,
         context_length=context,
         end_token_ids=ends,
@@ -146,7 +146,8 @@ def _choose_pass(loaded: PreTrainedModel, context_length: int, *, fold_norms: bo
         return None
 
 
-def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The type that a name, or `auto`, means on a device. Raises LoadError."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" or computes_bfloat16() else torch.float32
     if name not in DTYPES:
@@ -209,7 +210,7 @@ def _require_all_weights(folder: Path, report: _Report) -> None:
         )
 
 
-def _context_length(config: PreTrainedConfig) -> int:
+def read_context_length(config: PreTrainedConfig) -> int:
     """The model's context in tokens; within a sliding window, which is where sliding and full attention agree."""
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
     foreign = layer_types - {"full_attention", "sliding_attention"}
@@ -235,7 +236,8 @@ def _longrope_switch(config: PreTrainedConfig) -> int | None:
     return int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else None
 
 
-def _kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> KvShape:
+def read_kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> KvShape:
+    """The shape of a token's K and V in a network of this configuration."""
     heads = config.num_attention_heads
     return KvShape(
         layers=config.num_hidden_layers,

@@ -18,7 +18,7 @@ from models.errors import UserError
 from models.flags import Subparsers
 from models.options import options_of
 from server.cli import chat as chat_command
-from server.cli import experiments
+from server.cli import doctor, experiments
 from server.cli import journal as journal_command
 from server.cli import models as models_command
 from server.cli import openapi as openapi_command
@@ -46,6 +46,7 @@ examples:
   lengthwise models                                       list the models that can be served by name
   lengthwise chat                                         talk to that server
   lengthwise run                                          both in one, for a look
+  lengthwise doctor                                       tell what would keep the server from starting
   lengthwise profile --quick                              measure this machine for the scheduler
   lengthwise train                                        train the length predictor from the journal
   lengthwise journal show -n 5                            print the newest five requests
@@ -102,6 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     models_command.add_parser(subparsers)
     chat_command.add_parser(subparsers)
     run_own.add_parser(subparsers)
+    doctor.add_parser(subparsers)
     profile_command.add_parser(subparsers)
     train_command.add_parser(subparsers)
     journal_command.add_parser(subparsers)

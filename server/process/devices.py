@@ -16,6 +16,7 @@ import psutil
 import torch
 import transformers
 
+from models.network.footprint import Footprint
 from models.network.loader import LoadedModel, LoadError
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES
@@ -123,6 +124,21 @@ def capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:
     if tokens < 2:
         raise LoadError("no memory is left for K and V: free some, or choose a smaller model or dtype")
     return tokens
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device; on a CPU, that of the machine."""
+    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)
+
+
+def require_memory(footprint: Footprint, name: str) -> None:
+    """Raise LoadError, before anything is read, where the device has not the memory for a model's weights."""
+    needed, free = footprint.weight_bytes, free_bytes(footprint.kv.device)
+    if needed > free:
+        raise LoadError(
+            f"{name}: its weights take {needed / 2**30:.1f} GiB in {str(footprint.kv.dtype).removeprefix('torch.')}, "
+            f"and {free / 2**30:.1f} GiB of {footprint.kv.device} memory are free: free some, or choose a smaller model"
+        )
 
 
 def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None:

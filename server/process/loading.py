@@ -22,6 +22,7 @@ from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.catalog.catalog import Catalog
+from models.network.footprint import read_footprint
 from models.network.loader import LoadedModel, LoadError, load
 from models.progress import Bars
 from models.text import Text
@@ -33,6 +34,7 @@ from server.process.devices import (
     cuda_devices,
     hush_transformers,
     quantization,
+    require_memory,
     require_room,
     threads,
 )
@@ -86,6 +88,7 @@ def _networks(config: ServeConfig, folder: Path) -> tuple[LoadedModel, ...]:
 
 
 def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
+    require_memory(read_footprint(folder, config.dtype, torch.device(device)), config.model)
     return load(
         folder,
         dtype=config.dtype,

@@ -133,3 +133,14 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     assert default_cache() == Path("/xdg/lengthwise")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert default_cache() == Path.home() / ".cache" / "lengthwise"
+
+
+def test_a_model_is_found_without_being_fetched(tmp_path: Path) -> None:
+    fetcher = FakeFetcher(WHEEL)
+    one = catalog(tmp_path, fetcher=fetcher)
+    assert one.find("tiny-model") is None and one.find("org/name") is None and not fetcher.calls
+    folder = one.resolve("tiny-model")
+    assert one.find("tiny-model") == folder and one.find(str(folder)) == folder.resolve()
+    for name, message in (("tiny-mode", "did you mean tiny-model"), ("x.gguf", "there is no file")):
+        with pytest.raises(CatalogError, match=message):
+            one.find(name)

@@ -145,7 +145,7 @@ def test_a_quantization_that_cannot_be_had_is_refused_with_the_remedy(folder: Pa
 
 def test_auto_is_bfloat16_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert loader._choose_dtype("auto", torch.device("cuda")) is torch.bfloat16
+    assert loader.choose_dtype("auto", torch.device("cuda")) is torch.bfloat16
 
 
 def test_sampling_defaults_come_from_the_models_own_recommendation(folder: Path) -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 
-from models.network.loader import LoadError
+from models.network.footprint import read_footprint
+from models.network.loader import LoadedModel, LoadError
 from server.cli.config import ServeConfig
 from server.process.devices import (
     PREDICTOR_NICENESS,
     cuda_devices,
+    require_memory,
     require_room,
     run_beside_executors,
     swap_bytes,
     threads,
 )
+from server.process.loading import first_network
 
 
 @pytest.fixture
@@ -52,6 +57,23 @@ def test_a_gpu_that_is_asked_for_must_be_there(machine: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("machine")
 def test_executors_on_a_cpu_share_its_cores() -> None:
     assert [threads(config(executors=executors)) for executors in (0, 1, 3, 32)] == [16, 16, 5, 1]
+
+
+def test_weights_that_cannot_fit_are_refused_before_they_are_read(
+    machine: pytest.MonkeyPatch, tiny_model: LoadedModel, tiny_folder: Path
+) -> None:
+    footprint = read_footprint(tiny_folder, "float32", torch.device("cpu"))
+    assert footprint.kv == tiny_model.kv and footprint.context_length == tiny_model.context_length
+    with safe_open(tiny_folder / "model.safetensors", framework="pt") as file:
+        stored = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - no mapping
+    assert footprint.weight_bytes == 4 * stored > 10_000
+    machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=footprint.weight_bytes))
+    require_memory(footprint, "m")
+    machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=footprint.weight_bytes - 1))
+    with pytest.raises(LoadError, match="m: its weights take .* GiB in float32, and .* GiB of cpu memory are free"):
+        require_memory(footprint, "m")
+    with pytest.raises(LoadError, match="its weights take"):
+        first_network(config(dtype="float32", device="cpu"), tiny_folder)
 
 
 def test_rows_that_wait_take_a_quarter_of_free_memory_4_gib_at_most(machine: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,58 @@
+"""`lengthwise doctor`: what it finds, and its exit codes."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from server.cli import doctor
+from tests.server.cli.commands import run_command
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+run = partial(run_command, doctor.add_parser, "doctor", "--device", "cpu")
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
+    """What is told of each part: ok or FAIL, and the words."""
+    parts = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    return {name: (state, words) for state, name, words in parts}
+
+
+def test_a_machine_on_which_all_is_well_gets_0(
+    cache: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tiny_folder, "--port", "0", "--dtype", "float32", "--max-num-seqs", "4") == 0
+    told = lines(capsys)
+    assert [*told] == ["port", "devices", "model", "memory", "journal", "predictor"]
+    assert {state for state, _ in told.values()} == {"ok"}
+    assert str(tiny_folder) in told["model"][1]
+    assert "K and V of 4 slots with" in told["memory"][1]
+    assert str(cache) in told["journal"][1]
+
+
+def test_a_model_that_is_not_here_is_not_fetched(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--port", "0", "--no-journal") == 0
+    assert "fetched, or converted, at the first start" in lines(capsys)["model"][1]
+    assert not (cache / "packaged").exists()
+
+
+def test_what_would_fail_is_told_with_its_remedy_and_gets_1(
+    tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code = run("smollm2", "--port", port, "--journal", tiny_folder, "--length-predictor", "proxy", "--executors", 1)
+    assert code == 1
+    told = lines(capsys)
+    assert {name for name, (state, _) in told.items() if state == "FAIL"} == {*told} - {"devices"}
+    for name, remedy in (
+        ("port", "choose another with --port"),
+        ("model", "did you mean smollm2-135m-instruct?"),
+        ("journal", "or give --no-journal"),
+        ("predictor", "run `lengthwise train --predictor proxy`"),
+    ):
+        assert remedy in told[name][1]
