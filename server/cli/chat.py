@@ -12,11 +12,14 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import orjson
 from msgspec import Meta
 
 from models.errors import UserError
+from models.files import replace_file
 from models.flags import Subparsers, add_command
 from models.options import Count, option
 
@@ -30,11 +33,18 @@ KEYS = "LENGTHWISE_API_KEY"
 ERASE = "\r\x1b[K"
 """Makes a terminal write its line anew."""
 
-HELP = """\
-/reset   forget the conversation
-/help    show this
-Ctrl-C   stop the answer; at the prompt: leave
-Ctrl-D   leave"""
+QUOTES = '"""'
+"""Begins and ends a text of several lines, as in Ollama."""
+
+HELP = f"""\
+{QUOTES}            begin a text of several lines, which another {QUOTES} ends
+/system TEXT   set the system message; without a text: show it
+/stats         show what the latest answer took
+/save FILE     write the conversation as JSON, as `messages` has it
+/reset         forget the conversation
+/help          show this
+Ctrl-C         stop the answer; at the prompt: leave
+Ctrl-D         leave"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,26 +116,49 @@ class Terminal:
         return int(self._failed and not self._interactive)
 
     def _read(self) -> str | None:
-        """The next line, None at the end."""
+        """The next line, or text of several; None at the end."""
         try:
-            return input("> " if self._interactive else "")
+            text = input("> " if self._interactive else "")
+            if not (self._interactive and text.startswith(QUOTES)):
+                return text
+            text = text.removeprefix(QUOTES)
+            while not text.endswith(QUOTES):
+                text += "\n" + input("... ")
+            return text.removesuffix(QUOTES)
         except (EOFError, KeyboardInterrupt):
             if self._interactive:
                 print()
             return None
 
     def _handle(self, line: str, runner: asyncio.Runner) -> None:
-        match line:
+        word, _, rest = line.partition(" ")
+        match word:
             case "":
                 return
             case "/reset":
                 self._conversation.reset()
             case "/help":
                 print(HELP)
+            case "/system" if self._interactive:
+                self._conversation.system = rest.strip() or self._conversation.system
+                print(f"System message: {self._conversation.system or 'none'}")
+            case "/stats" if self._interactive:
+                print(self._conversation.took or "There is no whole answer yet.")
+            case "/save" if self._interactive:
+                self._save(rest.strip())
             case _ if line.startswith("/") and self._interactive:
-                print(f"unknown command {line.split()[0]}; /help shows what there is")
+                print(f"unknown command {word}; /help shows what there is")
             case _:
                 self._answer(line, runner)
+
+    def _save(self, name: str) -> None:
+        try:
+            with replace_file(Path(name).expanduser()) as file:
+                file.write(orjson.dumps(self._conversation.messages, option=orjson.OPT_INDENT_2))
+        except OSError as error:
+            print(f"{name or '/save'} cannot be written: {error.strerror}; name another file")
+        else:
+            print(f"Saved {name}.")
 
     def _answer(self, line: str, runner: asyncio.Runner) -> None:
         try:

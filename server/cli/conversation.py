@@ -5,6 +5,7 @@ It knows no terminal; what to do with each piece of text is the caller's busines
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -21,6 +22,24 @@ TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10)
 """An answer may take as long as it likes, a connection may not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Tokens and seconds that an answer took."""
+
+    read: int
+    generated: int
+    first: float
+    """Seconds to the first piece of the answer."""
+    total: float
+
+    def __str__(self) -> str:
+        speed = (self.generated - 1) / (self.total - self.first) if self.total > self.first else 0.0
+        return (
+            f"{self.read} tokens in, {self.generated} out; first token after {self.first:.2f} s, "
+            f"then {speed:.1f} tokens/s; {self.total:.2f} s in all"
+        )
+
+
 @dataclass(slots=True)
 class Conversation:
     """The turns so far and how to ask for the next."""
@@ -33,6 +52,13 @@ class Conversation:
     key: str | None = field(default=None, repr=False)
     """The API key, where the server wants one."""
     turns: list[dict[str, str]] = field(default_factory=list)
+    took: Took | None = None
+    """What the latest whole answer took; None before there is one, or from a server that does not count."""
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The turns, behind the system message where there is one."""
+        return [*([{"role": "system", "content": self.system}] if self.system else []), *self.turns]
 
     def reset(self) -> None:
         """Forget every turn."""
@@ -58,11 +84,18 @@ class Conversation:
         """
         self.turns.append({"role": "user", "content": text})
         pieces: list[str] = []
+        begin, first, self.took = time.monotonic(), None, None
         try:
             async with aclosing(self._answer(queued)) as answer:
-                async for piece in answer:
-                    pieces.append(piece)
-                    show(piece)
+                async for event in answer:
+                    now = time.monotonic() - begin
+                    if piece := _content(event):
+                        first = now if first is None else first
+                        pieces.append(piece)
+                        show(piece)
+                    if usage := event.get("usage"):
+                        read, generated = usage["prompt_tokens"], usage["completion_tokens"]
+                        self.took = Took(read, generated, now if first is None else first, now)
         except UserError:
             self.turns.pop()
             raise
@@ -83,9 +116,9 @@ class Conversation:
     def _endpoint(self, path: str) -> str:
         return f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
 
-    async def _answer(self, queued: Callable[[Progress], object]) -> AsyncGenerator[str, None]:
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        body = {"model": self.model, "messages": [*system, *self.turns], "stream": True, **self.options}
+    async def _answer(self, queued: Callable[[Progress], object]) -> AsyncGenerator[Any, None]:
+        asked = {"stream": True, "stream_options": {"include_usage": True}}
+        body = {"model": self.model, "messages": self.messages, **asked, **self.options}
 
         def read_comment(comment: bytes) -> None:
             if (progress := progress_in(comment.decode())) is not None:
@@ -100,7 +133,7 @@ class Conversation:
                         for data in parser.feed(chunk):
                             if data == b"[DONE]":
                                 return
-                            yield _content(orjson.loads(data))
+                            yield orjson.loads(data)
             except aiohttp.ClientError as error:
                 raise _unreachable(self.url, error) from error
         raise UserError("the answer was cut off: the server closed the connection")

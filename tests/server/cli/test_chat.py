@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import signal
@@ -113,6 +114,41 @@ async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_be
     os.write(leader, b"\n")
     await process.wait()
     transport.close()
+
+
+async def test_at_a_terminal_a_text_may_have_lines_and_commands_tell_set_and_save(live: Live, tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    command = [*PROGRAM, "chat", "--url", live.url]
+    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=PIPE, stderr=PIPE)
+    os.close(follower)
+    assert process.stdout is not None
+
+    async def enter(line: str, prompt: bytes = b"> ") -> str:
+        os.write(leader, f"{line}\n".encode())
+        return (await process.stdout.readuntil(prompt)).removesuffix(prompt).decode()  # type: ignore[union-attr]
+
+    await process.stdout.readuntil(b"> ")
+    assert await enter("/stats") == "There is no whole answer yet.\n"
+    assert await enter("/system Be brief") == "System message: Be brief\n"
+    assert await enter('"""one', b"... ") == ""
+    assert await enter('two"""') == f"{ANSWER}\n"
+    (request,) = live.dispatcher.submitted
+    assert FakeText().decode(request.prompt) == "system:Be brief\nuser:one\ntwo\nassistant:"
+    tokens = f"{len(request.prompt)} tokens in, {len(ANSWER.encode()) + 1} out; first token after "
+    assert (await enter("/stats")).startswith(tokens)
+    saved = tmp_path / "talk.json"
+    assert await enter(f"/save {saved}") == f"Saved {saved}.\n"
+    assert json.loads(saved.read_text()) == [
+        {"role": "system", "content": "Be brief"},
+        {"role": "user", "content": "one\ntwo"},
+        {"role": "assistant", "content": ANSWER},
+    ]
+    assert "cannot be written" in await enter(f"/save {tmp_path}")
+    assert await enter("/nothing") == "unknown command /nothing; /help shows what there is\n"
+    os.write(leader, b"\x04")
+    await process.communicate()
+    assert process.returncode == 0
+    os.close(leader)
 
 
 async def test_an_answer_that_is_stopped_stays_in_the_conversation_as_far_as_it_came(live: Live) -> None:
