@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]  # which transformers brings
 
 from tests.server.counted import counted
 
@@ -64,15 +67,33 @@ def expressions(node: Any) -> Iterator[str]:
             yield from expressions(value)
 
 
-async def test_the_grafana_dashboard_draws_metrics_that_exist(told: dict[str, tuple[str, set[str]]]) -> None:
-    board = json.loads((DOCS / "grafana.json").read_text("utf-8"))
+def sampled(told: dict[str, tuple[str, set[str]]]) -> set[str]:
+    """Names that an expression can ask for."""
     kinds = {name: kind for name, (kind, _) in told.items()}
     known = {f"{name}_total" if kind == "counter" else name for name, kind in kinds.items() if kind != "histogram"}
     suffixes = ("bucket", "sum", "count")
     known |= {f"{name}_{suffix}" for name, kind in kinds.items() if kind == "histogram" for suffix in suffixes}
+    return known
+
+
+async def test_the_grafana_dashboard_draws_metrics_that_exist(told: dict[str, tuple[str, set[str]]]) -> None:
+    board = json.loads((DOCS / "grafana.json").read_text("utf-8"))
     found = [name for text in expressions(board) for name in re.findall(r"(?:vllm|lengthwise):\w+", text)]
     assert len(found) > 50
-    assert set(found) - known == set()
+    assert set(found) - sampled(told) == set()
+
+
+async def test_alerts_ask_for_metrics_that_exist_and_say_what_to_do(told: dict[str, tuple[str, set[str]]]) -> None:
+    (group,) = yaml.safe_load((DOCS / "alerts.yml").read_text("utf-8"))["groups"]
+    names = [name for rule in group["rules"] for name in re.findall(r"(?:vllm|lengthwise):\w+", rule["expr"])]
+    assert len(names) == len(group["rules"]) and set(names) - sampled(told) == set()
+    assert {rule["labels"]["severity"] for rule in group["rules"]} == {"critical", "warning"}
+    assert all(rule["annotations"].keys() == {"summary", "remedy"} for rule in group["rules"])
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here")
+def test_prometheus_takes_the_alerts() -> None:
+    subprocess.run(["promtool", "check", "rules", str(DOCS / "alerts.yml")], check=True, capture_output=True)
 
 
 def test_the_grafana_dashboard_has_panels_that_do_not_overlap() -> None:
