@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import msgspec
 from aiohttp import web
 
 from server.api.errors import bad_request
 from server.api.generator import DISPATCHER, LENGTHS
-from server.api.input.body import parse, read_raw
+from server.api.input.body import parse, read_chosen
 from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
 from server.api.input.refusals import ABSENT
 from server.api.input.schema import ChatBody, CompletionBody
@@ -33,8 +36,8 @@ class AnyBody(msgspec.Struct, frozen=True):
 
 async def estimate(request: web.Request) -> web.Response:
     """Tell what a call would cost and how long it would take if it came now, without making it; raises ApiError 400."""
-    raw, model = await read_raw(request), request.app[MODEL]
-    body, prompts = await _read(raw, request)
+    model = request.app[MODEL]
+    body, prompts = await _read(request)
     model_name(body.model, model)
     wanted, holder, client = list_wanted(body, prompts, model), holder_of(request), client_of(request, body.user)
     async with predict(wanted, request.app[LENGTHS]) as predictions:
@@ -49,18 +52,26 @@ async def estimate(request: web.Request) -> web.Response:
     return json_response(expectation_of(requests))
 
 
-async def _read(raw: bytes, request: web.Request) -> tuple[ChatBody | CompletionBody, list[Prompt]]:
+async def _read(request: web.Request) -> tuple[ChatBody | CompletionBody, Sequence[Prompt]]:
     """The body, and its prompts; raises ApiError 400."""
-    model, given = request.app[MODEL], parse(raw, AnyBody)
+    model, given = request.app[MODEL], await read_chosen(request, _schema_of)
+    if isinstance(given, CompletionBody):
+        return given, await completion_prompts(given, model)
+    if isinstance(given, ResponsesBody):
+        earlier, response = earlier_turns(given, request.app[STORE], holder_of(request)), given
+        given = await asyncio.get_running_loop().run_in_executor(
+            model.tokenizer_pool, lambda: as_chat(response, (*earlier, *conversation(response)))
+        )
+    return given, [await chat_prompt(given, model)]
+
+
+def _schema_of(raw: bytes) -> type[ChatBody | CompletionBody | ResponsesBody]:
+    """The kind of a body; raises ApiError 400."""
+    given = parse(raw, AnyBody)
     if bytes(given.prompt):
-        completion = parse(raw, CompletionBody)
-        return completion, await completion_prompts(completion, model)
+        return CompletionBody
     if bytes(given.input):
-        response = parse(raw, ResponsesBody)
-        earlier = earlier_turns(response, request.app[STORE], holder_of(request))
-        chat = as_chat(response, (*earlier, *conversation(response)))
-    elif bytes(given.messages):
-        chat = parse(raw, ChatBody)
-    else:
-        raise bad_request("messages: is missing; give messages, prompt or input, as the call would", "messages")
-    return chat, [await chat_prompt(chat, model)]
+        return ResponsesBody
+    if bytes(given.messages):
+        return ChatBody
+    raise bad_request("messages: is missing; give messages, prompt or input, as the call would", "messages")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Protocol, TypeVar
@@ -67,13 +67,20 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
 
 async def read_body(request: web.Request, schema: type[T]) -> T:
     """The body as `schema`; raises ApiError 400, 408, 413 or 429."""
+    return await read_chosen(request, lambda _: schema)
+
+
+async def read_chosen(request: web.Request, choose: Callable[[bytes], type[T]]) -> T:
+    """The body as the schema that `choose` finds for it, in any thread; raises ApiError 400, 408, 413 or 429."""
     async with _received(request) as raw:
         count_arrived(request)
         refused = request.app[LIMITS].refuse_unknown_fields
 
         def read() -> tuple[T, tuple[str, ...]]:
-            parsed = parse(raw, schema) if len(raw) < LARGE else _parse_large(raw, schema)
-            return parsed, list_unknown(raw, schema, thoroughly=refused)
+            if len(raw) >= LARGE:
+                _bound_parts(raw)
+            schema = choose(raw)
+            return parse(raw, schema), list_unknown(raw, schema, thoroughly=refused)
 
         if len(raw) < LARGE:
             body, unknown = read()
@@ -81,12 +88,6 @@ async def read_body(request: web.Request, schema: type[T]) -> T:
             body, unknown = await asyncio.get_running_loop().run_in_executor(request.app[MODEL].tokenizer_pool, read)
     note_unknown(request, unknown, refused=refused)
     return body
-
-
-async def read_raw(request: web.Request) -> bytes:
-    """The body as it came; raises ApiError 400, 408, 413 or 429."""
-    async with _received(request) as raw:
-        return raw
 
 
 @asynccontextmanager
@@ -146,8 +147,8 @@ def _too_large(limits: Limits) -> ApiError:
     return ApiError(413, message, close=True)
 
 
-def _parse_large(raw: bytes, schema: type[T]) -> T:
-    """JSON text as `schema`, if it is not of too many parts; raises ApiError 400."""
+def _bound_parts(raw: bytes) -> None:
+    """Raise ApiError 400 for a JSON text of too many parts."""
     bare = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
     strings, nested, values = bare.count(b'"') // 2, 0, 0
     if strings <= MAX_STRINGS:
@@ -156,7 +157,6 @@ def _parse_large(raw: bytes, schema: type[T]) -> T:
     if strings > MAX_STRINGS or nested > MAX_NESTED or values > MAX_VALUES:
         most = f"{MAX_VALUES} values, {MAX_STRINGS} strings, or {MAX_NESTED} lists, objects or names"
         raise bad_request(f"the request's body has more than {most}; send fewer at a time", code="too_many_values")
-    return parse(raw, schema)
 
 
 def parse(raw: bytes, schema: type[T]) -> T:

@@ -9,10 +9,11 @@ from aiohttp import web
 
 from server.api.errors import ApiError
 from server.api.input.schema import Message
+from server.api.output.reply import encode
 from server.api.responses.reply import OutputMessage, ResponseObject
 
 EACH = 1000
-"""Bytes of a response besides its texts, and of a token's log-probabilities, about."""
+"""Bytes of a response besides what is in it, and of a token's log-probabilities, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class ResponseStore:
         told = (part for item in reply.output if isinstance(item, OutputMessage) for part in item.content)
         size = EACH + sum(len(part.text) + EACH * len(part.logprobs) for part in told)
         size += sum(EACH // 4 + len(one.content or "") for one in messages)
+        size += sum(EACH // 4 + len(call.function.arguments) for one in messages for call in one.tool_calls or ())
+        size += len(encode([reply.instructions, reply.metadata, reply.text, reply.tools]))
         self._stored[reply.id] = StoredResponse(holder, messages, reply, size)
         self._size += size
         while self._size > self._capacity:

@@ -195,3 +195,12 @@ class TestOrca:
     async def test_not_to_those_who_do_not_ask(self, live: Live, wanted: str) -> None:
         _, _, headers = await ask(live, CHAT, chat_body(), endpoint_load_metrics_format=wanted)
         assert "endpoint-load-metrics" not in headers
+
+
+async def test_a_large_body_is_bounded_and_told_of_as_that_of_the_call(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(max_body_bytes=2**22)) as live:
+        many = {**chat_body(), "more": [[] for _ in range(2**17)]}
+        for path in (CHAT, ESTIMATE):
+            status, reply, _ = await ask(live, path, many)
+            assert (status, reply["error"]["code"]) == (400, "too_many_values")
+            assert (await ask(live, path, {**chat_body(), "more": 1}))[2]["x-lengthwise-ignored"] == "more"

@@ -255,6 +255,9 @@ async def test_stored_responses_are_shown_forgotten_and_bounded(pool: ThreadPool
         status, _ = await live.post(PATH, {"input": "Hi", "previous_response_id": streamed["id"]})
         assert status == 404
         await ask(live, previous_response_id=last["id"])
+        large = await ask(live, metadata={"a": "x" * 6000})  # what is no text takes memory too
+        status, _ = await live.post(PATH, {"input": "Hi", "previous_response_id": large["id"]})
+        assert status == 404
 
 
 async def test_a_key_goes_on_from_its_own_responses_only(pool: ThreadPoolExecutor) -> None:
