@@ -38,7 +38,7 @@ async def test_it_is_served(live: Live) -> None:
 async def test_every_path_in_it_has_a_route_and_every_route_but_the_pages_own_is_in_it(live: Live) -> None:
     told = {(method.upper(), path) for path, methods in document(OPERATIONS)["paths"].items() for method in methods}
     routes = {(one.method, one.resource.canonical) for one in live.app.router.routes() if one.resource is not None}
-    own = {("GET", "/dashboard/events"), ("GET", "/dashboard/{name}")}
+    own = {("GET", "/dashboard/events"), ("GET", "/dashboard/{name}"), ("GET", "/chat")}
     assert told == {(method, path) for method, path in routes if method != "HEAD"} - own
 
 

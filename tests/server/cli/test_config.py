@@ -98,6 +98,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "seed": 6,
         "enforce_eager": True,
         "allow_replay": True,
+        "embedding_model": "all-minilm-l6-v2",
         "no_structured_outputs": True,
         "max_file_bytes": 2048,
         "files_size": 0.5,
