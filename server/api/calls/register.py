@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 from aiohttp import web
@@ -24,7 +24,7 @@ from server.api.calls.request_status import (
     call_state,
     choices_of,
     explain_wait,
-    find_place,
+    first_to_start,
     measure,
 )
 from server.api.errors import ApiError
@@ -133,11 +133,12 @@ class Register:
             self._break_off(record)
         return self.status(name, holder)
 
-    def list_latest(self, holder: str | None, limit: int) -> list[RequestStatus]:
-        """A holder's calls, the latest first: those under way, then those that have ended."""
+    def iter_latest(self, holder: str | None, limit: int) -> Iterator[RequestStatus]:
+        """A holder's calls, the latest first: those under way by now, then those that have ended; how each stands is
+        found out when it is asked for."""
         own = [record for record in reversed(self._open.values()) if record.caller.holder == holder][:limit]
         past = (ended.status for ended in reversed(self._ended.values()) if ended.caller.holder == holder)
-        return [*(self._status(record) for record in own), *islice(past, limit - len(own))]
+        return chain(map(self._status, own), [*islice(past, limit - len(own))])
 
     def _id(self, name: str, holder: str | None) -> str:
         if name in self._open or name in self._ended:
@@ -176,7 +177,8 @@ class Register:
 
     def _status(self, record: Record) -> RequestStatus:
         requests, state = record.requests, record.state
-        place = find_place(requests if state is CallState.WAITING else (), self._dispatcher)
+        choices = choices_of(requests, self._dispatcher)
+        first = first_to_start(choices if state is CallState.WAITING else ())
         ends = [request.times.end for request in requests if request.times.end is not None]
         end = max(ends) if requests and len(ends) == len(requests) else self._dispatcher.now()
         return RequestStatus(
@@ -188,15 +190,15 @@ class Register:
             created=record.created,
             stream=record.stream,
             state=state,
-            place=place.place,
-            expected_wait_s=place.expected_wait_s,
+            place=first.place,
+            expected_wait_s=first.expected_wait_s,
             age_s=round(end - record.arrival, 3),
             prompt_tokens=sum(len(prompt) for prompt in {id(each.prompt): each.prompt for each in requests}.values()),
             max_tokens=sum(request.sampling.max_tokens for request in requests),
             generated_tokens=sum(request.generated for request in requests),
             metrics=measure(requests) if requests else Metrics(None, None, None),
             estimate=expectation_of(requests) if requests else None,
-            choices=choices_of(requests, self._dispatcher),
+            choices=choices,
         )
 
 

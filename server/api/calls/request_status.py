@@ -110,6 +110,12 @@ class Standing(msgspec.Struct, frozen=True):
     expected_wait_s: float | None
 
 
+def first_to_start(choices: Iterable[ChoiceStatus]) -> Standing:
+    """The place of the answer that is to start first; answers that have started have none."""
+    places = [(one.place, one.expected_wait_s) for one in choices if one.place is not None]
+    return Standing(*min(places, key=lambda pair: pair[0], default=(None, None)))
+
+
 def find_place(requests: Iterable[Request], dispatcher: Dispatcher) -> Standing:
     """The place of the request that is to start first; requests that have started have none."""
     found = [(dispatcher.place(request), request) for request in requests]

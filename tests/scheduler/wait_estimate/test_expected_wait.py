@@ -71,6 +71,25 @@ def test_the_wait_is_what_is_ahead_over_the_speed_of_the_rows_that_run() -> None
     assert queue.dispatcher.expected_wait(running[0]) is None
 
 
+def test_what_runs_is_looked_at_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request that asked for its wait looked at all rows: 1,000 of them, at 1,000 rows, took two seconds."""
+    queue, asked, remaining = Queue(rows=50), [], DecodeSpeed.remaining
+    requests = [queue.submit(9, predicted=9) for _ in range(70)]
+    queue.second()
+
+    def counted(self: DecodeSpeed, request: Request) -> float:
+        asked.append(request)
+        return remaining(self, request)
+
+    monkeypatch.setattr(DecodeSpeed, "remaining", counted)
+    first = queue.dispatcher.expected_wait(requests[-1])
+    assert [queue.dispatcher.expected_wait(request) for request in requests[50:]][-1] == first
+    assert len(asked) == 50
+    queue.second()
+    later = queue.dispatcher.expected_wait(requests[-1])
+    assert first is not None and later is not None and later < first and len(asked) > 50
+
+
 def test_the_place_is_that_of_the_strategys_order() -> None:
     queue = Queue(rows=1, strategy="ssjf-continuous")
     queue.submit(50, predicted=50)

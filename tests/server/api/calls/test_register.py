@@ -41,10 +41,18 @@ def test_it_forgets_the_oldest_and_its_names() -> None:
     for name in "abc":
         with register.enter(record(name, finished())):
             assert len(register) == 1
-    assert [status.id for status in register.list_latest(None, 10)] == ["c", "b"]
+    assert [status.id for status in register.iter_latest(None, 10)] == ["c", "b"]
     assert register.status("a", None) is register.status("x-a", None) is None
     found = register.status("x-b", None)
     assert found is not None and found.id == "b"
+
+
+def test_a_call_may_end_while_a_list_is_made() -> None:
+    register, request = Register(idle()), finished()
+    with register.enter(record("b", request)), register.enter(record("a", waiting())):
+        listed = register.iter_latest(None, 10)
+        assert next(listed).id == "a"
+    assert [status.id for status in listed] == ["b"]
 
 
 def test_a_name_that_was_used_again_means_the_latest_also_when_the_first_is_forgotten() -> None:
@@ -62,7 +70,7 @@ def test_a_call_without_requests_is_not_worth_remembering() -> None:
     register = Register(idle())
     with pytest.raises(ValueError, match="refused"), register.enter(record("a")):
         raise ValueError("refused")
-    assert register.list_latest(None, 10) == []
+    assert not [*register.iter_latest(None, 10)]
     assert register.status("x-a", None) is None
 
 
@@ -90,7 +98,7 @@ def test_nobody_finds_the_calls_of_another() -> None:
     register = Register(idle())
     with register.enter(record("a", waiting(), holder="one")):
         assert register.status("a", "two") is register.cancel("a", "two") is None
-        assert register.list_latest("two", 10) == register.list_latest(None, 10) == []
+        assert not [*register.iter_latest("two", 10), *register.iter_latest(None, 10)]
     assert register.status("a", "two") is None
     assert register.status("x-a", "two") is None
     assert register.status("a", "one") is not None
