@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench evidence evidence-engine test test-quick test-clients test-faults check docs clean
+.PHONY: help install serve chat bench evidence evidence-engine test test-quick test-clients test-faults test-ray check docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,10 @@ test-clients: $(TESTING) ## run real clients, which pip installs below .venv, ag
 
 test-faults: $(TESTING) ## put a fault into every place where one may come, which takes an hour
 	@LENGTHWISE_TEST_FAULTS=1 exec $(BIN)/python -m pytest -q tests/faults $(ARGS)
+
+test-ray: $(TESTING) ## install Ray Serve and run two nodes behind it
+	$(PIP) -e '.[ray]'
+	@exec $(BIN)/python -m pytest -q tests/server/deploy $(ARGS)
 
 check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .

@@ -30,6 +30,7 @@ from server.api.embeddings.endpoint import embeddings
 from server.api.estimate import AnyBody, estimate
 from server.api.health import Health, Readiness, live, ready
 from server.api.input.schema import ChatBody, CompletionBody
+from server.api.load import Load, load
 from server.api.messages.body import CountBody, MessagesBody
 from server.api.messages.endpoint import count_tokens, messages
 from server.api.messages.reply import (
@@ -227,6 +228,7 @@ OPERATIONS = (
     Operation("post", "/tokenize", tokenize, "tokenize", TokenizeBody, Tokens, errors=(404,)),
     Operation("post", "/detokenize", detokenize, "detokenize", DetokenizeBody, Detokenized, errors=(404,)),
     Operation("get", "/metrics", metrics, "metrics", other=("text/plain",), errors=(404,)),
+    Operation("get", "/load", load, "load", reply=Load),
     Operation("get", "/health", ready, "health", reply=Readiness),
     Operation("get", "/health/ready", ready, "ready", reply=Readiness),
     Operation("get", "/health/live", live, "live", reply=Health, open=True),

@@ -23,6 +23,7 @@ from server.cli import journal as journal_command
 from server.cli import models as models_command
 from server.cli import openapi as openapi_command
 from server.cli import profile as profile_command
+from server.cli import ray as ray_command
 from server.cli import run as run_own
 from server.cli import strategy as strategy_command
 from server.cli import systemd as systemd_command
@@ -107,6 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
     profile_command.add_parser(subparsers)
     train_command.add_parser(subparsers)
     journal_command.add_parser(subparsers)
+    ray_command.add_parser(subparsers)
     systemd_command.add_parser(subparsers)
     openapi_command.add_parser(subparsers)
     bench_command.add_parser(subparsers, (experiments.add_benchmarks,))

@@ -56,7 +56,7 @@ def _holder(digest: bytes) -> str:
 
 def load_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> Keyring:
     """The keys of all sources together. Raises ConfigError, also where a source holds none."""
-    keys = _read_keys(given, file, environ)
+    keys = read_keys(given, file, environ)
     if file is not None:
         _warn_if_open(file)
     if any(len(key) < SHORT for key in keys):
@@ -66,11 +66,11 @@ def load_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str
 
 def load_shares(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> Mapping[str, float]:
     """The weights of all keys' holders. Raises ConfigError."""
-    keys = _read_keys(given, file, environ)
+    keys = read_keys(given, file, environ)
     return Keyring(keys, keys).shares
 
 
-def _read_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> dict[str, float]:
+def read_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> dict[str, float]:
     """The keys of all sources, with their weights."""
     keys = {_check(key, "--api-key"): 1.0 for key in given}
     if file is not None:

@@ -1,0 +1,234 @@
+"""Several nodes behind Ray Serve's proxy: `lengthwise ray`, or `serve run server.deploy.ray:app nodes=2`.
+
+    client -> Ray's proxy -> Front -> (router: least seconds of work) -> Replica -> `lengthwise serve`, a process
+
+The front reads a call, asks a node what it will cost, and hands both to the router of its handle; it passes the answer
+on as it comes. What is lost with a node is told as a 503, or, once a stream has begun, as an event with the error. The
+rule by which nodes are ranked is scheduler/routing.py; nodes tell their load as Ray's routing statistics. It imports
+ray, so only what starts it may import this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+import ray
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from models.errors import UserError
+from models.options import options_of
+from scheduler.routing import Job, NodeLoad, WorkRouter, list_prefixes
+from scheduler.waiting.prices import Prices
+from server.api.operations import OPERATIONS
+from server.deploy.node import Headers, Node
+from server.deploy.settings import Cluster, check_flags
+
+log = logging.getLogger("ray.serve")
+
+PERIOD = 1.0
+"""Seconds between two times that a node tells its load, and that it is seen to live."""
+
+UNBOUNDED = 1_000_000
+"""Calls at a time that Ray lets through: a node's own queue has the bound."""
+
+BLOCK = 256
+"""Bytes of a body's beginning that are remembered together, as what a node keeps."""
+
+BYTES_PER_TOKEN = 4
+"""Where no node can tell."""
+
+GENERATING = frozenset(operation.path for operation in OPERATIONS if operation.generates)
+
+LOST = "the node that served this request is gone; send the request again"
+
+DRAIN = 3600.0
+"""Seconds within which calls of a node that shall end may do so; then its own --shutdown-timeout counts."""
+
+
+class ByWork(RequestRouter):  # type: ignore[misc]  # it has no types where ray is not installed
+    """Ranks replicas by seconds of work, and counts what it has sent them since they told theirs."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._work: WorkRouter[Any] = WorkRouter()
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        super().update_replicas(replicas)
+        self._work.keep_only(replica.replica_id for replica in replicas)
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """All replicas, the best first. The request counts as sent at once: others are ranked before it has arrived."""
+        replicas = {replica.replica_id: replica for replica in candidate_replicas}
+        for name, replica in replicas.items():
+            if stats := replica.routing_stats:
+                self._work.tell(name, NodeLoad(**{**stats, "prices": Prices(**stats["prices"])}))
+        job = None if pending_request is None else pending_request.kwargs.get("job")
+        now = time.time()
+        ranked = self._work.rank(replicas, job or Job(0, 0.0), now)
+        if job is not None and ranked:
+            self._work.note_sent(ranked[0], job, now)
+        if pending_request is not None:
+            pending_request.routing_context.should_backoff = True  # there are no others to try
+        return [[replicas[name]] for name in ranked]
+
+
+class Replica:
+    """One node; it ends when its server does, and the other way round."""
+
+    def __init__(self, flags: Sequence[str], key: str | None) -> None:
+        self._node = Node(flags, key)
+        self._started = asyncio.ensure_future(self._start())
+
+    async def _start(self) -> None:
+        await self._node.start()
+        self._watch = asyncio.ensure_future(self._end_with_server())
+
+    async def _end_with_server(self) -> None:
+        code = await self._node.ended()
+        log.error("lengthwise serve ended with exit code %d, and the replica with it", code)
+        os._exit(1)
+
+    async def reconfigure(self, config: object) -> None:
+        """Ray calls this before it sends anything, so it waits for the server."""
+        await self._started
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        return asdict(await self._node.load())
+
+    async def call(
+        self, method: str, path: str, headers: Headers, body: bytes, job: Job | None = None
+    ) -> AsyncIterator[tuple[int, Headers] | bytes]:
+        """The server's answer, headers first; `job` is for the router."""
+        async for piece in self._node.call(method, path, headers, body):
+            yield piece
+
+    async def estimate(self, headers: Headers, body: bytes) -> tuple[int, float | None] | None:
+        return await self._node.estimate(headers, body)
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_watch"):
+            self._watch.cancel()
+        await self._node.stop()
+
+
+class Front:
+    """Passes calls on to nodes."""
+
+    def __init__(self, nodes: Any) -> None:
+        self._nodes = nodes
+
+    async def __call__(self, request: Request) -> Response:
+        body, headers = await request.body(), [(name, value) for name, value in request.headers.items()]
+        path = request.url.path
+        job = await self._describe(headers, body) if request.method == "POST" and path in GENERATING else None
+        target = f"{path}?{request.url.query}" if request.url.query else path
+        answer = self._nodes.options(stream=True).call.remote(request.method, target, headers, body, job=job)
+        try:
+            status, replied = await anext(answer)
+            first = await anext(answer, b"")
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        except Exception:
+            log.exception("a node was lost before its answer began")
+            return JSONResponse(_error(), 503, {"Retry-After": "1"})
+        is_stream = any(name.lower() == "content-type" and "event-stream" in value for name, value in replied)
+        response = StreamingResponse(_body(answer, first, is_stream), status)
+        response.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in replied]
+        return response
+
+    async def _describe(self, headers: Headers, body: bytes) -> Job:
+        """What the router shall know of a call."""
+        prefixes = list_prefixes(body, BLOCK)
+        try:
+            told = await self._nodes.estimate.remote(headers, body)
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # of whatever kind: the node is gone, and another will get the call
+            told = None
+        prompt, output = told or (len(body) // BYTES_PER_TOKEN, None)
+        return Job(prompt, output, prefixes)
+
+
+async def _body(answer: Any, first: bytes, is_stream: bool) -> AsyncIterator[bytes]:
+    """The rest of an answer; a stream that breaks off ends with the error, anything else without its end."""
+    try:
+        yield first
+        async for piece in answer:
+            yield piece
+    except (asyncio.CancelledError, GeneratorExit):
+        answer.cancel()
+        raise
+    except Exception:
+        log.exception("a node was lost within its answer")
+        if not is_stream:
+            raise
+        yield b"data: " + msgspec.json.encode(_error()) + b"\n\n"
+
+
+def _error() -> dict[str, object]:
+    return {"error": {"message": LOST, "type": "ServiceUnavailableError", "param": None, "code": "node_lost"}}
+
+
+def build(flags: Sequence[str], settings: Cluster, key: str | None) -> serve.Application:
+    """The application: servers with these flags, of whose keys this is one, behind a front."""
+    config = RequestRouterConfig(
+        request_router_class=ByWork if settings.router == "work" else settings.router,
+        request_routing_stats_period_s=PERIOD,
+        request_routing_stats_timeout_s=5 * PERIOD,
+    )
+    replicas = serve.deployment(Replica).options(
+        name="lengthwise",
+        num_replicas=settings.nodes,
+        ray_actor_options={"num_cpus": settings.cpus, "num_gpus": settings.gpus},
+        max_ongoing_requests=UNBOUNDED,
+        request_router_config=config,
+        health_check_period_s=PERIOD,
+        graceful_shutdown_timeout_s=DRAIN,
+        user_config={},
+    )
+    front = serve.deployment(Front).options(
+        name="front", max_ongoing_requests=UNBOUNDED, ray_actor_options={"num_cpus": 0}
+    )
+    return front.bind(replicas.bind(list(flags), key))
+
+
+def serve_until_signal(flags: Sequence[str], settings: Cluster, key: str | None) -> None:
+    """Run the application until SIGINT or SIGTERM."""
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before there are threads, which then have them blocked too
+    ray.init(address=settings.address, include_dashboard=False)
+    try:
+        serve.start(http_options={"host": settings.host, "port": settings.port})
+        serve.run(build(flags, settings, key), name="lengthwise", route_prefix="/")
+        print(f"ready on http://{settings.host}:{settings.port} with {settings.nodes} nodes", flush=True)
+        signal.sigwait(signals)
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def app(settings: Mapping[str, str]) -> serve.Application:
+    """For `serve run server.deploy.ray:app nodes=2 flags="MODEL --max-num-seqs 16"`; all may be left out."""
+    given = dict(settings)
+    flags = shlex.split(given.pop("flags", ""))
+    known = {option.name: option for option in options_of(Cluster)}
+    if strangers := given.keys() - known.keys():
+        raise UserError(f"{', '.join(sorted(strangers))}: give {', '.join(known)} or flags")
+    values: dict[str, Any] = {name: known[name].from_text(text) for name, text in given.items()}
+    return build(flags, Cluster(**values), check_flags(flags))

@@ -1,0 +1,47 @@
+"""Settings of a cluster: its own, and those of its servers, which are flags of `lengthwise serve`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from models.errors import UserError
+from models.options import Count, NonNegative, option, options_of
+from server.cli.command_line import CommandLine
+from server.cli.config import GROUPS, ServeConfig, load_config
+from server.cli.settings import add_settings, config_file, given
+from server.http.keys import read_keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """How many servers there are, what each is given, and where their proxy listens."""
+
+    nodes: Count = option(1, "servers")
+    cpus: NonNegative = option(1.0, "CPUs that Ray sets aside for each; all of a machine's: one a machine")
+    gpus: NonNegative = option(0.0, "GPUs that Ray gives each")
+    router: str = option(
+        "work",
+        "work: to the server that is expected to be done first; else the import path of a request router of Ray Serve",
+    )
+    host: str = option("127.0.0.1", "address on which the proxy listens")
+    port: Annotated[int, Meta(ge=1, le=65535)] = option(8000, "port on which it listens")
+    address: str | None = option(None, "Ray cluster to join, as `auto`; default: one on this machine, ended with this")
+
+
+def check_flags(flags: Sequence[str]) -> str | None:
+    """One of the API keys that servers with these flags would have, None without any; raises UserError for others than
+    `lengthwise serve` has, before any is started."""
+    parser = CommandLine(prog="lengthwise serve")
+    add_settings(parser, GROUPS)
+    args = parser.parse_args(flags)
+    config = load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
+    if config.ssl_certfile is not None:
+        raise UserError(
+            "--ssl-certfile: servers behind Ray's proxy speak plain HTTP; put what ends TLS before the proxy"
+        )
+    return next(iter(read_keys(config.api_key, config.api_key_file, os.environ)), None)

@@ -1,0 +1,132 @@
+"""Two nodes behind Ray Serve, started as a user would: `make test-ray` installs ray and runs this."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.live_server import ready_url
+from tests.tiny import build
+
+pytest.importorskip("ray", reason="needs lengthwise[ray]")
+pytestmark = pytest.mark.timeout(400)
+
+LONG: dict[str, Any] = {"prompt": "the quick brown", "max_tokens": 1900, "ignore_eos": True}
+SHORT: dict[str, Any] = {"prompt": "the quick brown", "max_tokens": 3, "ignore_eos": True}
+
+
+class Cluster:
+    """A cluster that listens."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def ask(self, body: dict[str, Any] | None, path: str = "/v1/completions") -> tuple[int, bytes]:
+        connection, answer = self.open(body, path)
+        try:
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def open(self, body: dict[str, Any] | None, path: str = "/v1/completions") -> tuple[HTTPConnection, Any]:
+        """A call whose answer has begun."""
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=120)
+        headers = {"Content-Type": "application/json"}
+        connection.request("GET" if body is None else "POST", path, json.dumps(body) if body else None, headers)
+        return connection, connection.getresponse()
+
+    def running(self) -> int:
+        """Requests that run on a node, the one with the least to do."""
+        return int(json.loads(self.ask(None, "/health")[1])["requests_running"])
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = build(tmp_path_factory.mktemp("model"), context=2048)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    quiet = ("--no-journal", "--files-size", "0", "--log-level", "warning", "--strategy", "baton-pd")
+    flags = ("ray", "--nodes", "2", "--cpus", "0.1", "--port", str(port), "--", str(folder), *quiet)
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "lengthwise", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RAY_USAGE_STATS_ENABLED": "0"},
+    ) as process:
+        assert process.stdout is not None
+        ready_url(line for line in process.stdout if "with 2 nodes" in line or "error" in line)
+        drained = threading.Thread(target=process.stdout.read)
+        drained.start()  # Ray says much, and would wait for a reader
+        yield Cluster(port)
+        process.terminate()
+        drained.join()
+    assert process.returncode == 0
+
+
+def servers() -> dict[int, int]:
+    """The nodes' servers, and the replicas that hold them, by process id."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "server.deploy.child" in words:
+            found[process.pid] = int(words[words.index("server.deploy.child") + 1])
+    return found
+
+
+def test_requests_are_passed_on(cluster: Cluster) -> None:
+    status, body = cluster.ask(SHORT)
+    assert status == 200 and json.loads(body)["usage"]["completion_tokens"] == 3
+    status, body = cluster.ask({"max_tokens": 3})
+    assert status == 400 and "prompt" in json.loads(body)["error"]["message"]
+
+
+def test_streams_are_passed_on_as_they_come(cluster: Cluster) -> None:
+    connection, answer = cluster.open({**LONG, "stream": True})
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    assert answer.readline().startswith(b"data: {")
+    connection.close()
+    status, body = cluster.ask({**SHORT, "stream": True})
+    assert status == 200 and body.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_call_whose_client_goes_away_is_cancelled(cluster: Cluster) -> None:
+    opened = [cluster.open({**LONG, "stream": True}) for _ in range(4)]
+    while not cluster.running():  # two are on each node
+        pass
+    for connection, _ in opened:
+        connection.close()
+    while cluster.running():
+        pass
+
+
+def test_only_calls_of_a_killed_replica_are_lost(cluster: Cluster) -> None:
+    streams = [cluster.open({**LONG, "stream": True}) for _ in range(4)]
+    plain: list[tuple[int, bytes]] = []
+    threads = [threading.Thread(target=lambda: plain.append(cluster.ask(LONG))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while cluster.running() < 4:
+        pass
+    server, replica = next(iter(servers().items()))
+    os.kill(replica, signal.SIGKILL)
+    assert [cluster.ask(SHORT)[0] for _ in range(8)] == [200] * 8
+    ends = [answer.read() for _, answer in streams]
+    for thread in threads:
+        thread.join()
+    lost = [end for end in ends if b'"code":"node_lost"' in end]
+    assert len(lost) == 2 and all(end.endswith(b"[DONE]\n\n") for end in ends if end not in lost)
+    assert sorted(status for status, _ in plain) == [200, 200, 503, 503]
+    assert not psutil.pid_exists(server)
