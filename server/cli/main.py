@@ -31,6 +31,7 @@ from server.cli import train as train_command
 from server.cli import whatif as whatif_command
 from server.cli.command_line import CommandLine
 from server.cli.config import GROUPS, ServeConfig, load_config
+from server.cli.examples import write_example, write_overview
 from server.cli.settings import PREFIX, add_settings, config_file, find_strangers, given
 from server.process.cache_paths import require_writable
 from server.process.openmp import spin_briefly
@@ -39,27 +40,6 @@ from server.version import VERSION
 
 ELSEWHERE = ("CONFIG", "CACHE")
 """Variables that are read though they are no settings: the file with settings, and the cache folder."""
-
-
-EXAMPLES = """\
-examples:
-  lengthwise serve --port 8000                            serve the default model
-  lengthwise models                                       list the models that can be served by name
-  lengthwise chat                                         talk to that server
-  lengthwise run                                          both in one, for a look
-  lengthwise doctor                                       tell what would keep the server from starting
-  lengthwise profile --quick                              measure this machine for the scheduler
-  lengthwise train                                        train the length predictor from the journal
-  lengthwise journal show -n 5                            print the newest five requests
-  lengthwise systemd print                                print a systemd unit
-  lengthwise bench --num-prompts 50 --request-rate 2      measure a running server
-  lengthwise compare --strategies baton-pd,lengthwise     compare two strategies on this machine
-  lengthwise simulate --strategies vs,scls --rate 10      compare two strategies without a machine
-  lengthwise whatif                                       tell what would have served the journal's requests better
-  lengthwise strategy new my_order                        begin a strategy of your own
-
-`lengthwise COMMAND --help` explains a command.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = CommandLine(
         prog="lengthwise",
         description="An LLM inference server that schedules by length.",
-        epilog=EXAMPLES,
+        epilog=write_overview(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"lengthwise {VERSION}")
@@ -117,6 +97,8 @@ def build_parser() -> argparse.ArgumentParser:
     whatif_command.add_parser(subparsers)
     strategy_command.add_parser(subparsers)
     experiments.add_commands(subparsers)
+    for name, command in subparsers.choices.items():
+        command.epilog = command.epilog or write_example(name)
     return parser
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from server.cli import main as cli
 from server.cli.config import ServeConfig
+from server.cli.examples import EXAMPLES
 from server.version import VERSION
 
 
@@ -75,7 +77,7 @@ def test_a_model_may_come_from_the_environment(started: list[ServeConfig], monke
         (["--port", "x"], "'x' is not a whole number"),
         (["--port", "70000"], "'70000' is not a whole number between 0 and 65535"),
         (["--dtype", "int3"], "'int3' is none of auto, float32"),
-        (["--zzz"], "unrecognized arguments: --zzz\n"),
+        (["--xyzzy"], "unrecognized arguments: --xyzzy\n"),
         (["--prot", "7"], "unrecognized arguments: --prot; did you mean --port?\n"),
         (
             ["m", "--served-model-name", "a", "b"],
@@ -180,3 +182,17 @@ def test_version_and_help_answer_without_importing_what_is_heavy() -> None:
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         assert lines[0].startswith(first)
         assert lines[-1] == "[]"
+
+
+def test_each_command_has_an_example_that_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = cli.build_parser()
+    lines = [line for examples in EXAMPLES.values() for line, _ in examples]
+    for line in lines:
+        parser.parse_args(line.split())
+    (choices,) = [one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    assert {line.split()[0] for line in lines} == {*choices}
+    with pytest.raises(SystemExit):
+        cli.main(["run", "--help"])
+    assert "Example: lengthwise run\n" in capsys.readouterr().out
+    assert cli.main([]) == 0
+    assert "Measure and compare:\n  lengthwise bench --num-prompts 50" in capsys.readouterr().out
