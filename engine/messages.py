@@ -51,7 +51,7 @@ class SamplingParams:
     """How the tokens of one row are chosen and when the row ends.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off, as are penalties of 0 (presence,
-    frequency) and 1 (repetition). Random numbers depend on `seed` and the row's own step only (design 3.5).
+    frequency) and 1 (repetition). Random numbers depend on `seed` and the row's own step only (design 1.4).
     """
 
     max_tokens: int
@@ -74,7 +74,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     """How many alternatives to report beside each token of the prompt; None scores no prompt."""
     replay_tokens: int | None = None
-    """Length to generate whatever the model says (design 7.3): for the row alone, no scheduling decision sees it."""
+    """Length to generate whatever the model says (design 3.1): for the row alone, no scheduling decision sees it."""
     stop_repetition: bool = False
     """Whether the row ends once it only repeats itself. A row with a grammar does not, since its text must match whole,
     nor one whose length is prescribed, by `replay_tokens`, `ignore_eos` or `min_tokens`."""
@@ -101,7 +101,7 @@ class RowSpec:
 
 
 class Entry(StrEnum):
-    """How rows get into the running batch (design 3.3)."""
+    """How rows get into the running batch (design 1.2)."""
 
     EMBED = "embed"
     """Prefilled apart; their K and V are copied in when a slot frees."""
@@ -113,7 +113,7 @@ class Entry(StrEnum):
 
 
 class Overflow(StrEnum):
-    """The way out when rows outgrow the device (design 3.4)."""
+    """The way out when rows outgrow the device (design 1.3)."""
 
     SCALE = "scale"
     """The worst-ranked rows wait in host memory until there is room again."""
@@ -214,7 +214,7 @@ class RowUpdate:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """The running batch at the end of a step, in rows and columns (design 3.1)."""
+    """The running batch at the end of a step, in rows and columns (design 1.1)."""
 
     rows: int = 0
     staged: int = 0

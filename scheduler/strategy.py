@@ -1,4 +1,4 @@
-"""The table of strategies: each a named combination of the scheduler's parts, one choice a column (design, 4).
+"""The table of strategies: each a named combination of the scheduler's parts, one choice a column (design 2.1).
 
 A strategy is data. To add one, add a row here, and an entry in a part's own table where a column needs a new choice;
 or keep both outside the tree, and name the row as outside.py reads it.

@@ -39,6 +39,30 @@ def test_documents_that_the_code_names_exist() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def test_sections_of_the_design_that_the_code_cites_exist() -> None:
+    folders = ("engine", "loadgen", "models", "scheduler", "server", "tests")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    cited = {one for path in files for one in re.findall(r"\(design (\d\.\d)\)", path.read_text("utf-8"))}
+    sections = re.findall(r"^### (\d\.\d) ", (ROOT / "docs/design.md").read_text("utf-8"), re.MULTILINE)
+    assert cited and cited <= {*sections}
+
+
+def test_every_message_that_the_questions_explain_is_one_of_the_program() -> None:
+    folders = ("engine", "models", "scheduler", "server")
+    files = [ROOT / "lengthwise.py", *(path for folder in folders for path in (ROOT / folder).rglob("*.py"))]
+    sources = "".join(path.read_text("utf-8") for path in files)
+    source = re.sub(r'"\n\s+f?"', "", sources)  # literals that go on in the next line
+    source = re.sub(r"\{[^{}]*\}", "", source) + sources
+    messages = re.findall(r"^### `(.+)`$", (ROOT / "docs/faq.md").read_text("utf-8"), re.MULTILINE)
+    assert len(messages) > 10
+    assert [one for one in messages if one not in source] == []
+
+
+def test_every_document_is_in_the_index() -> None:
+    text = (ROOT / "docs/index.md").read_text("utf-8")
+    assert [path.name for path in ROOT.glob("docs/*.md") if path.name != "index.md" and path.name not in text] == []
+
+
 def test_every_strategy_is_described() -> None:
     text = (ROOT / "docs" / "strategies.md").read_text("utf-8")
     described = re.findall(r"`([\w*-]+)`", text)

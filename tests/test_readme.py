@@ -1,4 +1,5 @@
-"""README's commands do what they are there for: each is run as printed, or stands below with why it is not."""
+"""Commands of README, index and tutorials do what they are there for: each is run as printed, or stands below with why
+it is not."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from server.cli import main as cli
 from tests.live_server import serve
 
 ROOT = Path(__file__).parent.parent
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs/index.md", *sorted(ROOT.glob("docs/tutorial-*.md")))
 ADDRESS = "http://127.0.0.1:8000"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -30,7 +32,9 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         'make serve ARGS="~/models/Qwen2.5-0.5B-Instruct"': "the checkpoint is the reader's",
         'make serve ARGS="~/models/SmolLM2-360M-Q8_0.gguf"': "the file is the reader's",
         'make serve ARGS="Qwen/Qwen2.5-0.5B-Instruct"': "asks a model hub",
-        "lengthwise models --path smollm2-135m-instruct": "fetches the default model",
+        "lengthwise arena": "takes minutes; test_arena.py plays one of its loads",
+        "lengthwise arena --strategies my_order.py:MY_ORDER": "the same",
+        "lengthwise whatif": "wants a day's journal; test_whatif.py writes one",
         "lengthwise bench grid": "takes minutes; test_grid.py plays some of its cells",
         "lengthwise compare --strategies vs,lengthwise,scls": "starts nine servers; test_compare_command.py starts six",
     }
@@ -40,6 +44,9 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
 SMALLER: Mapping[str, str] = MappingProxyType(
     {
         "lengthwise bench --base-url URL --request-rate 4": "--num-prompts 4 --max-input-len 100 --max-output-len 4",
+        f"lengthwise bench --base-url {ADDRESS} --request-rate 4": (
+            "--num-prompts 4 --max-input-len 100 --max-output-len 4"
+        ),
         "lengthwise profile": "TINY --quick --max-num-seqs 2 --max-model-len 160 --device cpu",
         "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
         "lengthwise bench quality": "TINY --quantization int8 --num-texts 3 --max-len 20",
@@ -50,15 +57,15 @@ SMALLER: Mapping[str, str] = MappingProxyType(
 """What is added to a command, so that it takes seconds on any machine; TINY is a folder with a model."""
 
 
-def blocks(language: str) -> list[str]:
-    return [text for kind, text in BLOCK.findall((ROOT / "README.md").read_text("utf-8")) if kind == language]
+def blocks(document: Path, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(document.read_text("utf-8")) if kind == language]
 
 
-def commands() -> list[str]:
+def commands(document: Path) -> list[str]:
     """Every command of the shell blocks, without its comment."""
     found: list[str] = []
     open_line = ""
-    for line in "".join(blocks("sh")).splitlines():
+    for line in "".join(blocks(document, "sh")).splitlines():
         open_line += line
         try:
             shlex.split(open_line, comments=True)
@@ -70,7 +77,7 @@ def commands() -> list[str]:
     return [command.replace(".venv/bin/lengthwise", "lengthwise") for command in found]
 
 
-COMMANDS = commands()
+COMMANDS = [command for document in DOCUMENTS for command in commands(document)]
 
 
 @pytest.fixture(autouse=True)
@@ -102,29 +109,49 @@ def equivalent(command: str) -> list[str]:
 
 
 def test_all_shell_commands_are_in_blocks_that_say_so() -> None:
-    assert len(COMMANDS) > 10 and COMMANDS[0] == "make serve"
-    text = (ROOT / "README.md").read_text("utf-8")
-    unnamed = re.findall(r"^```\n(.*?)^```$", BLOCK.sub("", text), re.DOTALL | re.MULTILINE)
-    assert [block for block in unnamed if re.search(r"^(lengthwise|make|curl|pip|git) ", block, re.MULTILINE)] == []
+    assert len(COMMANDS) > 25 and COMMANDS[0] == "make serve"
+    for document in DOCUMENTS:
+        unnamed = re.findall(r"^```\n(.*?)^```$", BLOCK.sub("", document.read_text("utf-8")), re.DOTALL | re.MULTILINE)
+        assert [block for block in unnamed if re.search(r"^(lengthwise|make|curl|pip|git) ", block, re.MULTILINE)] == []
 
 
-def test_the_exceptions_are_commands_of_the_readme() -> None:
+def test_the_exceptions_are_commands_of_the_documents() -> None:
     assert LEFT_OUT.keys() | SMALLER.keys() <= set(COMMANDS)
     assert LEFT_OUT.keys() & SMALLER.keys() == set()
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if not one.startswith("curl")])
+@pytest.mark.parametrize("command", [one for one in dict.fromkeys(COMMANDS) if one.startswith(("make", "lengthwise"))])
 def test_every_command_has_flags_that_exist(command: str) -> None:
     found = equivalent(command)
     assert found
-    for one in found:
-        cli.build_parser().parse_args(shlex.split(one)[1:])
+    if "--help" not in command:
+        for one in found:
+            cli.build_parser().parse_args(shlex.split(one)[1:])
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one.startswith("lengthwise") and one not in LEFT_OUT])
-def test_commands_of_the_program_succeed(command: str, tiny_folder: Path, readme_url: str) -> None:
-    line = f"{command} {SMALLER.get(command, '')}".replace("TINY", str(tiny_folder)).replace("URL", readme_url)
-    assert cli.main(shlex.split(line)[1:]) == 0
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_commands_succeed_one_after_another(document: Path, tiny_folder: Path, readme_url: str) -> None:
+    for command in commands(document):
+        if command in LEFT_OUT or command.startswith("make"):
+            continue
+        line = f"{command} {SMALLER.get(command, '')}".replace(ADDRESS, readme_url)
+        if command.startswith("lengthwise"):
+            line = line.replace("TINY", str(tiny_folder)).replace("URL", readme_url)
+            assert run(shlex.split(line)[1:]) == 0, command
+            continue
+        assert command.startswith(("curl ", "python -m pytest ")), command
+        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        line = line.replace("python", f"{sys.executable} -P", 1).replace("pytest", "pytest -p no:cacheprovider", 1)
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environ)
+        assert done.returncode == 0 and done.stdout and '"error"' not in done.stdout, (command, done)
+
+
+def run(words: list[str]) -> int:
+    """The program's exit code, also where it leaves by SystemExit as --help does."""
+    try:
+        return cli.main(words)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
 
 
 def test_make_chat_talks_to_the_server(tmp_path: Path, readme_url: str) -> None:
@@ -139,7 +166,7 @@ def test_make_chat_talks_to_the_server(tmp_path: Path, readme_url: str) -> None:
 
 
 def test_curl_gets_a_stream(readme_url: str) -> None:
-    (command,) = (one for one in COMMANDS if one.startswith("curl"))
+    (command,) = (one for one in commands(ROOT / "README.md") if one.startswith("curl"))
     assert ADDRESS in command
     done = subprocess.run(["bash", "-c", command.replace(ADDRESS, readme_url)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -147,7 +174,7 @@ def test_curl_gets_a_stream(readme_url: str) -> None:
 
 
 def test_the_python_program_prints_an_answer(readme_url: str) -> None:
-    (program,) = blocks("python")
+    (program,) = blocks(ROOT / "docs/tutorial-developer.md", "python")
     assert ADDRESS in program
     command = [sys.executable, "-P", "-c", program.replace(ADDRESS, readme_url)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "error"})

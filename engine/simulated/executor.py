@@ -1,4 +1,4 @@
-"""An executor that takes the time a cost model says, on a clock that its owner moves (design 7.4).
+"""An executor that takes the time a cost model says, on a clock that its owner moves (design 3.2).
 
 It takes the commands and gives the reports of a real one. Between two moments at which anything happens it computes
 nothing, so simulated hours cost seconds. Knows no strategy, and moves no time itself.

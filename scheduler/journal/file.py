@@ -56,7 +56,7 @@ class RequestEntry:
     runs: int = 1
     """Times that it was given to an executor."""
     replayed: bool = False
-    """Whether its length was prescribed (design 7.3)."""
+    """Whether its length was prescribed (design 3.1)."""
     features: tuple[float, ...] = ()
     """The numbers that its length was predicted from."""
     instruction: str | None = None

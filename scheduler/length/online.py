@@ -1,4 +1,4 @@
-"""A forest that learns how long answers become from those that end, in the server's own process (design 4.5).
+"""A forest that learns how long answers become from those that end, in the server's own process (design 2.2).
 
 It stands on features that cost microseconds. Growing takes place where it is handed in; everything else belongs to the
 event loop.

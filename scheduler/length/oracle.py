@@ -1,4 +1,4 @@
-"""The oracle: lengths that replayed requests bring along (design 7.3). No other part of the scheduler looks at them."""
+"""The oracle: lengths that replayed requests bring along (design 3.1). No other part of the scheduler looks at them."""
 
 from __future__ import annotations
 

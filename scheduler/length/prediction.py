@@ -28,7 +28,7 @@ class Source(StrEnum):
     MAX_TOKENS = "max_tokens"
     """The longest that the answer may become, where nothing else is known."""
     ORACLE = "oracle"
-    """The length that the request brought along (design 7.3)."""
+    """The length that the request brought along (design 3.1)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,7 +66,7 @@ class AnswerDefaults:
     next_seed: Callable[[], int] = fresh_seed
     """Makes the seed of an answer whose client gave none."""
     allow_replay: bool = False
-    """Whether a request may bring the length of its answer (design 7.3)."""
+    """Whether a request may bring the length of its answer (design 3.1)."""
     shares_prefixes: bool = False
     """Whether what is kept of one key's prompts serves other keys too: how long an answer takes may then tell them."""
     instruction_split: InstructionSplit = InstructionSplit.SYSTEM

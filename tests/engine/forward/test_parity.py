@@ -1,4 +1,4 @@
-"""The heart: whatever happens around a row, it generates what it would generate alone (design, 3.5)."""
+"""The heart: whatever happens around a row, it generates what it would generate alone (design 1.4)."""
 
 from __future__ import annotations
 

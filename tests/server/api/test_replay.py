@@ -1,4 +1,4 @@
-"""Requests that bring the length of their answer (design 7.3)."""
+"""Requests that bring the length of their answer (design 3.1)."""
 
 from __future__ import annotations
 
