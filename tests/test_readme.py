@@ -24,7 +24,7 @@ DOCUMENTS = (ROOT / "README.md", ROOT / "docs/index.md", *sorted(ROOT.glob("docs
 ADDRESS = "http://127.0.0.1:8000"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # other programs may keep the cores busy
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # other programs may keep the cores busy
 
 LEFT_OUT: Mapping[str, str] = MappingProxyType(
     {
