@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import orjson
 
 from server.api.errors import bad_request
 
@@ -26,8 +27,8 @@ def given_json(raw: bytes, path: str, param: str) -> Any:
     if len(raw) > MAX_BYTES:
         raise bad_request(f"{path}: has {len(raw)} bytes, which is more than {MAX_BYTES}; shorten it", param)
     try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        value = orjson.loads(raw)  # whole numbers beyond 64 bits become floats, else they could not be written again
+    except orjson.JSONDecodeError as error:
         raise bad_request(f"{path}: is not valid JSON: {error}", param) from None
     if _depth_exceeds(value, MAX_DEPTH):
         raise bad_request(f"{path}: is nested more than {MAX_DEPTH} deep; flatten it", param)

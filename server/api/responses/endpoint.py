@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import orjson
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
@@ -198,7 +199,7 @@ class ResponseAnswer:
 
 def _tool(tool: ResponseTool) -> dict[str, Any]:
     """A tool as it was given."""
-    parameters = msgspec.json.decode(tool.parameters) if bytes(tool.parameters) else None
+    parameters = orjson.loads(bytes(tool.parameters)) if bytes(tool.parameters) else None
     told = {name: getattr(tool, name) for name in ("type", "name", "description", "strict")}
     return told | {"parameters": parameters}
 
@@ -207,7 +208,7 @@ def _format(body: ResponsesBody) -> FormatReply:
     asked = None if body.text is None else body.text.format
     if asked is None or asked.type != "json_schema":
         return FormatReply("text" if asked is None else asked.type)
-    return FormatReply(asked.type, asked.name, msgspec.json.decode(asked.schema, type=dict[str, Any]), asked.strict)
+    return FormatReply(asked.type, asked.name, orjson.loads(bytes(asked.schema)), asked.strict)
 
 
 @dataclass(slots=True)

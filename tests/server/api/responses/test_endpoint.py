@@ -356,3 +356,13 @@ async def test_what_asks_for_nothing_is_passed_over(live: Live) -> None:
         "user": "me",
     }
     assert (await ask(live, **nothing))["status"] == "completed"
+
+
+@pytest.mark.parametrize("number", ["1000000000000000000000000000000", "-9223372036854775809"])
+async def test_numbers_beyond_64_bits_in_schemas_fail_nothing(live: Live, number: str) -> None:
+    parameters = b'{"type": "object", "properties": {"a": {"type": "integer", "maximum": %s}}}' % number.encode()
+    tool = b'"tools": [{"type": "function", "name": "f", "parameters": %s}]' % parameters
+    text = b'"text": {"format": {"type": "json_schema", "name": "x", "schema": %s}}' % parameters
+    for field in (tool, text):
+        status, reply = await live.post(PATH, b'{"input": "Hi", %s}' % field)
+        assert status in (200, 400), reply
