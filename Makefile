@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench evidence evidence-engine test test-quick test-clients test-faults test-ray check docs clean
+.PHONY: help install serve chat bench evidence evidence-engine test test-quick test-clients test-faults test-ray check docs docs-clients clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ test-quick: $(TESTING) ## run the tests but for those that take minutes
 
 test-clients: $(TESTING) ## run real clients, which pip installs below .venv, against a server
 	@LENGTHWISE_TEST_CLIENTS=$(abspath $(VENV)/clients) exec $(BIN)/python -m pytest -q tests/real_clients $(ARGS)
+
+docs-clients: $(TESTING) ## run them all, those too that take minutes to install, and write the table in docs/clients.md
+	@LENGTHWISE_CLIENTS_TABLE=$(abspath docs/clients.md) LENGTHWISE_TEST_HEAVY_CLIENTS=1 $(MAKE) --no-print-directory test-clients
 
 test-faults: $(TESTING) ## put a fault into every place where one may come, which takes an hour
 	@LENGTHWISE_TEST_FAULTS=1 exec $(BIN)/python -m pytest -q tests/faults $(ARGS)

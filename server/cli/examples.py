@@ -14,7 +14,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             ("doctor", "tell what would keep the server from starting"),
             ("models", "list the models that can be served by name"),
             ("systemd print", "print a systemd unit"),
-            ("ray --replicas 2", "serve from several machines behind Ray Serve"),
+            ("ray -- smollm2-135m-instruct", "serve from several machines behind Ray Serve"),
             ("openapi", "print the API as an OpenAPI document"),
         ),
         "Learn from this machine and what was served": (

@@ -1,4 +1,4 @@
-"""Run in an environment with `instructor`: prints as JSON what it makes of a server's answers."""
+"""Run in an environment with `instructor`: prints as JSON what it makes of a server's answers, in each of its modes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import json
 import sys
 
 import instructor
+from instructor import Mode
 from openai import OpenAI
 from pydantic import BaseModel
 from wanted import MESSAGES
+
+WITH_TOOLS = (Mode.TOOLS, Mode.TOOLS_STRICT, Mode.RESPONSES_TOOLS)
+WITH_JSON = (Mode.JSON_SCHEMA, Mode.JSON, Mode.MD_JSON)
 
 
 class Weather(BaseModel):
@@ -20,12 +24,16 @@ class Weather(BaseModel):
 
 def main(url: str) -> None:
     plain = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
-    client = instructor.from_openai(plain, mode=instructor.Mode.TOOLS)
-    common = {"model": "fake", "messages": MESSAGES}
-    whole = client.chat.completions.create(response_model=Weather, max_retries=0, **common)
-    *_, last = client.chat.completions.create_partial(response_model=Weather, max_retries=0, **common)
-    told = {"tools": [whole.model_dump_json()], "streamed tools": [last.model_dump_json()]}
-    print(json.dumps(told))
+    common = {"model": "fake", "messages": MESSAGES, "response_model": Weather, "max_retries": 0}
+
+    def ask(mode: Mode) -> str:
+        return instructor.from_openai(plain, mode=mode).chat.completions.create(**common).model_dump_json()
+
+    client = instructor.from_openai(plain, mode=Mode.TOOLS)
+    *_, last = client.chat.completions.create_partial(**common)
+    with_tools, with_json = {ask(mode) for mode in WITH_TOOLS}, {ask(mode) for mode in WITH_JSON}
+    (tools,), (schema,) = with_tools, with_json  # every mode says the same
+    print(json.dumps({"tools": [tools], "streamed tools": [last.model_dump_json()], "schema": schema}))
 
 
 main(sys.argv[1])

@@ -1,18 +1,21 @@
 """Clients that others have written, each version in an environment of its own, read what a server answers.
 
 Two versions of `openai` cannot be in one environment, and litellm takes another than LangChain, so each environment is
-made with pip below .venv and kept. That takes minutes and needs PyPI, so it happens only where it is asked for.
+made with pip or npm below .venv and kept. That takes minutes and needs PyPI, so it happens only where it is asked for.
+What was found can be written as the table of docs/clients.md.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import tomllib
 import venv
 from asyncio.subprocess import PIPE, create_subprocess_exec
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +26,16 @@ import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.api.limits import Limits
+from server.api.tools.words import OPEN
+from tests.real_clients.wanted import MESSAGES, TOOL
 from tests.server.fakes import ANSWER, END, answer
 from tests.server.live import Live, live_server
 
 ASKED = "LENGTHWISE_TEST_CLIENTS"
+HEAVY = "LENGTHWISE_TEST_HEAVY_CLIENTS"
+TABLE = "LENGTHWISE_CLIENTS_TABLE"
+"""Variables: the folder of the environments, whether to make those that take minutes, and where to write the table."""
+
 HERE = Path(__file__).parent
 PROJECT = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
 RANGES = {one.partition(">")[0]: one for one in PROJECT["optional-dependencies"]["clients"]}
@@ -35,11 +44,22 @@ RANGES = {one.partition(">")[0]: one for one in PROJECT["optional-dependencies"]
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A program beside this file, what pip installs for it, and how many calls of an answer it takes."""
+    """A program beside this file, what pip or npm installs for it, and how many calls of an answer it takes."""
 
     program: str
     requirements: tuple[str, ...]
+    """What is installed, the client itself first."""
     calls: int = 2
+    heavy: bool = False
+
+    @property
+    def package(self) -> str:
+        """The client's name where it comes from."""
+        return re.split(r"[<>=\[]|(?<=.)@", self.requirements[0], maxsplit=1)[0]
+
+    @property
+    def is_node(self) -> bool:
+        return self.program.endswith(".mjs")
 
 
 CLIENTS: Mapping[str, Client] = MappingProxyType(
@@ -51,6 +71,11 @@ CLIENTS: Mapping[str, Client] = MappingProxyType(
         "langchain": Client("langchain_client.py", (RANGES["langchain-openai"],)),
         "litellm": Client("litellm_client.py", (RANGES["litellm"], "mcp")),  # which it imports where there are tools
         "instructor": Client("instructor_client.py", (RANGES["instructor"],), calls=1),
+        "pydantic-ai": Client("pydantic_ai_client.py", (RANGES["pydantic-ai-slim[openai]"],), calls=1, heavy=True),
+        "llm": Client("llm_client.py", (RANGES["llm"],), heavy=True),
+        "llama-index": Client("llama_index_client.py", (RANGES["llama-index-llms-openai-like"],), heavy=True),
+        "openai-node": Client("openai_client.mjs", ("openai@>=6 <8",)),
+        "ai-sdk": Client("ai_sdk_client.mjs", ("ai@>=6 <8", "@ai-sdk/openai-compatible", "zod")),
     }
 )
 
@@ -76,21 +101,48 @@ async def ask(live: Live, name: str) -> Any:
     client = CLIENTS[name]
 
     def script(row: RowSpec) -> Iterable[RowUpdate]:
-        if row.sampling.grammar is None:
+        asked = bytes(one for one in row.prompt if one != END).decode()
+        if OPEN in asked:
+            yield from say_pieces(called(client.calls), row)
+        elif row.sampling.grammar is not None or '"properties"' in asked:  # words for a schema that binds nothing
+            yield from say_pieces([json.dumps(ARGUMENTS[0])], row)
+        else:
             yield from answer(row)
-            return
-        for piece in called(client.calls):
-            yield RowUpdate(row.row_id, tuple(piece.encode()), piece)
-        yield RowUpdate(row.row_id, (END,), finish_reason=FinishReason.STOP)
 
     live.dispatcher.script = script
-    python = interpreter(name, client.requirements)
-    environment = {"PATH": os.defpath, "HOME": str(python.parents[1]), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    command = (python, HERE / client.program, live.url)
-    process = await create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=environment)
+    folder = Path(os.environ[ASKED]) / name
+    command = node(folder, client) if client.is_node else (interpreter(folder, client), HERE / client.program)
+    environment = {"PATH": os.defpath, "HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    wanted = json.dumps({"messages": MESSAGES, "tool": TOOL})
+    process = await create_subprocess_exec(*command, live.url, wanted, stdout=PIPE, stderr=PIPE, env=environment)
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
     return json.loads(out.splitlines()[-1])
+
+
+def say_pieces(pieces: Iterable[str], row: RowSpec) -> Iterable[RowUpdate]:
+    for piece in pieces:
+        yield RowUpdate(row.row_id, tuple(piece.encode()), piece)
+    yield RowUpdate(row.row_id, (END,), finish_reason=FinishReason.STOP)
+
+
+COLUMNS: Mapping[str, str] = MappingProxyType(
+    {"text": "text", "streamed text": "streamed", "tools": "tools", "streamed tools": "streamed", "schema": "schema"}
+)
+"""What a program may tell -> the head of the table's column."""
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[dict[str, list[str]]]:
+    """The cells of each client; written at the end where that is asked for."""
+    rows: dict[str, list[str]] = {}
+    yield rows
+    if TABLE in os.environ:
+        heads = ["client", "version", *COLUMNS.values()]
+        lines = [heads, ["---"] * len(heads), *rows.values()]
+        path = Path(os.environ[TABLE])
+        above = path.read_text().partition("| client |")[0]
+        path.write_text(above + "".join(f"| {' | '.join(cells)} |\n" for cells in lines))
 
 
 @pytest.fixture
@@ -101,22 +153,60 @@ async def live(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_client_gets_tool_calls_and_text_streamed_as_it_gets_them_whole(live: Live, name: str) -> None:
+async def test_a_client_gets_tool_calls_and_text_streamed_as_it_gets_them_whole(
+    live: Live, name: str, table: dict[str, list[str]]
+) -> None:
+    client = CLIENTS[name]
+    if client.heavy and HEAVY not in os.environ:
+        pytest.skip(f"takes minutes to install: set {HEAVY}=1")
     told = await ask(live, name)
-    wanted = ARGUMENTS[: CLIENTS[name].calls]
-    assert [json.loads(one) for one in told["tools"]] == wanted
-    assert [json.loads(one) for one in told["streamed tools"]] == wanted
-    assert told.get("text", ANSWER) == told.get("streamed text", ANSWER) == ANSWER
+    wanted = ARGUMENTS[: client.calls]
+    right = {"text": ANSWER, "streamed text": ANSWER, "tools": wanted, "streamed tools": wanted, "schema": ARGUMENTS[0]}
+    found = {what: read(what, said) for what, said in told.items()}
+    fits = {what: "yes" if found[what] == right[what] else "no" for what in found}
+    about = [client.package + (" (Node)" if client.is_node else ""), version(Path(os.environ[ASKED]) / name, client)]
+    table[name] = [*about, *(fits.get(what, "") for what in COLUMNS)]
+    assert found == {what: right[what] for what in found}
 
 
-def interpreter(name: str, requirements: tuple[str, ...]) -> Path:
+def read(what: str, said: Any) -> object:
+    """What a program has told, its JSON read."""
+    if isinstance(said, list):
+        return [json.loads(one) for one in said]
+    return json.loads(said) if what == "schema" else said
+
+
+def interpreter(folder: Path, client: Client) -> Path:
     """The interpreter of an environment that holds what is required, made or updated; skips where pip cannot."""
-    folder = Path(os.environ[ASKED]) / name
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
     flags = ["--quiet", "--disable-pip-version-check", "--no-input", "--upgrade"]
-    done = subprocess.run([python, "-m", "pip", "install", *flags, *requirements], capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"{name} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+    install([python, "-m", "pip", "install", *flags, *client.requirements])
     return python
+
+
+def node(folder: Path, client: Client) -> tuple[Path, Path]:
+    """Node, and the program where it finds its packages, which are installed or updated; skips where npm cannot."""
+    found, npm = shutil.which("node"), shutil.which("npm")
+    if found is None or npm is None:
+        pytest.skip("there is no Node here")
+    folder.mkdir(parents=True, exist_ok=True)
+    install([npm, "install", "--prefix", folder, "--no-audit", "--no-fund", *client.requirements])
+    return Path(found), Path(shutil.copy(HERE / client.program, folder))
+
+
+def install(command: Sequence[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+
+
+def version(folder: Path, client: Client) -> str:
+    """The version of the client that is installed."""
+    if client.is_node:
+        about = folder / "node_modules" / client.package / "package.json"
+        return str(json.loads(about.read_text())["version"])
+    code = f"import importlib.metadata; print(importlib.metadata.version({client.package!r}))"
+    command = (folder / "bin" / "python", "-c", code)
+    return str(subprocess.run(command, capture_output=True, text=True, check=True).stdout).strip()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # which transformers brings
+import yaml  # which transformers brings
 
 from tests.server.counted import counted
 

@@ -1,0 +1,43 @@
+"""Run in an environment with `llama-index-llms-openai-like`: prints as JSON what it makes of a server's answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from llama_index.core.llms import ChatMessage
+from llama_index.core.tools import FunctionTool
+from llama_index.llms.openai_like import OpenAILike
+from wanted import MESSAGES
+
+
+def weather(city: str, days: int) -> str:
+    """Tells it."""
+    return f"{days} days of sun in {city}"
+
+
+def main(url: str) -> None:
+    model = OpenAILike(
+        model="fake",
+        api_base=f"{url}/v1",
+        api_key="none",
+        is_chat_model=True,
+        is_function_calling_model=True,
+        context_window=4096,
+        max_retries=0,
+    )
+    said = [ChatMessage(**one) for one in MESSAGES]
+    tools = {"tools": [FunctionTool.from_defaults(weather, name="Weather")], "chat_history": said}
+    tools |= {"tool_required": True, "allow_parallel_tool_calls": True}
+    whole = model.chat_with_tools(**tools)
+    *_, last = model.stream_chat_with_tools(**tools)
+    told = {
+        "tools": [json.dumps(one.tool_kwargs) for one in model.get_tool_calls_from_response(whole)],
+        "streamed tools": [json.dumps(one.tool_kwargs) for one in model.get_tool_calls_from_response(last)],
+        "text": model.chat(said).message.content,
+        "streamed text": "".join(chunk.delta or "" for chunk in model.stream_chat(said)),
+    }
+    print(json.dumps(told))
+
+
+main(sys.argv[1])
