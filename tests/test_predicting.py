@@ -41,6 +41,7 @@ def test_the_predictor_may_die_and_never_outlives_the_server(
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
     embedder, journal = tiny_embedder.build(tmp_path / "embedder"), tmp_path / "journal.sqlite3"
     flags = ["--strategy", "abp", "--embedder", str(embedder), "--embedder-max-tokens", "32"]
+    flags += ["--no-structured-outputs"]  # else there is a process that tries grammars
     flags += ["--max-num-seqs", "1", "--journal", str(journal), "--prediction-timeout", "60"]
     with serve(tiny_folder, *flags) as url:
         assert chat(url)["metrics"]["predicted_tokens"] == 12

@@ -103,7 +103,8 @@ class Batches:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(self._disk.shutdown)
+        await self._on_disk(int)  # what is being written is done then
+        self._disk.shutdown()
 
     async def create(
         self, input_file_id: str, endpoint: str, holder: str | None, metadata: Mapping[str, str]

@@ -150,8 +150,13 @@ class Soak:
 
 def process_of(url: str) -> psutil.Process:
     """The server among this process's children."""
-    (server,) = [child for child in psutil.Process().children() if "serve" in child.cmdline()]
-    return server
+    port = int(url.rpartition(":")[2])
+    listening = (
+        child
+        for child in psutil.Process().children()
+        if any(one.laddr.port == port for one in child.net_connections() if one.status == psutil.CONN_LISTEN)
+    )
+    return next(listening)
 
 
 def main() -> int:
