@@ -88,6 +88,7 @@ class Batches:
         }
         self._out = 0  # requests with the dispatcher, of all batches
         self._room = asyncio.Event()
+        self._stopped = False
 
     def start(self) -> None:
         """Go on with what an earlier server left."""
@@ -103,8 +104,10 @@ class Batches:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._on_disk(int)  # what is being written is done then
-        self._disk.shutdown()
+        if not self._stopped:  # at the drain, or else at the end
+            self._stopped = True
+            await self._on_disk(int)  # what is being written is done then
+            self._disk.shutdown()
 
     async def create(
         self, input_file_id: str, endpoint: str, holder: str | None, metadata: Mapping[str, str]
