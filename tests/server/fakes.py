@@ -7,7 +7,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from ctypes import PyDLL
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -284,7 +286,9 @@ def fake_service(pool: ThreadPoolExecutor, dispatcher: Dispatcher, limits: Limit
     return Service(dispatcher, model, limits=limits)
 
 
-AT_THE_END: Mapping[str, Callable[[], object]] = MappingProxyType({"busy at the end": threading.Event().wait})
+AT_THE_END: Mapping[str, Callable[[], object]] = MappingProxyType(
+    {"busy at the end": threading.Event().wait, "holding the interpreter": partial(PyDLL(None).sleep, 60)}
+)
 """The work that a thread has got when the server would leave, by the model's name."""
 
 

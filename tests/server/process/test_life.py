@@ -110,9 +110,10 @@ async def test_a_second_signal_ends_what_runs_at_once_and_frees_the_port() -> No
         pass
 
 
-async def test_after_a_second_signal_nothing_keeps_the_process() -> None:
+@pytest.mark.parametrize("model", ["busy at the end", "holding the interpreter"])
+async def test_after_a_second_signal_nothing_keeps_the_process(model: str) -> None:
     """A grammar that was being compiled did, for as long as it took."""
-    async with serving("busy at the end") as server:
+    async with serving(model) as server:
         assert server.process.stdout is not None
         server.process.send_signal(signal.SIGTERM)
         assert await server.process.stdout.readline() == b"leaving\n"
