@@ -64,6 +64,6 @@ class Signals:
 
     def _hurry(self, number: int, frame: object) -> None:
         """The second signal has come, and the loop may not see it; from now on one does what it does to any process."""
+        self._on_second()
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        self._on_second()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from ctypes import PyDLL
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -286,8 +286,15 @@ def fake_service(pool: ThreadPoolExecutor, dispatcher: Dispatcher, limits: Limit
     return Service(dispatcher, model, limits=limits)
 
 
+def hold_the_interpreter() -> None:
+    """Let no other thread run for a minute, from the second signal on: before it, Python would not learn of it."""
+    while signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        pass
+    PyDLL(None).sleep(60)
+
+
 AT_THE_END: Mapping[str, Callable[[], object]] = MappingProxyType(
-    {"busy at the end": threading.Event().wait, "holding the interpreter": partial(PyDLL(None).sleep, 60)}
+    {"busy at the end": threading.Event().wait, "holding the interpreter": hold_the_interpreter}
 )
 """The work that a thread has got when the server would leave, by the model's name."""
 
