@@ -2,9 +2,21 @@
 
 const PLACE = "lengthwise-key";
 
+const DIALOG = `
+<dialog id="key" aria-labelledby="key-title">
+  <form id="key-form">
+    <h2 id="key-title">API key</h2>
+    <p id="key-why">Needed where the server was started with keys. It stays in this tab.</p>
+    <label for="key-value">Key</label>
+    <input id="key-value" type="password" autocomplete="off" spellcheck="false">
+    <p class="right"><button type="button" id="key-close">Cancel</button> <button type="submit" class="main">Use it</button></p>
+  </form>
+</dialog>`;
+
 export class Key {
   constructor(changed) {
     this.changed = changed;
+    document.body.insertAdjacentHTML("beforeend", DIALOG);
     this.dialog = document.getElementById("key");
     this.field = document.getElementById("key-value");
     this.why = document.getElementById("key-why");
