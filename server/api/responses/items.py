@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TypedDict
 
 import msgspec
 
@@ -27,6 +28,15 @@ from server.api.responses.reply import (
     TextDone,
 )
 from server.api.tools.reading import Argued, Called, Piece, Said
+
+
+class EventPlace(TypedDict):
+    """The fields that all events about the growth of an item share."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    output_index: int
 
 
 @dataclass(slots=True)
@@ -73,14 +83,8 @@ class OutputItems:
         self._parts.append(text)
         self._logprobs.extend(logprobs)
         if text or logprobs:
-            yield TextDelta(
-                type="response.output_text.delta",
-                sequence_number=next(self.numbers),
-                item_id=self._id,
-                output_index=len(self.done),
-                delta=text,
-                logprobs=list(logprobs),
-            )
+            kind = "response.output_text.delta"
+            yield TextDelta(**self._place(kind), delta=text, logprobs=list(logprobs))
 
     def _call(self, call: Called) -> Iterator[msgspec.Struct]:
         item = FunctionCallItem(
@@ -91,13 +95,8 @@ class OutputItems:
     def _argue(self, arguments: str) -> Iterator[msgspec.Struct]:
         self._parts.append(arguments)
         if arguments:
-            yield ArgumentsDelta(
-                type="response.function_call_arguments.delta",
-                sequence_number=next(self.numbers),
-                item_id=self._id,
-                output_index=len(self.done),
-                delta=arguments,
-            )
+            kind = "response.function_call_arguments.delta"
+            yield ArgumentsDelta(**self._place(kind), delta=arguments)
 
     def _begin(self, item: OutputItem) -> Iterator[msgspec.Struct]:
         yield from self._close("completed")
@@ -114,37 +113,21 @@ class OutputItems:
         self._open, self._parts, self._logprobs = None, [], []
 
     def _closing(self, item: OutputItem) -> Iterator[msgspec.Struct]:
-        """What tells the whole of an item before its end."""
+        """The events that tell an item as a whole, before the one that ends it."""
         if isinstance(item, OutputMessage):
             (part,) = item.content
-            yield TextDone(
-                type="response.output_text.done",
-                sequence_number=next(self.numbers),
-                item_id=item.id,
-                output_index=len(self.done),
-                text=part.text,
-                logprobs=part.logprobs,
-            )
+            kind = "response.output_text.done"
+            yield TextDone(**self._place(kind), text=part.text, logprobs=part.logprobs)
             yield self._part("response.content_part.done", part)
         else:
-            yield ArgumentsDone(
-                type="response.function_call_arguments.done",
-                sequence_number=next(self.numbers),
-                item_id=item.id,
-                output_index=len(self.done),
-                name=item.name,
-                arguments=item.arguments,
-            )
+            kind = "response.function_call_arguments.done"
+            yield ArgumentsDone(**self._place(kind), name=item.name, arguments=item.arguments)
 
     def _whole(self, item: OutputItem, status: ItemStatus) -> OutputItem:
         text = "".join(self._parts)
         if isinstance(item, OutputMessage):
             return msgspec.structs.replace(item, status=status, content=[OutputText(text, list(self._logprobs))])
         return msgspec.structs.replace(item, status=status, arguments=text)
-
-    @property
-    def _id(self) -> str:
-        return "" if self._open is None else self._open.id
 
     def _name(self, prefix: str) -> str:
         """An id for the next item; the first message has the response's own digits."""
@@ -155,9 +138,12 @@ class OutputItems:
         return ItemEvent(type=kind, sequence_number=next(self.numbers), output_index=len(self.done), item=item)
 
     def _part(self, kind: str, part: OutputText) -> PartEvent:
-        return PartEvent(
-            type=kind, sequence_number=next(self.numbers), item_id=self._id, output_index=len(self.done), part=part
-        )
+        return PartEvent(**self._place(kind), part=part)
+
+    def _place(self, kind: str) -> EventPlace:
+        """The next event's kind and number in the stream, and the open item's id and place in the response."""
+        item_id = "" if self._open is None else self._open.id
+        return EventPlace(type=kind, sequence_number=next(self.numbers), item_id=item_id, output_index=len(self.done))
 
 
 def said_in(items: Sequence[OutputItem]) -> Message:
