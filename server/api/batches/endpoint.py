@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from server.api.batches.asker import PATHS
-from server.api.batches.keeping import batches_of, page_of
+from server.api.batches.keeping import ListPage, batches_of, page_of
 from server.api.errors import ApiError, bad_request, shutting_down
 from server.api.health import LIFE
 from server.api.input.body import read_body
@@ -72,14 +72,8 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     """In seconds since 1970; null while nothing is measured, and once it has ended."""
 
 
-class BatchList(msgspec.Struct, frozen=True):
+class BatchList(ListPage[BatchObject], frozen=True):
     """A page of batches."""
-
-    data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-    object: Literal["list"] = "list"
 
 
 async def create_batch(request: web.Request) -> web.Response:
@@ -98,9 +92,7 @@ async def create_batch(request: web.Request) -> web.Response:
 async def list_batches(request: web.Request) -> web.Response:
     """List the batches, the latest first; raises ApiError 400."""
     objects = [_object(*one, request) for one in batches_of(request).all_of(holder_of(request))]
-    page, more = page_of(request, objects)
-    first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return json_response(BatchList(list(page), first, last, more))
+    return json_response(page_of(request, objects, BatchList))
 
 
 async def show_batch(request: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import msgspec
 from aiohttp import BodyPartReader, MultipartReader, web
 
-from server.api.batches.keeping import batches_of, page_of
+from server.api.batches.keeping import ListPage, batches_of, page_of
 from server.api.errors import ApiError, bad_request
 from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
@@ -33,14 +33,8 @@ class FileObject(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["processed"] = "processed"
 
 
-class FileList(msgspec.Struct, frozen=True):
+class FileList(ListPage[FileObject], frozen=True):
     """A page of files."""
-
-    data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-    object: Literal["list"] = "list"
 
 
 class DeletedFile(msgspec.Struct, frozen=True):
@@ -83,9 +77,8 @@ async def list_files(request: web.Request) -> web.Response:
     """List the files that are kept, the latest first; raises ApiError 400."""
     files = batches_of(request).files.all_of(holder_of(request))
     purpose = request.query.get("purpose")
-    page, more = page_of(request, [file for file in files if purpose in (None, file.purpose)])
-    first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return json_response(FileList([_object(file) for file in page], first, last, more))
+    objects = [_object(file) for file in files if purpose in (None, file.purpose)]
+    return json_response(page_of(request, objects, FileList))
 
 
 async def show_file(request: web.Request) -> web.Response:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from server.api.errors import ApiError, bad_request
@@ -39,6 +40,19 @@ class Named(Protocol):
 N = TypeVar("N", bound=Named)
 
 
+class ListPage(msgspec.Struct, Generic[N], frozen=True):
+    """A page of a list, as OpenAI words it."""
+
+    data: list[N]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
+P = TypeVar("P", bound=ListPage[Any])
+
+
 def batches_of(request: web.Request) -> Batches:
     """The server's batches; raises ApiError 404 where it keeps none."""
     if BATCHES not in request.app:
@@ -47,8 +61,8 @@ def batches_of(request: web.Request) -> Batches:
     return request.app[BATCHES]
 
 
-def page_of(request: web.Request, entries: Sequence[N]) -> tuple[Sequence[N], bool]:
-    """The entries after `after`, `limit` at most, and whether there are more; raises ApiError 400."""
+def page_of(request: web.Request, entries: Sequence[Named], shape: type[P]) -> P:
+    """The entries after the query's `after`, its `limit` at most, as `shape`; raises ApiError 400."""
     after, limit = request.query.get("after"), request.query.get("limit", "20")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= MOST):
         raise bad_request(f"limit: must be a whole number from 1 to {MOST}", "limit", "invalid_value")
@@ -58,5 +72,6 @@ def page_of(request: web.Request, entries: Sequence[N]) -> tuple[Sequence[N], bo
         if not places:
             raise bad_request(f"after: there is no {after[:200]!r}", "after", "invalid_value")
         begin = places[0] + 1
-    page = entries[begin : begin + int(limit)]
-    return page, begin + len(page) < len(entries)
+    page = list(entries[begin : begin + int(limit)])
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return shape(page, first, last, begin + len(page) < len(entries))
