@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -18,9 +17,8 @@ from server.api.models import model_name
 from server.api.output.call import describe, list_wanted, predict
 from server.api.output.expectation import expectation_of
 from server.api.output.reply import json_response
-from server.api.responses.body import ResponsesBody, as_chat, conversation
-from server.api.responses.endpoint import earlier_turns
-from server.api.responses.store import STORE
+from server.api.responses.body import ResponsesBody
+from server.api.responses.endpoint import read_chat
 from server.api.served_model import MODEL
 from server.http.access import holder_of
 from server.http.client import client_of
@@ -58,10 +56,7 @@ async def _read(request: web.Request) -> tuple[ChatBody | CompletionBody, Sequen
     if isinstance(given, CompletionBody):
         return given, await completion_prompts(given, model)
     if isinstance(given, ResponsesBody):
-        earlier, response = earlier_turns(given, request.app[STORE], holder_of(request)), given
-        given = await asyncio.get_running_loop().run_in_executor(
-            model.tokenizer_pool, lambda: as_chat(response, (*earlier, *conversation(response)))
-        )
+        given, _ = await read_chat(request, given)
     return given, [await chat_prompt(given, model)]
 
 

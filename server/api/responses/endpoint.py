@@ -58,21 +58,13 @@ from server.http.access import holder_of
 async def responses(request: web.Request) -> web.StreamResponse:
     """Answer a conversation with text and calls of functions, as OpenAI's responses do."""
     body, head = await read_call(request, ResponsesBody, "resp_")
-    model, store, holder = request.app[MODEL], request.app[STORE], holder_of(request)
-
-    earlier = earlier_turns(body, store, holder)
-
-    def read() -> tuple[tuple[Message, ...], ChatBody]:
-        spoken = (*earlier, *conversation(body))
-        return spoken, as_chat(body, spoken)
-
-    spoken, chat = await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, read)
+    chat, spoken = await read_chat(request, body)
     with reword_errors(OWN_NAMES, OWN_WORDS):
         prompt = await chat_prompt(chat, request.app[MODEL])
         async with register_call(request, chat, [prompt], head) as call:
             reader = reader_of(prompt.tools, guaranteed=prompt.grammar is not None)
-            answer = ResponseAnswer(head, request.app[MODEL].text, body, chat, call, reader, OutputItems(head.id))
-            keep = Keeping(store, holder, spoken) if body.store is not False else None
+            answer = ResponseAnswer(head, request.app[MODEL].text, body, call, reader, OutputItems(head.id))
+            keep = Keeping(request.app[STORE], holder_of(request), spoken) if body.store is not False else None
             if body.stream:
                 return await stream_answers(request, call, ResponseWriter(answer, keep), StreamOptions())
             (result,) = await gather_answers(call)
@@ -84,10 +76,20 @@ async def responses(request: web.Request) -> web.StreamResponse:
             return await send_reply(request, reply, result.answer.take_weight())
 
 
-def earlier_turns(body: ResponsesBody, store: ResponseStore, holder: str | None) -> tuple[Message, ...]:
-    """The conversation up to the response that a body goes on from; raises ApiError 404."""
-    name = body.previous_response_id
-    return () if name is None else store.find(name, holder, "previous_response_id").messages
+async def read_chat(request: web.Request, body: ResponsesBody) -> tuple[ChatBody, tuple[Message, ...]]:
+    """The chat that a body asks for, and its conversation, the turns before `previous_response_id` included.
+
+    Raises ApiError 400, 404.
+    """
+    earlier: tuple[Message, ...] = ()
+    if (name := body.previous_response_id) is not None:
+        earlier = request.app[STORE].find(name, holder_of(request), "previous_response_id").messages
+
+    def read() -> tuple[ChatBody, tuple[Message, ...]]:
+        spoken = (*earlier, *conversation(body))
+        return as_chat(body, spoken), spoken
+
+    return await asyncio.get_running_loop().run_in_executor(request.app[MODEL].tokenizer_pool, read)
 
 
 async def show_response(request: web.Request) -> web.Response:
@@ -121,7 +123,6 @@ class ResponseAnswer:
     head: Head
     text: Codec
     body: ResponsesBody
-    chat: ChatBody
     call: Call
     reader: Reader
     items: OutputItems
