@@ -61,6 +61,19 @@ class Live:
             assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
             return parse_events(await response.read())
 
+    async def stream_named(self, path: str, body: dict[str, object]) -> list[Any]:
+        """All events of a streamed answer whose events tell their kind; checks that the framing tells it too."""
+        async with self.session.post(self.url + path, data=orjson.dumps(body | {"stream": True})) as response:
+            assert response.status == 200, await response.text()
+            frames = (await response.read()).decode().split("\n\n")
+        assert frames.pop() == ""
+        events = []
+        for frame in frames:
+            kind, _, data = frame.partition("\n")
+            events.append(orjson.loads(data.removeprefix("data: ")))
+            assert kind == f"event: {events[-1]['type']}"
+        return events
+
     async def stream_chat(self, **fields: object) -> list[Any]:
         return await self.stream("/v1/chat/completions", chat_body(**fields))
 

@@ -41,17 +41,7 @@ async def ask(live: Live, **fields: object) -> Any:
 
 
 async def stream(live: Live, **fields: object) -> list[Any]:
-    """All events of a stream; checks that each tells its kind in the framing too."""
-    async with live.session.post(live.url + PATH, data=orjson.dumps(body(stream=True, **fields))) as response:
-        assert response.status == 200, await response.text()
-        frames = (await response.read()).decode().split("\n\n")
-    assert frames.pop() == ""
-    events = []
-    for frame in frames:
-        kind, _, data = frame.partition("\n")
-        events.append(orjson.loads(data.removeprefix("data: ")))
-        assert kind == f"event: {events[-1]['type']}"
-    return events
+    return await live.stream_named(PATH, body(**fields))
 
 
 def prompt_of(live: Live) -> str:
