@@ -80,7 +80,6 @@ BATCHERS = MappingProxyType[str, BatcherFactory](
     }
 )
 
-
 SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = MappingProxyType(
     {"bilinear": lambda machine: machine, "nearest": Nearest}
 )

@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]
 """Tokens of a prompt, of a scope, whose K and V are kept from earlier ones."""
 
-
 NO_ROW = -1
 """Number of a request that is not taken in."""
 

@@ -78,7 +78,6 @@ RIGHT = {
 }
 """Values for fields that are there, and wrong more often than not when they are guessed."""
 
-
 FREE = frozenset({"invalid_value", "invalid_json", "unsupported"})
 """Codes of refusals for single fields: a body that the document allows meets none of them, but for lengths to replay,
 which this server does not, and best_of, whose value is that of n.

@@ -44,7 +44,6 @@ COPIED_ROWS = 8
 COPIED_TOKENS = 4096
 """Most that is copied at a time: a batch's worth, which a processor's cache does not hold, yet little of the memory."""
 
-
 Phase: TypeAlias = Literal["copies", "prefill", "decode"]
 
 

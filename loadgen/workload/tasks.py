@@ -22,7 +22,6 @@ from loadgen.workload.stdlib import Material
 SCATTER = 0.12
 """Standard deviation of a translation's length, as a share of the ratio."""
 
-
 Drawn: TypeAlias = tuple[str, str]
 """The user's text, and the one whose length tells the answer's."""
 

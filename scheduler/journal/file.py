@@ -90,7 +90,6 @@ ANSWERED = frozenset({"stop"}) | CUT
 
 Entry: TypeAlias = RequestEntry | BatchEntry
 
-
 E = TypeVar("E", RequestEntry, BatchEntry)
 
 TABLES: dict[type[RequestEntry] | type[BatchEntry], str] = {RequestEntry: "requests", BatchEntry: "batches"}

@@ -36,7 +36,6 @@ host = "127.0.0.1"
 port = 8000
 """
 
-
 STOP_MARGIN = 30.0
 """Seconds beyond --shutdown-timeout: last words to clients, the last step of each executor, and some to spare."""
 

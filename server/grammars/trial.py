@@ -29,7 +29,6 @@ MEMORY = 64 * 2**20
 STACK = 4 * 2**20
 """Bytes of its stack; the server's threads have twice as much, so that they come through what it came through."""
 
-
 BEGUN = b"!"
 """What a trial says before it is told what to try."""
 

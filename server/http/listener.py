@@ -32,7 +32,6 @@ HANDSHAKE_TIMEOUT = 10.0
 BACKLOG = 1024
 """Connections that the system keeps until they are accepted."""
 
-
 OWN_FILES = 256
 """Files that are no connections: weights, libraries, the journal, devices."""
 

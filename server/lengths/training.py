@@ -47,7 +47,6 @@ CHUNK = 64
 FEWEST = 20
 """Rows below which nothing useful can be learned or measured."""
 
-
 TIMED = 50
 """Requests whose prediction is timed, one at a time."""
 

@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 TIMED = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 UNTIMED = "%(levelname)s %(name)s: %(message)s"
 
-
 MOST_LINES = 10_000
 """Lines that may wait to be written; more are dropped, and counted."""
 

@@ -40,7 +40,6 @@ MOST_CLIENTS = 64
 FORGOTTEN = 600.0
 """Seconds after which a row without a new token is taken to be gone."""
 
-
 REASONS = (
     "deadline_unreachable",
     "executor_failed",
@@ -50,7 +49,6 @@ REASONS = (
     "too_many_large_bodies",
 )
 """Codes of the errors that turn a call away which another time could have been served."""
-
 
 SPANS = (
     ("vllm:request_queue_time_seconds", "Arrival to start.", "arrival", "started"),

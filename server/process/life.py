@@ -51,10 +51,8 @@ LAST_SECONDS = 2.0
 GOODBYE = 2.0
 """Seconds for which handlers may still write after the last request has ended."""
 
-
 Opener: TypeAlias = Callable[[ServeConfig], AbstractAsyncContextManager[Service]]
 """Loads what the configuration names, and lets it go on leaving."""
-
 
 FAILED = 70
 """EX_SOFTWARE: what serves is gone, and a new process shall take over."""

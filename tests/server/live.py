@@ -103,7 +103,6 @@ async def live_server(
 
 def changed(service: Service, values: dict[str, Any]) -> Service:
     """A service with other fields, which may be its own, its model's or those of answers' defaults."""
-
     values = dict(values)
 
     def replaced(part: Any, **more: Any) -> Any:

@@ -29,7 +29,6 @@ PREFILL_AHEAD = 1
 Advance = Callable[[int], None]
 """Told how many queries have just completed."""
 
-
 Curves: TypeAlias = Mapping[str, tuple[Point, ...]]
 """The curves of the paper's Figures 6 to 8, over seconds since the start: queries answered so far (`completed`), tokens
 of answers so far (`tokens`), and K and V of the running batch, padding included (`kv_bytes`)."""

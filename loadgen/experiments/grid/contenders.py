@@ -11,7 +11,6 @@ from scheduler.strategy import STRATEGIES, Strategy
 BASE = "baton-pd"
 """First come, first served; what all are compared with."""
 
-
 BOOST = 30.0
 """1/γ of boost, in works of the load's mean request: chosen well for it, since the rule itself does not say."""
 

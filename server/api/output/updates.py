@@ -19,7 +19,6 @@ from server.api.errors import ApiError
 Arrivals: TypeAlias = Mapping[int, RowUpdate]
 """Updates since the last look: the place of a request among those asked for -> its update."""
 
-
 RECORDING_TIME = 5.0
 """Seconds that the end of an answer is held back at most until it is recorded (--journal-sync)."""
 
