@@ -1,6 +1,6 @@
 """The loop that decides: arrivals and reports come in, commands go out. It runs on the event loop and owns every
 request from arrival to end. The strategy's parts decide; there is no branch on a strategy here. Where each request is
-stands in the request table.
+stands in the request table; what may be asked of them, in the status.
 """
 
 from __future__ import annotations
@@ -8,12 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from itertools import chain, takewhile
-from math import inf
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, SamplingParams, StepReport, Stop
 from scheduler.assembly import Parts
@@ -21,12 +17,9 @@ from scheduler.batching.preemption import Preemption
 from scheduler.clock import Clock, earlier
 from scheduler.deadlines import Deadlines
 from scheduler.observers import RequestObserver, RequestObservers
-from scheduler.request import Failure, Refused, Request, State, Times, TooLate
+from scheduler.request import Failure, Refused, Request, State, TooLate
 from scheduler.request_table import RequestTable
-from scheduler.routing import NodeLoad
-from scheduler.wait_estimate.expected_wait import FRESH
-from scheduler.wait_estimate.explanation import Explanation, find_reason
-from scheduler.waiting.ranked import CountingQueue
+from scheduler.status import KeptPrefix, SchedulerStatus, keep_nothing
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
@@ -34,18 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]
-"""Tokens of a prompt, of a scope, whose K and V are kept from earlier ones."""
 
-NO_ROW = -1
-"""Number of a request that is not taken in."""
-
-
-def _keep_nothing(prompt: Sequence[int], scope: str) -> int:
-    return 0
-
-
-class Dispatcher:
+class Dispatcher(SchedulerStatus):
     """All methods belong to the event loop's thread."""
 
     def __init__(
@@ -54,12 +37,10 @@ class Dispatcher:
         ports: Sequence[Port],
         clock: Clock,
         observer: RequestObserver = RequestObservers(()),  # noqa: B008 - frozen
-        kept_prefix: KeptPrefix = _keep_nothing,
+        kept_prefix: KeptPrefix = keep_nothing,
     ) -> None:
-        self._parts = parts
-        self._clock = clock
-        self._kept_prefix = kept_prefix
-        self._table = RequestTable(parts.batcher, ports, clock, plan_observer=parts.observer, request_observer=observer)
+        table = RequestTable(parts.batcher, ports, clock, plan_observer=parts.observer, request_observer=observer)
+        super().__init__(parts, table, clock, kept_prefix)
         self._deadlines = Deadlines()
         self._row_ids = itertools.count()
         self._wake = asyncio.Event()
@@ -68,105 +49,11 @@ class Dispatcher:
         self._dead = asyncio.Event()
         self._draining = False
         self._broken = False
-        self._load = NodeLoad(-inf, 0.0, parts.prices())
-
-    @property
-    def requests_queued(self) -> int:
-        """Requests that no executor has."""
-        return len(self._table.waiting)
-
-    @property
-    def requests_waiting(self) -> int:
-        """Requests that are queued, or that an executor has and has not begun."""
-        return self.requests_queued + len(self.not_begun)
-
-    @property
-    def requests_running(self) -> int:
-        """Requests that an executor has begun, in whatever stage."""
-        return self._table.held - len(self.not_begun)
-
-    @property
-    def tokens_waiting(self) -> int:
-        """Tokens of the requests that no executor has: prompt, generated, and expected to come."""
-        return self._table.queued_tokens.total
-
-    @property
-    def free_slots(self) -> int:
-        """Requests that would not have to wait if they came now."""
-        return self._table.expected_wait.free_slots
 
     @property
     def alive(self) -> bool:
         """Whether requests can still be served."""
         return not self._broken and bool(self._table.serving())
-
-    @property
-    def waiting(self) -> Collection[Request]:
-        """Requests that no executor has, in no particular order. To be read only."""
-        return self._table.waiting
-
-    @property
-    def not_begun(self) -> Collection[Request]:
-        """Requests that executors have and have not begun."""
-        return self._table.not_begun
-
-    @property
-    def workers(self) -> Collection[Worker]:
-        """The executors and what each holds, lost ones too. To be read only."""
-        return self._table.workers.values()
-
-    def now(self) -> float:
-        """Seconds of the clock by which arrivals and deadlines are given."""
-        return self._clock.now()
-
-    def place(self, request: Request) -> int | None:
-        """How many requests are ahead in the queue, by the order; None when this one does not wait."""
-        return self._table.expected_wait.place(request, self._clock.now())
-
-    def expected_wait(self, request: Request) -> float | None:
-        """Seconds until a request starts; None when it does not wait, or when nothing has been measured yet."""
-        return self._table.expected_wait.wait(request, self._clock.now())
-
-    def explain(self, request: Request) -> Explanation | None:
-        """Why a request waits in the queue; None when it does not. Takes as long as it has requests ahead."""
-        if self.place(request) is None:
-            return None
-        batcher = self._parts.batcher
-        ahead = tuple(takewhile(lambda one: one is not request, batcher.ranked(self._clock.now())))
-        reasons = Counter(find_reason(one, request) for one in ahead)
-        known = batcher.waiting.passed_for(request) if isinstance(batcher.waiting, CountingQueue) else None
-        passed_for = None if known is None else known / max(1, len(self._table.serving()))
-        return Explanation(self._parts.strategy, ahead, reasons, passed_for)
-
-    def retry_after(self) -> float:
-        """Seconds, 1 at least, until all waiting requests have started: when a refused client should come back."""
-        return max(1.0, self.newcomer_wait() or 0.0)
-
-    def newcomer_wait(self) -> float | None:
-        """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
-        yet."""
-        return self._table.expected_wait.newcomer_wait(self._clock.now())
-
-    def load(self) -> NodeLoad:
-        """What a router shall know of this server: as it is now, or was a moment ago, since many may ask."""
-        now, expected, workers = self._clock.now(), self._table.expected_wait, self._table.live()
-        if now - self._load.at >= FRESH:
-            prices = self._parts.prices()
-            prices = replace(prices, unit=prices.unit / max(1, len(workers)))
-            held = (request for worker in workers for request in worker.requests.values())
-            work = prices.unit * expected.work(chain(self.waiting, held), prices)
-            self._load = NodeLoad(now, work, prices, expected.mean_length)
-        return self._load
-
-    @property
-    def kv_usage(self) -> float:
-        """Part of the cells of K and V of all executors that their batches take."""
-        capacity = sum(worker.capacity_tokens for worker in self._table.live())
-        return sum(worker.used_tokens for worker in self._table.live()) / capacity if capacity else 0.0
-
-    def held_by(self, executor: int) -> int:
-        """Number of requests that an executor holds; 0 once it is lost."""
-        return self._table.workers[executor].rows
 
     def submit(
         self,
@@ -210,25 +97,6 @@ class Dispatcher:
             raise TooLate
         self._empty.clear()
         self._deadlines.add(request)
-        return request
-
-    def estimate(
-        self,
-        prompt: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        priority: int = 0,
-        client: str = "",
-        predicted_length: float | None = None,
-        distribution: LengthDistribution | None = None,
-        cache_scope: str = "",
-    ) -> Request:
-        """The request as it would be, with what is expected of it, had it come now; it is not taken in."""
-        now = self._clock.now()
-        request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=now), priority, client=client)
-        request.predicted_length, request.distribution = predicted_length, distribution
-        request.cache_scope, request.cached_prompt = cache_scope, self._kept_prefix(request.prompt, cache_scope)
-        request.expected = self._table.expected_wait.expect(request, now)
         return request
 
     def revise(
