@@ -36,6 +36,7 @@ from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
 from scheduler.waiting.prices import PricesNow, device_prices
 from scheduler.waiting.queue import Queue
+from scheduler.waiting.rank import ByRank
 from scheduler.waiting.ranked import RankedQueue
 from scheduler.waiting.response_ratio import ResponseRatioQueue
 from scheduler.waiting.sjf import Sjf
@@ -51,6 +52,7 @@ ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
         "gittins": lambda limits, prices: Gittins(prices),
         "tail-inflated": lambda limits, prices: TailInflated(),
         "feedback": lambda limits, prices: Feedback(prices),
+        "rank": lambda limits, prices: ByRank(limits.aging),
     }
 )
 """Orders, below which requests that are due by their deadline always come first."""

@@ -236,6 +236,7 @@ _TABLE = (
     Strategy("tie", length="own-embeddings", order="tail-inflated"),
     Strategy("trail", length="own-embeddings", order="sjf", preemption="by-order-early"),
     Strategy("mlfq", order="feedback", preemption="by-order"),
+    Strategy("ltr", length="proxy", order="rank", preemption="by-order"),
     # A published admission, first come, first served
     Strategy("past-future", length="own-embeddings", memory="peak"),
     # Fair between clients, first come, first served within one (VTC)

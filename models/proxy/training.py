@@ -9,7 +9,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.proxy.network import CELLS, Proxy, groups
-from models.proxy.task import loss, targets
+from models.proxy.task import Task, at_ranks, loss, targets
 
 NEIGHBOURHOOD = 16
 """Batches' worth of rows among which batches of similar length are made: less padding, and still at random."""
@@ -116,7 +116,16 @@ class _Training:
         both = self._train_both(start) if self._options.epochs else ()
         head = self._train_head() if self._options.head_epochs else ()
         self._network.eval()
+        self._note_scores()
         return History(start, tuple(both), tuple(head))
+
+    def _note_scores(self) -> None:
+        """Hold the scores of a ranking against lengths, rank for rank, on what it has learned from."""
+        proxy = self._proxy
+        if proxy.task is Task.RANKING:
+            with torch.no_grad():
+                scores = self._network.head(self._states(self._rows)).squeeze(1)
+            proxy.scale = replace(proxy.scale, scores=at_ranks(scores.cpu().numpy()))
 
     def _train_both(self, start: float) -> list[float]:
         options, network = self._options, self._network

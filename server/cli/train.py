@@ -17,7 +17,7 @@ from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX
 from models.flags import Subparsers, add_groups, add_options
 from models.options import Count, option, options_of
 
-TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary")
+TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary", "ranking")
 """As models.proxy.task has them, which would import torch; a test compares."""
 
 

@@ -59,6 +59,14 @@ def test_it_learns_what_can_be_told_from_the_text(encoder: Path, task: Task) -> 
     assert [step.done for step in steps if step.phase == 2] == list(range(1, len(history.head) + 1))
 
 
+def test_a_ranking_says_the_lengths_of_its_ranks(encoder: Path) -> None:
+    """Its scores are of no scale; what stands for them are the lengths that it has learned from."""
+    proxy = fresh(encoder, Task.RANKING)
+    history = train(proxy, LEARN, WATCH, TEACHING)
+    assert min(history.head) < history.start
+    assert np.abs(proxy.predict(TEST.texts) - TEST.lengths).max() < 20
+
+
 def test_the_second_phase_leaves_the_encoder_as_it_is(encoder: Path) -> None:
     proxy = fresh(encoder)
     before = {name: value.clone() for name, value in proxy.network.state_dict().items()}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from models.proxy.task import Scale, Task, class_of, lengths_of, loss, quantile_edges, targets
+from models.proxy.task import Scale, Task, at_ranks, class_of, lengths_of, loss, quantile_edges, targets
 from server.cli.train import TASKS
 
 TEN = np.arange(1, 11, dtype=np.float32)
@@ -56,6 +57,25 @@ def test_lengths_that_are_too_much_alike_make_no_classes(task: Task) -> None:
 )
 def test_an_output_means_a_length(task: Task, outputs: list[list[float]], lengths: list[float]) -> None:
     assert lengths_of(task, scale(task), torch.tensor(outputs)).tolist() == pytest.approx(lengths)
+
+
+def test_a_rankings_loss_is_the_chance_to_draw_the_shortest_first_each_time() -> None:
+    """ListMLE by hand. Lengths 10, 20, 30 with odds 4, 2, 1: 4/7, then 2/3, then 1. Of two equal lengths each is drawn
+    from all three, at 1/3 by equal odds, whichever stands first."""
+    scores = -torch.tensor([1.0, 4.0, 2.0]).log()[:, None]
+    found = float(loss(Task.RANKING, scores, torch.tensor([30.0, 10.0, 20.0])))
+    assert found == pytest.approx((math.log(7 / 4) + math.log(3 / 2)) / 3)
+    for lengths in ([5.0, 5.0, 9.0], [9.0, 5.0, 5.0]):
+        assert float(loss(Task.RANKING, torch.zeros(3, 1), torch.tensor(lengths))) == pytest.approx(2 * math.log(3) / 3)
+
+
+def test_a_score_stands_for_the_length_of_its_rank() -> None:
+    """Scores of 0 to 32 over lengths of 10, 20, ... 330: 1.5 lies midway between the second and the third; what is
+    beyond all that was learned from counts as the least or the longest."""
+    learnt = np.arange(10, 340, 10, dtype=np.float32)
+    trained = replace(Scale.of(Task.RANKING, learnt), scores=at_ranks(np.arange(33, dtype=np.float32)))
+    outputs = torch.tensor([[0.0], [1.5], [32.0], [99.0], [-5.0]])
+    assert lengths_of(Task.RANKING, trained, outputs).tolist() == pytest.approx([10, 25, 330, 330, 10])
 
 
 @pytest.mark.parametrize("task", [Task.REGRESSION_L1, Task.REGRESSION_MSE])
