@@ -75,6 +75,8 @@ class Progress:
     completed: int = 0
     failed: int = 0
     work_left: float = 0.0
+    work_known: bool = False
+    """Whether that counts all lines; before, it grows."""
     work_done: float = 0.0
     """In this process, since `began`."""
     began: float | None = field(default=None)
@@ -86,8 +88,8 @@ class Progress:
         return self.total, self.completed, self.failed
 
     def seconds_left(self, now: float) -> float | None:
-        """Until the last answer at the speed so far; None before there is one."""
-        if self.began is None or not self.work_done:
+        """Until the last answer at the speed so far; None before there is one, or all work is known."""
+        if self.began is None or not self.work_known or not self.work_done:
             return None
         return self.work_left * (now - self.began) / self.work_done
 

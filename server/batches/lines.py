@@ -50,15 +50,18 @@ class BadInput(Exception):
         self.errors = errors
 
 
-def find_lines(path: Path, endpoint: str) -> list[Place]:
-    """The places of all lines. Raises BadInput with the first faults."""
+def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
+    """The places of all lines, of so many bytes at most. Raises BadInput with the first faults."""
     places: dict[str, Place] = {}
     errors: list[LineError] = []
     offset = 0
     with open(path, "rb") as file:
-        for number, raw in enumerate(file, 1):
+        for number, raw in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
             if raw.strip():
                 try:
+                    if len(raw) > longest:
+                        errors.append(LineError("line_too_large", f"a line has {longest} bytes at most", number))
+                        break  # where the next one begins is unknown
                     line = _check(raw, number, endpoint)
                     if line.custom_id in places:
                         raise _fault("duplicate_custom_id", "another line has this one", number, "custom_id")

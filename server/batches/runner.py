@@ -1,9 +1,7 @@
 """Batches under way: lines of their inputs become requests below all others, and answers go to the disk one by one.
 
 A batch keeps as many requests with the dispatcher as there are slots, so that a slot that nobody else wants is filled
-at once. It gives out the longest ones first, by prediction: with equal slots that ends soonest (Graham 1969, longest
-processing time first), since no long one is left to run alone. A server that goes on from an earlier one's files asks
-only for what has no answer yet.
+at once. A server that goes on from an earlier one's files asks only for what has no answer yet.
 """
 
 from __future__ import annotations
@@ -11,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -22,6 +22,8 @@ import msgspec
 from server.batches.batch import BatchFolder, BatchRecord, BatchStatus, LineError, Progress, new_batch_id
 from server.batches.files import FileStore, NoSuchFile, new_file_id
 from server.batches.lines import BadInput, Place, ResultFile, find_lines
+from server.batches.order import LongestFirst
+from server.http.quota import Share
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,15 @@ T = TypeVar("T")
 MOST_BATCHES = 1000
 """Batches that are remembered; of those that have ended, the oldest go first."""
 
+MOST_UNDER_WAY = 100
+"""Batches of a key that may be under way."""
+
 RETRY = 1.0
-"""Seconds after which a line is asked for again that there was no room for."""
+"""Seconds after which a line is asked for again that there was no room for, in the queue or in its key's quota."""
+
+
+class TooManyBatches(Exception):
+    """A key has as many batches under way as it may, or all keys together."""
 
 
 class LineReply(msgspec.Struct, frozen=True):
@@ -58,7 +67,17 @@ class Asker(Protocol):
         """Tokens that a request is expected to take, read and made; 0 for one that will be refused."""
         ...
 
-    async def ask(self, endpoint: str, body: bytes, holder: str | None, request_id: str) -> LineReply | None:
+    def enter(self, holder: str | None) -> Share | None:
+        """A share of a key's quota for a request; None while too little of it is left."""
+        ...
+
+    def leave(self, share: Share) -> None:
+        """A request is over."""
+        ...
+
+    async def ask(
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
+    ) -> LineReply | None:
         """The answer to a request, also where it is an error; None where there is no room for it now."""
         ...
 
@@ -75,10 +94,11 @@ class _Running:
 class Batches:
     """All batches of a server. Event loop only."""
 
-    def __init__(self, folder: Path, capacity: int, asker: Asker, slots: Callable[[], int]) -> None:
-        """`capacity` in bytes of all files. Raises OSError."""
+    def __init__(self, folder: Path, capacity: int, longest: int, asker: Asker, slots: Callable[[], int]) -> None:
+        """`capacity` in bytes of all files, `longest` in those of a line. Raises OSError."""
         self.files = FileStore(folder / "files", capacity)
         self._folder = BatchFolder(folder / "batches")
+        self._longest = longest
         self._asker = asker
         self._slots = slots
         self._disk = ThreadPoolExecutor(1, "batches")
@@ -112,8 +132,9 @@ class Batches:
     async def create(
         self, input_file_id: str, endpoint: str, holder: str | None, metadata: Mapping[str, str]
     ) -> BatchRecord:
-        """Begin a batch. Raises NoSuchFile."""
+        """Begin a batch. Raises NoSuchFile and TooManyBatches."""
         self.files.find(input_file_id, holder)
+        self._check_room(holder)
         record = BatchRecord(
             id=new_batch_id(),
             holder=holder,
@@ -127,17 +148,32 @@ class Batches:
         await asyncio.shield(self._begin(record))  # or a client that leaves would have one that the next server begins
         return record
 
+    def _check_room(self, holder: str | None) -> None:
+        """Raise TooManyBatches."""
+        holders = [one.record.holder for one in self._running.values() if one.record.under_way]
+        for count, most in ((holders.count(holder), MOST_UNDER_WAY), (len(holders), MOST_BATCHES)):
+            if count >= most:
+                raise TooManyBatches(f"{count} batches are under way, as many as may be; try again later")
+
     async def _begin(self, record: BatchRecord) -> None:
-        await self._save(record)
+        self._running[record.id] = one = _Running(record, Progress())  # it counts from now on
+        try:
+            await self._save(record)
+        except OSError:
+            del self._running[record.id]
+            raise
         await self._forget_oldest()
-        self._running[record.id] = one = _Running(record, Progress())
         self._launch(one)
 
     async def _forget_oldest(self) -> None:
-        ended = (name for name, one in self._running.items() if not one.record.under_way)
-        if len(self._running) >= MOST_BATCHES and (oldest := next(ended, None)) is not None:
-            del self._running[oldest]
-            await self._on_disk(self._folder.remove, oldest)
+        """Where too many are remembered, forget a batch that has ended: the oldest of the key that has most of them."""
+        if len(self._running) <= MOST_BATCHES:
+            return
+        ended = [one.record for one in self._running.values() if not one.record.under_way]
+        held = Counter(record.holder for record in ended)
+        oldest = max(ended, key=lambda record: held[record.holder])  # the first of several
+        del self._running[oldest.id]
+        await self._on_disk(self._folder.remove, oldest.id)
 
     def find(self, name: str, holder: str | None) -> tuple[BatchRecord, Progress] | None:
         """A batch of this key's; None where there is none."""
@@ -190,7 +226,8 @@ class Batches:
         """Ask for every line that has no answer, until the window closes; returns how the batch has ended."""
         record = one.record
         try:
-            places = await self._on_disk(find_lines, self.files.path(record.input_file_id), record.endpoint)
+            path = self.files.path(record.input_file_id)
+            places = await self._on_disk(find_lines, path, record.endpoint, self._longest)
         except BadInput as bad:
             record.errors = bad.errors
             return "failed"
@@ -201,15 +238,16 @@ class Batches:
         if record.status == "validating":
             record.enter("in_progress")
             await self._save(record)
-        works = await self._estimate(one, todo)
-        one.progress.work_left, one.progress.began = sum(works.values()), time.monotonic()
-        todo.sort(key=lambda place: -works[place.custom_id])
+        lines = LongestFirst(one.progress)
+        one.progress.began = time.monotonic()
         try:
             async with asyncio.timeout(record.expires_at - time.time()), asyncio.TaskGroup() as group:
-                for place in todo:
-                    await self._take_slot()
-                    answer = group.create_task(self._answer(one, place, works[place.custom_id]))
-                    answer.add_done_callback(self._free_slot)  # also of one that is cancelled before it begins
+                group.create_task(lines.estimate(todo, partial(self._estimate, record)))
+                for _ in todo:
+                    await lines.ready()
+                    share = await self._take_slot(record.holder)
+                    answer = group.create_task(self._answer(one, *lines.take(), share))
+                    answer.add_done_callback(partial(self._free_slot, share))  # also of one cancelled before it begins
         except TimeoutError:
             await self._expire(one, places)
             return "expired"
@@ -224,31 +262,35 @@ class Batches:
         progress.completed, progress.failed = len(completed), len(failed)
         return [place for place in places if place.custom_id not in completed and place.custom_id not in failed]
 
-    async def _estimate(self, one: _Running, places: Sequence[Place]) -> dict[str, float]:
-        path, endpoint = self.files.path(one.record.input_file_id), one.record.endpoint
-        return {
-            place.custom_id: await self._asker.estimate(endpoint, await self._on_disk(place.read, path))
-            for place in places
-        }
+    async def _estimate(self, record: BatchRecord, place: Place) -> float:
+        body = await self._on_disk(place.read, self.files.path(record.input_file_id))
+        return await self._asker.estimate(record.endpoint, body)
 
-    async def _take_slot(self) -> None:
-        while self._out >= max(1, self._slots()):  # with none, one is asked again and again until there are some
-            self._room.clear()
-            await self._room.wait()
-        self._out += 1
+    async def _take_slot(self, holder: str | None) -> Share:
+        """Wait for a slot, and for the quota of a key, without holding the one while the other is used up."""
+        while True:
+            while self._out >= max(1, self._slots()):  # with none, one is asked again and again until there are some
+                self._room.clear()
+                await self._room.wait()
+            share = self._asker.enter(holder)
+            if share is not None:
+                self._out += 1
+                return share
+            await asyncio.sleep(RETRY)
 
-    def _free_slot(self, _: asyncio.Task[None]) -> None:
+    def _free_slot(self, share: Share, _: asyncio.Task[None]) -> None:
+        self._asker.leave(share)
         self._out -= 1
         self._room.set()
 
-    async def _answer(self, one: _Running, place: Place, work: float) -> None:
+    async def _answer(self, one: _Running, work: float, place: Place, share: Share) -> None:
         record, progress = one.record, one.progress
         name = f"{record.id.replace('batch_', 'batch_req_', 1)}_{place.offset}"
         body = await self._on_disk(place.read, self.files.path(record.input_file_id))
-        while (reply := await self._asker.ask(record.endpoint, body, record.holder, name)) is None:
+        while (reply := await self._asker.ask(record.endpoint, body, record.holder, share, name)) is None:
             await asyncio.sleep(RETRY)
         fine = reply.status_code == 200
-        await self._keep(one, ResultLine(name, place.custom_id, reply, None), fine=fine)
+        await self._keep(record, [ResultLine(name, place.custom_id, reply, None)], fine=fine)
         progress.completed += fine
         progress.failed += not fine
         progress.work_left -= work
@@ -257,17 +299,17 @@ class Batches:
     async def _expire(self, one: _Running, places: Sequence[Place]) -> None:
         """Tell of each line without an answer that its time is over."""
         late = LineError("batch_expired", "this request could not be served before the completion window ended")
-        for place in await self._unanswered(one, places):
-            await self._keep(
-                one, ResultLine(f"{one.record.id}_{place.offset}", place.custom_id, None, late), fine=False
-            )
-            one.progress.failed += 1
+        lines = [
+            ResultLine(f"{one.record.id}_{place.offset}", place.custom_id, None, late)
+            for place in await self._unanswered(one, places)
+        ]
+        await self._keep(one.record, lines, fine=False)
+        one.progress.failed += len(lines)
 
-    async def _keep(self, one: _Running, line: ResultLine, *, fine: bool) -> None:
-        name = one.record.output_file_id if fine else one.record.error_file_id
+    async def _keep(self, record: BatchRecord, lines: Sequence[ResultLine], *, fine: bool) -> None:
+        file = ResultFile(self.files.path(record.output_file_id if fine else record.error_file_id))
         # Shielded: an answer that is there counts, whatever breaks the batch off meanwhile.
-        file = ResultFile(self.files.path(name))
-        await asyncio.shield(self._on_disk(file.append, msgspec.json.encode(line) + b"\n"))
+        await asyncio.shield(self._on_disk(_append, file, lines))
 
     async def _finalize(self, one: _Running, last: BatchStatus) -> None:
         """Make files of the answers, and end."""
@@ -298,3 +340,7 @@ class Batches:
 
     async def _on_disk(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)
+
+
+def _append(file: ResultFile, lines: Sequence[ResultLine]) -> None:
+    file.append(msgspec.json.Encoder().encode_lines(lines))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -72,15 +72,27 @@ async def ration(request: web.Request, handler: Handler) -> web.StreamResponse:
         quota.leave(share)
 
 
+def enter_patiently(app: web.Application, holder: str | None) -> Share | None:
+    """The share of a request that no client waits for, for `Quota.leave`; None while its holder has too little left."""
+    with suppress(QuotaExceeded):
+        return app[ACCESS].quota.enter(holder or ALL, app[DISPATCHER].now(), patient=True)
+    return None
+
+
+def widen_share(app: web.Application, share: Share, answers: int) -> None:
+    """Count a request as the answers that it asks for; raises ApiError 400 or 429."""
+    with _told_to_clients():
+        app[ACCESS].quota.widen(share, answers)
+
+
 def share_answers(request: web.Request, answers: int) -> None:
     """Count a call as the answers that it asks for; raises ApiError 400 or 429."""
-    with _told_to_clients():
-        request.app[ACCESS].quota.widen(request[SHARE], answers)
+    widen_share(request.app, request[SHARE], answers)
 
 
-def spend_tokens(request: web.Request, tokens: int) -> None:
-    """Count tokens that a call has read or made."""
-    request.app[ACCESS].quota.spend(request[SHARE], tokens, request.app[DISPATCHER].now())
+def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
+    """Count tokens that were read or made for a holder of a key; None where no keys are set."""
+    app[ACCESS].quota.spend(holder or ALL, tokens, app[DISPATCHER].now())
 
 
 @contextmanager

@@ -39,10 +39,17 @@ class _Use:
 
 @dataclass(slots=True)
 class Share:
-    """The part of a holder's quota that one request has."""
+    """The part of a holder's quota that one request has. A patient request begins only where its holder has used less
+    than half, so that there is always some left for others of its holder's.
+    """
 
     holder: str
-    answers: int = 1
+    patient: bool = False
+    answers: int = 0
+
+    def part(self, limit: int) -> int:
+        """As much of a limit as there is for such a request."""
+        return max(1, limit // 2) if self.patient else limit
 
 
 class Quota:
@@ -59,63 +66,73 @@ class Quota:
         self._tokens = tokens_per_minute
         self._uses: defaultdict[str, _Use] = defaultdict(_Use)
 
-    def enter(self, holder: str, now: float) -> Share:
+    def enter(self, holder: str, now: float, *, patient: bool = False) -> Share:
         """A request begins. Raises QuotaExceeded; one that is refused counts for nothing."""
-        use = self._uses[holder]
-        self._check_concurrent(use, 1)
-        self._check_tokens(use, now)
-        self._count(use, now)
+        use, share = self._uses[holder], Share(holder, patient)
+        self._check_concurrent(use, share, 1)
+        self._check_tokens(use, share, now)
+        self._count(use, share, now)
         use.under_way += 1
-        return Share(holder)
+        share.answers = 1
+        return share
 
     def widen(self, share: Share, answers: int) -> None:
-        """It turns out to ask for so many answers, one at least. Raises QuotaExceeded, or NeverAllowed."""
+        """It turns out to ask for so many answers, one at least. Raises QuotaExceeded, after which it has none, or
+        NeverAllowed.
+        """
         if self._concurrent is not None and answers > self._concurrent:
             raise NeverAllowed(
                 f"{answers} answers are more than the {self._concurrent} that this key may have at a time"
             )
         use = self._uses[share.holder]
-        self._check_concurrent(use, answers - share.answers)
-        use.under_way += answers - share.answers
+        self.leave(share)
+        self._check_concurrent(use, share, answers)
+        use.under_way += answers
         share.answers = answers
 
-    def spend(self, share: Share, tokens: int, now: float) -> None:
-        """Count tokens that it has read or made."""
+    def spend(self, holder: str, tokens: int, now: float) -> None:
+        """Count tokens that a request has read or made."""
         if self._tokens is not None and tokens:
-            use = self._uses[share.holder]
+            use = self._uses[holder]
             use.spent.append((now, tokens))
             use.tokens += tokens
 
     def leave(self, share: Share) -> None:
         """A request that was let in is over."""
         self._uses[share.holder].under_way -= share.answers
+        share.answers = 0
 
-    def _check_concurrent(self, use: _Use, more: int) -> None:
-        if self._concurrent is not None and use.under_way + more > self._concurrent:
-            message = f"{use.under_way} answers of this key are under way, and {self._concurrent} may be at a time"
+    def _check_concurrent(self, use: _Use, share: Share, answers: int) -> None:
+        if self._concurrent is None:
+            return
+        most = share.part(self._concurrent) if use.under_way else self._concurrent
+        if use.under_way + answers > most:
+            message = f"{use.under_way} answers of this key are under way, and {most} may be at a time"
             raise QuotaExceeded(message, RETRY_AFTER)
 
-    def _check_tokens(self, use: _Use, now: float) -> None:
+    def _check_tokens(self, use: _Use, share: Share, now: float) -> None:
         """Tokens are known when they are spent, so the request that goes beyond the quota is the last for a while."""
         if self._tokens is None:
             return
+        most = share.part(self._tokens)
         while use.spent and use.spent[0][0] <= now - WINDOW:
             use.tokens -= use.spent.popleft()[1]
-        if use.tokens < self._tokens:
+        if use.tokens < most:
             return
         left = use.tokens
         for when, tokens in use.spent:
             left -= tokens
-            if left < self._tokens:
-                message = f"this key has used {use.tokens} tokens in a minute, and may use {self._tokens}"
+            if left < most:
+                message = f"this key has used {use.tokens} tokens in a minute, and may use {most}"
                 raise QuotaExceeded(message, when + WINDOW - now)
 
-    def _count(self, use: _Use, now: float) -> None:
+    def _count(self, use: _Use, share: Share, now: float) -> None:
         if self._per_minute is None:
             return
+        most = share.part(self._per_minute)
         while use.arrivals and use.arrivals[0] <= now - WINDOW:
             use.arrivals.popleft()
-        if len(use.arrivals) >= self._per_minute:
-            message = f"this key has made {self._per_minute} requests in a minute, as many as it may"
+        if len(use.arrivals) >= most:
+            message = f"this key has made {most} requests in a minute, as many as it may"
             raise QuotaExceeded(message, use.arrivals[0] + WINDOW - now)
         use.arrivals.append(now)

@@ -89,7 +89,9 @@ class Service:
         if self.embedder is not None:
             app[EMBEDDER] = self.embedder
         if self.files is not None:
-            app[BATCHES] = Batches(self.files.folder, self.files.capacity, ModelAsker(app), self._slots)
+            app[BATCHES] = Batches(
+                self.files.folder, self.files.capacity, self.limits.max_body_bytes, ModelAsker(app), self._slots
+            )
         if self.metrics is not None:
             app[METRICS] = self.metrics
         if self.feed is not None:

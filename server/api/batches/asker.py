@@ -29,6 +29,8 @@ from server.api.output.call import expected_tokens, open_call
 from server.api.output.reply import Head, encode
 from server.api.served_model import MODEL, ServedModel
 from server.batches.runner import LineReply
+from server.http.access import ACCESS, enter_patiently, widen_share
+from server.http.quota import Share
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +84,17 @@ class ModelAsker:
         except ApiError:
             return 0.0
 
-    async def ask(self, endpoint: str, body: bytes, holder: str | None, request_id: str) -> LineReply | None:
+    def enter(self, holder: str | None) -> Share | None:
+        return enter_patiently(self._app, holder)
+
+    def leave(self, share: Share) -> None:
+        self._app[ACCESS].quota.leave(share)
+
+    async def ask(
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
+    ) -> LineReply | None:
         try:
-            reply = await self._answer(endpoint, body, Caller(holder, request_id))
+            reply = await self._answer(endpoint, body, Caller(holder, request_id), share)
         except ApiError as failure:
             return None if failure.status in LATER else _failed(failure, request_id)
         except Exception:
@@ -94,11 +104,12 @@ class ModelAsker:
         loop, pool = asyncio.get_running_loop(), self._app[MODEL].tokenizer_pool  # a reply may be large
         return LineReply(200, request_id, msgspec.Raw(await loop.run_in_executor(pool, encode, reply)))
 
-    async def _answer(self, endpoint: str, raw: bytes, caller: Caller) -> msgspec.Struct:
+    async def _answer(self, endpoint: str, raw: bytes, caller: Caller, share: Share) -> msgspec.Struct:
         if endpoint == EMBEDDINGS:
-            return (await embed(parse(raw, EmbeddingBody), self._app))[0]
+            return (await embed(parse(raw, EmbeddingBody), self._app, caller.holder))[0]
         app, kind = self._app, ENDPOINTS[endpoint]
         body, prompts = await self._read(endpoint, raw)
+        widen_share(app, share, (body.n or 1) * len(prompts))
         head = Head(f"{kind.prefix}{secrets.token_hex(16)}", model_name(body.model, app[MODEL]), app[DISPATCHER].now())
         record = Record(
             head.id, caller, endpoint, head.model, head.created, False, head.arrival, client=caller.holder or ""

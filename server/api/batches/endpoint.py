@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -11,14 +11,20 @@ from msgspec import Meta
 
 from server.api.batches.asker import PATHS
 from server.api.batches.keeping import ListPage, batches_of, page_of
-from server.api.errors import ApiError, bad_request, shutting_down
+from server.api.errors import ApiError, bad_request, busy, shutting_down
 from server.api.health import LIFE
 from server.api.input.body import read_body
 from server.api.output.reply import json_response
 from server.batches.batch import BatchRecord, BatchStatus, LineError, Progress
 from server.batches.files import NoSuchFile
-from server.batches.runner import Batches
+from server.batches.runner import Batches, TooManyBatches
 from server.http.access import holder_of
+
+RETRY_AFTER = 60.0
+"""Seconds after which one who has too many batches under way may try again."""
+
+MetadataKey: TypeAlias = Annotated[str, Meta(max_length=64)]
+MetadataValue: TypeAlias = Annotated[str, Meta(max_length=512)]
 
 
 class BatchBody(msgspec.Struct, frozen=True):
@@ -27,7 +33,7 @@ class BatchBody(msgspec.Struct, frozen=True):
     input_file_id: Annotated[str, Meta(max_length=256)]
     endpoint: Annotated[str, Meta(max_length=256)]
     completion_window: Literal["24h"]
-    metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=16)] | None = None
 
 
 class BatchErrors(msgspec.Struct, frozen=True):
@@ -77,7 +83,7 @@ class BatchList(ListPage[BatchObject], frozen=True):
 
 
 async def create_batch(request: web.Request) -> web.Response:
-    """Begin a batch of the requests in a file; raises ApiError 400, 404, 503."""
+    """Begin a batch of the requests in a file; raises ApiError 400, 404, 429, 503."""
     batches, body = _open_batches(request), await read_body(request, BatchBody)
     if body.endpoint not in PATHS:
         raise bad_request(f"endpoint: must be one of {', '.join(PATHS)}", "endpoint", "invalid_value")
@@ -86,6 +92,8 @@ async def create_batch(request: web.Request) -> web.Response:
     except NoSuchFile:
         message = f"input_file_id: there is no file {body.input_file_id!r}"
         raise ApiError(404, message, param="input_file_id", code="file_not_found") from None
+    except TooManyBatches as error:
+        raise busy(str(error), "rate_limit_exceeded", RETRY_AFTER) from None
     return json_response(_object(record, Progress(), request))
 
 

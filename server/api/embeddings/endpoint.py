@@ -16,7 +16,7 @@ from server.api.models import unknown_model
 from server.api.output.pieces import Lazy, send_reply
 from server.embeddings.embedder import Busy, Embedded, Refused, TextEmbedder
 from server.embeddings.worker import Ids
-from server.http.access import spend_tokens
+from server.http.access import holder_of, spend_tokens
 from server.process.worker_process import ProcessFailed
 
 log = logging.getLogger(__name__)
@@ -29,13 +29,15 @@ NUMBERS = 32
 
 async def embeddings(request: web.Request) -> web.StreamResponse:
     """Embed texts."""
-    reply, weight = await embed(await read_body(request, EmbeddingBody), request.app)
-    spend_tokens(request, reply.usage.total_tokens)
+    reply, weight = await embed(await read_body(request, EmbeddingBody), request.app, holder_of(request))
     return await send_reply(request, reply, weight)
 
 
-async def embed(body: EmbeddingBody, app: web.Application) -> tuple[EmbeddingList, int]:
-    """The answer to a body, and its weight when it is encoded; raises ApiError 400, 404, 429 or 503."""
+async def embed(body: EmbeddingBody, app: web.Application, holder: str | None) -> tuple[EmbeddingList, int]:
+    """The answer to a body of a key's holder, and its weight when it is encoded.
+
+    Raises ApiError 400, 404, 429 or 503.
+    """
     embedder = app.get(EMBEDDER)
     if embedder is None:
         message = "this server embeds nothing: it was started with --embedding-model none"
@@ -52,6 +54,7 @@ async def embed(body: EmbeddingBody, app: web.Application) -> tuple[EmbeddingLis
     except ProcessFailed as error:
         log.warning("texts cannot be embedded: %s", error)
         raise ApiError(503, "texts cannot be embedded at present; try again later", code="embedder_failed") from None
+    spend_tokens(app, holder, found.tokens)
     reply = _reply(found, embedder.name, as_text=body.encoding_format == "base64")
     return reply, found.embeddings.size // NUMBERS
 

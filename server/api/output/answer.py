@@ -32,7 +32,7 @@ from server.api.output.reply import Head, Metrics, Usage
 from server.api.output.sse import EventStream
 from server.api.output.ticker import TICKER
 from server.api.output.updates import Arrivals, Updates
-from server.http.access import holder_of, share_answers, spend_tokens
+from server.http.access import holder_of, share_answers
 from server.http.client import client_of
 from server.http.request_id import request_id
 
@@ -110,11 +110,7 @@ async def register_call(
         async with open_call(body, prompts, request.app, record) as call:
             count_queued(request)
             request[SHORT_FORM] = headers_of(expectation_of(call.requests))
-            spend_tokens(request, sum(len(prompt.ids) for prompt in prompts))
-            try:
-                yield call
-            finally:
-                spend_tokens(request, sum(each.generated for each in call.requests))
+            yield call
 
 
 async def gather_answers(call: Call) -> list[Result]:

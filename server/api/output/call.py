@@ -34,6 +34,7 @@ from server.api.output.expectation import expectation_of
 from server.api.output.pieces import LETTERS, weigh
 from server.api.output.reply import Metrics, PromptDetails, Usage
 from server.api.served_model import MODEL, ServedModel
+from server.http.access import spend_tokens
 
 MAX_LOGPROBS = 2**20
 """Log-probabilities, alternatives included, that one call may have kept for it."""
@@ -184,7 +185,11 @@ async def open_call(
         async with _submit_all(wanted, predictions, body, app, record) as answers:
             call = Call(answers, record, is_scoring(body))
             record.requests = call.requests
-            yield call
+            spend_tokens(app, record.caller.holder, sum(len(prompt.ids) for prompt in prompts))
+            try:
+                yield call
+            finally:
+                spend_tokens(app, record.caller.holder, sum(each.generated for each in call.requests))
 
 
 @asynccontextmanager

@@ -15,9 +15,14 @@ import pytest
 from server.batches.batch import BatchFolder, BatchRecord
 from server.batches.files import NoSuchFile
 from server.batches.lines import ResultFile
-from server.batches.runner import Batches, LineReply
+from server.batches.order import AHEAD
+from server.batches.runner import Batches, LineReply, TooManyBatches
+from server.http.quota import Share
 
 LINE = b'{"custom_id": "%d", "url": "/x", "body": {}}\n'
+
+
+LONGEST = 1000
 
 
 class Asker:
@@ -30,7 +35,15 @@ class Asker:
     async def estimate(self, endpoint: str, body: bytes) -> float:
         return 1.0
 
-    async def ask(self, endpoint: str, body: bytes, holder: str | None, request_id: str) -> LineReply | None:
+    def enter(self, holder: str | None) -> Share | None:
+        return Share(holder or "")
+
+    def leave(self, share: Share) -> None:
+        pass
+
+    async def ask(
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
+    ) -> LineReply | None:
         self.asked.set()
         if not self.answers:
             await asyncio.Event().wait()
@@ -39,7 +52,7 @@ class Asker:
 
 @asynccontextmanager
 async def running(folder: Path, asker: Asker, slots: int = 2) -> AsyncIterator[Batches]:
-    batches = Batches(folder, 10**6, asker, lambda: slots)
+    batches = Batches(folder, 10**6, LONGEST, asker, lambda: slots)
     batches.start()
     try:
         yield batches
@@ -47,12 +60,14 @@ async def running(folder: Path, asker: Asker, slots: int = 2) -> AsyncIterator[B
         await batches.stop()
 
 
-async def begin(batches: Batches, lines: int) -> BatchRecord:
-    with batches.files.draft() as (name, content):
-        content.write(b"".join(LINE % place for place in range(lines)))
-        content.flush()
-        file = batches.files.keep(name, "in.jsonl", "batch", None)
-    return await batches.create(file.id, "/x", None, {})
+async def begin(
+    batches: Batches, lines: int = 0, *, content: bytes | None = None, holder: str | None = None
+) -> BatchRecord:
+    with batches.files.draft() as (name, file):
+        file.write(b"".join(LINE % place for place in range(lines)) if content is None else content)
+        file.flush()
+        batches.files.keep(name, "in.jsonl", "batch", holder)
+    return await batches.create(name, "/x", holder, {})
 
 
 async def ended(record: BatchRecord) -> BatchRecord:
@@ -123,3 +138,59 @@ async def test_drafts_take_room_and_leave_nothing_when_they_are_left(tmp_path: P
         with pytest.raises(NoSuchFile):  # a thread that comes to it after its client has gone
             files.keep(first, "in.jsonl", "batch", None)
         assert not [*(tmp_path / "files").iterdir()]
+
+
+class Slow(Asker):
+    """Takes its time for estimates after so many."""
+
+    def __init__(self, quick: int) -> None:
+        super().__init__()
+        self.quick = quick
+
+    async def estimate(self, endpoint: str, body: bytes) -> float:
+        self.quick -= 1
+        if self.quick < 0:
+            await asyncio.Event().wait()
+        return 1.0
+
+
+async def test_lines_are_asked_before_the_work_of_all_is_known(tmp_path: Path) -> None:
+    """Before the first line was asked, all 50,000 prompts were tokenized and their answers predicted."""
+    asker = Slow(AHEAD)
+    async with running(tmp_path, asker) as batches:
+        record = await begin(batches, lines=AHEAD + 1)
+        await asyncio.wait_for(asker.asked.wait(), 20)
+        found = batches.find(record.id, None)
+        assert found is not None and found[1].seconds_left(1e9) is None
+
+
+async def test_each_key_has_so_many_batches_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All were remembered that had not ended, however many."""
+    monkeypatch.setattr("server.batches.runner.MOST_UNDER_WAY", 2)
+    async with running(tmp_path, Asker(answers=False)) as batches:
+        first, _ = [await begin(batches, lines=1) for _ in range(2)]
+        with pytest.raises(TooManyBatches, match="2 batches are under way"):
+            await begin(batches, lines=1)
+        await batches.cancel(first.id)
+        await ended(first)
+        await begin(batches, lines=1)
+
+
+async def test_of_batches_that_have_ended_those_of_the_key_with_most_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.batches.runner.MOST_BATCHES", 3)
+    async with running(tmp_path, Asker()) as batches:
+        mine = await ended(await begin(batches, lines=1, holder="mine"))
+        others = [await ended(await begin(batches, lines=1, holder="other")) for _ in range(3)]
+        assert batches.find(mine.id, "mine") is not None
+        assert [batches.find(one.id, "other") is None for one in others] == [True, False, False]
+
+
+async def test_a_line_has_a_bound(tmp_path: Path) -> None:
+    """One of 100 MB was read into memory, and held the interpreter for a second."""
+    async with running(tmp_path, Asker()) as batches:
+        content = b"".join(LINE % place for place in range(3))
+        record = await ended(await begin(batches, content=content + b"x" * LONGEST + b"\n" + LINE % 4))
+        (error,) = record.errors
+        assert (record.status, error.code, error.line) == ("failed", "line_too_large", 4)

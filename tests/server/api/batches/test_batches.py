@@ -16,9 +16,10 @@ import pytest
 from engine.messages import RowSpec, RowUpdate
 from server.api.batches.asker import PRIORITY
 from server.api.limits import Limits
-from server.http.access import Access
+from server.http.access import ALL, Access
 from server.http.front import OPEN, Front
 from server.http.keys import Keyring
+from server.http.quota import Quota
 from server.http.service import FilesPlace
 from tests.server.fakes import ANSWER, answer
 from tests.server.live import Live, live_server
@@ -294,6 +295,35 @@ async def test_a_key_sees_only_its_own(tmp_path: Path, pool: ThreadPoolExecutor)
         for headers, status in ((other, 404), (mine, 200)):
             assert (await get(live, f"/v1/batches/{batch['id']}", **headers))[0] == status
         assert orjson.loads((await get(live, "/v1/batches", **other))[1])["data"] == []
+
+
+async def test_lines_count_in_their_keys_quota_and_leave_half_of_it(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They counted for nothing: a batch let a key have all that its quota kept from it."""
+    monkeypatch.setattr("server.batches.runner.RETRY", 0.001)
+    quota = Quota(requests_per_minute=4)
+    async with server(tmp_path, pool, front=Front(Access(quota=quota))) as live:
+        name = await begin(live, line("a") + line("b", n=2) + line("c"))
+        while (orjson.loads((await get(live, f"/v1/batches/{name}"))[1]))["request_counts"]["completed"] < 2:
+            pass
+        for status in (200, 200, 429):
+            assert (await live.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}))[
+                0
+            ] == status
+        assert len(live.dispatcher.submitted) == 5
+        monkeypatch.setattr("server.http.quota.WINDOW", 0.0)
+        batch = await until(live, name, "completed")
+        assert batch["request_counts"]["completed"] == 3
+
+
+async def test_lines_spend_tokens(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    quota = Quota(tokens_per_minute=10**6)
+    async with server(tmp_path, pool, front=Front(Access(quota=quota))) as live:
+        batch = await until(live, await begin(live, line("a") + line("b")), "completed")
+        replies = (await results(live, batch["output_file_id"])).values()
+        spent = sum(one["response"]["body"]["usage"]["total_tokens"] for one in replies)
+        assert spent and quota._uses[ALL].tokens == spent
 
 
 async def test_a_server_without_a_folder_says_so(pool: ThreadPoolExecutor) -> None:
