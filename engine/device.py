@@ -24,6 +24,8 @@ class RowFault(RuntimeError):
 
     wipe = False
     """Whether its K and V may hold what is not a finite number."""
+    by_client = False
+    """Whether its client has asked for what cannot be done; the device is well."""
 
 
 class Kv(Protocol):

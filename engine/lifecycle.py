@@ -14,7 +14,7 @@ from engine.group import Rank
 from engine.kv.host_store import HostStore
 from engine.messages import Cause, Entry, RowId, RowUpdate, Tally
 from engine.proof import Shape
-from engine.row_table import RowTable
+from engine.row_table import RowTable, is_by_client
 
 MOST_SETBACKS = 8
 """Times a prompt is read again for lack of memory: enough to halve a large group down to one row."""
@@ -103,7 +103,8 @@ class Lifecycle(RowTable[RowT]):
         return max(1, group.terms.iterations - group.iterations)
 
     def _book(self, action: Action, outcome: Outcome[RowT]) -> None:
-        self._count(action, failed=bool(outcome.failures) and not outcome.updates)
+        faults = [error for _, error in outcome.failures if not is_by_client(error)]
+        self._count(action, failed=bool(faults) and not outcome.updates)
         self.tally += outcome.tally
         self.updates += outcome.updates
         for row in [self._rows[update.row_id] for update in outcome.updates if update.finish_reason is not None]:

@@ -208,6 +208,8 @@ class RowUpdate:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None
+    by_client: bool = False
+    """Whether the error is its client's doing, who has asked for what cannot be done."""
     cached_prompt: int = 0
     """Tokens of the prompt whose K and V were kept from earlier ones; told with the first token."""
 

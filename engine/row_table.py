@@ -180,12 +180,15 @@ class RowTable(Generic[RowT]):
 
     def _fail(self, rows: Iterable[RowT], error: Exception) -> None:
         """End rows that cannot go on; the others never notice."""
-        failed = [row for row in rows if not row.ended]
+        failed, by_client = [row for row in rows if not row.ended], is_by_client(error)
         if failed:
-            log.error("rows failed: %s", error, exc_info=error)
+            log.log(
+                logging.INFO if by_client else logging.ERROR, "rows failed: %s", error, exc_info=not by_client and error
+            )
         for row in failed:
             self._forget(row, wipe=isinstance(error, RowFault) and error.wipe)
-            self.updates.append(RowUpdate(row.row_id, finish_reason=FinishReason.ERROR, error=_describe(error)))
+            end, said = FinishReason.ERROR, _describe(error)
+            self.updates.append(RowUpdate(row.row_id, finish_reason=end, error=said, by_client=by_client))
 
     def _hand_back(self, rows: Iterable[RowT], cause: Cause) -> None:
         """Let rows go before their end; those that run from the last place on, so that none has to be moved."""
@@ -279,6 +282,11 @@ class RowTable(Generic[RowT]):
 
 def _length(row: RowT) -> int:
     return row.length
+
+
+def is_by_client(error: Exception) -> bool:
+    """Whether a row has failed by what its client asked for, which tells nothing of the device."""
+    return isinstance(error, RowFault) and error.by_client
 
 
 def _describe(error: Exception) -> str:

@@ -67,8 +67,7 @@ async def throw(session: aiohttp.ClientSession, grammar: Grammar, *, as_tools: b
         asked += [{"tools": [as_tool(grammar)], "tool_choice": choice} for choice in ("auto", "required")]
     for one in asked:
         status, said = await ask(session, **one)
-        assert status in (200, 400, 500), said
-        assert status != 500 or said.startswith("the answer cannot go on in its grammar"), said
+        assert status in (200, 400), said
         assert said.isprintable() and not any(word in said for word in ("panic", ".rs:", "backtrace"))
 
 

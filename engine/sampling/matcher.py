@@ -25,6 +25,16 @@ class GrammarFault(RowFault):
     """A row cannot go on in its grammar; the message is for the client."""
 
 
+class GrammarTooCostly(GrammarFault):
+    """Telling what may follow takes more time or memory than a row may have."""
+
+    by_client = True
+
+
+TOO_COMPLEX = ("LexerTooComplex", "ParserTooComplex")
+"""The library's reasons for giving up that lie in the grammar."""
+
+
 class Matcher:
     """Where one row is in its grammar. For one thread at a time; it moves between threads with its row.
 
@@ -76,13 +86,18 @@ class Matcher:
         if matcher.is_error():
             raise self._fault(matcher.get_error())
         if self._seconds > MASK_SECONDS + TOKEN_SECONDS * self._taken:
-            raise self._fault("it takes too long to tell what may follow; make the grammar less ambiguous")
+            raise GrammarTooCostly(_tell("it takes too long to tell what may follow; make the grammar less ambiguous"))
         return result
 
     def _fault(self, reason: str) -> GrammarFault:
         if reason.startswith(LEXER_ERROR):
             self._grammars.spoil(self._grammar)
-        return GrammarFault(f"the answer cannot go on in its grammar: {tell(reason)}")
+        kind = GrammarTooCostly if self._matcher.stop_reason() in TOO_COMPLEX else GrammarFault
+        return kind(_tell(tell(reason)))
+
+
+def _tell(reason: str) -> str:
+    return f"the answer cannot go on in its grammar: {reason}"
 
 
 def _without(bits: NDArray[np.uint8], barred: Collection[int]) -> NDArray[np.uint8]:

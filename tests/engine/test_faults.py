@@ -16,6 +16,7 @@ from engine.messages import FinishReason, RowId, RowUpdate
 from engine.pipeline import Pipeline
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
+from engine.sampling.matcher import GrammarTooCostly
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -206,6 +207,23 @@ def test_a_fault_in_reading_a_token_ends_its_row_alone(
     updates = finish(pipeline)
     assert errors_of(updates) == [1]
     assert_untouched(updates, alone, 0, 2, 3)
+
+
+def test_what_a_client_brings_upon_itself_tells_nothing_of_the_device(
+    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each such row left a traceback in the log, and three made the device prove itself."""
+
+    def accept(row: Row, choice: Choice) -> RowUpdate:
+        raise GrammarTooCostly("it takes too long")
+
+    monkeypatch.setattr(Row, "accept", accept)
+    pipeline = pipeline_of(tiny_model, tiny_text)
+    pipeline.admit(SPECS)
+    updates = finish(pipeline)
+    assert errors_of(updates) == [0, 1, 2, 3] and all(update.by_client for update in updates)
+    assert not any(pipeline.failures.values())
+    assert not caplog.records
 
 
 def test_a_client_is_told_what_kind_of_fault_it_was_but_no_details(tiny_model: LoadedModel, tiny_text: Text) -> None:

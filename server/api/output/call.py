@@ -94,9 +94,8 @@ class Call:
         """Count an update as sent and return it as the client shall see it; raises ApiError when its row failed."""
         if update.finish_reason is FinishReason.ERROR:
             self.record.check()
-            raise failure_error(
-                self.answers[place].request.failure, update.error or "the answer could not be generated"
-            )
+            error = update.error or "the answer could not be generated"
+            raise bad_request(error) if update.by_client else failure_error(self.answers[place].request.failure, error)
         self.answers[place].weight += weigh(update)
         if self.scoring:
             # No token was asked for, so the answer ends because its length, zero, is reached.

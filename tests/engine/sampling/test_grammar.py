@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from engine.messages import Grammar, GrammarKind
 from engine.sampling.grammar import Compiled, GrammarError, Grammars, GrammarsFull, tell
 from engine.sampling.masks import unpack
-from engine.sampling.matcher import MASK_SECONDS, TOKEN_SECONDS, GrammarFault, Matcher
+from engine.sampling.matcher import MASK_SECONDS, TOKEN_SECONDS, GrammarFault, GrammarTooCostly, Matcher
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.sampling.bombs import REAL, SLOW_MASKS
@@ -130,8 +130,9 @@ def test_what_is_barred_is_left_out_unless_nothing_else_may_follow(grammars: Gra
 
 def test_a_token_that_is_not_allowed_is_a_fault_now_and_ever_after(grammars: Grammars, tiny_text: Text) -> None:
     matcher = Matcher(grammars, REGEX)
-    with pytest.raises(GrammarFault, match="cannot go on"):
+    with pytest.raises(GrammarFault, match="cannot go on") as fault:
         matcher.follow(tiny_text.encode("q"))
+    assert not fault.value.by_client, "it is the sampler's"
     with pytest.raises(GrammarFault):
         matcher.allowed([], frozenset())
 
@@ -308,7 +309,7 @@ def test_a_row_may_take_a_time_that_grows_with_its_answer(grammars: Grammars, ti
     answer = tiny_text.encode("a")
     matcher.allowed([], frozenset())
     matcher.allowed(answer, frozenset())
-    with pytest.raises(GrammarFault, match="takes too long"):
+    with pytest.raises(GrammarTooCostly, match="takes too long"):
         matcher.follow([*answer, *answer])
 
 

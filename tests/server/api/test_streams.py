@@ -118,6 +118,19 @@ async def test_a_failure_of_a_whole_answer_is_500(live: Live) -> None:
     assert (status, reply["error"]["message"]) == (500, "the device caught fire")
 
 
+async def test_a_failure_that_is_the_clients_own_doing_is_400(live: Live) -> None:
+    """A grammar that took too long was answered with 500."""
+
+    def refused(request: RowSpec) -> Iterable[RowUpdate]:
+        for update in failing(request):
+            yield replace(update, by_client=update.error is not None)
+
+    live.dispatcher.script = refused
+    status, reply = await live.post(CHAT, chat_body())
+    assert (status, reply["error"]["type"]) == (400, "BadRequestError")
+    assert (await live.stream_chat())[-1] == reply
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_when_one_of_several_answers_fails_the_others_are_cancelled(live: Live, stream: bool) -> None:
     def first_fails(request: RowSpec) -> Iterable[RowUpdate]:
