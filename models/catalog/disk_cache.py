@@ -92,6 +92,11 @@ class DiskCache:
                     self._rebuild(entry, origin, needed, build)
         return self.folder(entry)
 
+    def remove(self, entry: str) -> None:
+        """Delete a folder, once no other process builds it; raises CatalogError."""
+        with self._storage_errors(), self._alone(entry):
+            shutil.rmtree(self.folder(entry))
+
     def _has(self, entry: str, origin: Origin) -> bool:
         manifest = self.manifest(entry)
         return manifest is not None and manifest.origin.sha256 == origin.sha256
@@ -102,7 +107,7 @@ class DiskCache:
             self._progress.say(f"{folder} is damaged or out of date: it is made anew")
             shutil.rmtree(folder)
         shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
-        self._require_space(entry, needed)
+        require_space(self.root, needed, entry)
         try:
             (out := work / "out").mkdir(parents=True)
             build(work, out)
@@ -110,14 +115,6 @@ class DiskCache:
             out.rename(folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-
-    def _require_space(self, entry: str, needed: int) -> None:
-        free = shutil.disk_usage(self.root).free
-        if free < needed:
-            raise CatalogError(
-                f"not enough disk space: {entry} needs {needed / 1e6:.0f} MB and {self.root} has {free / 1e6:.0f} MB; "
-                "free some space, or set LENGTHWISE_CACHE to a folder on another disk"
-            )
 
     @contextlib.contextmanager
     def _alone(self, entry: str) -> Iterator[None]:
@@ -147,6 +144,17 @@ class DiskCache:
     def _beside(self, entry: str, purpose: str) -> Path:
         folder = self.folder(entry)
         return folder.with_name(f".{folder.name}.{purpose}")
+
+
+def require_space(root: Path, needed: int, what: str, variable: str = "LENGTHWISE_CACHE") -> None:
+    """Raise CatalogError unless the disk of a folder, which may not be there yet, has so many bytes left."""
+    there = next(folder for folder in (root, *root.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise CatalogError(
+            f"not enough disk space: {what} needs {needed / 1e6:.0f} MB and {root} has {free / 1e6:.0f} MB; "
+            f"free some space, or set {variable} to a folder on another disk"
+        )
 
 
 def _seal(folder: Path, origin: Origin) -> None:

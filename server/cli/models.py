@@ -1,64 +1,97 @@
-"""`lengthwise models`: what can be served by name, what is here already, and where.
+"""`lengthwise models`: what can be served by name, what it takes, what is here already, and where.
 
 It owns the arguments and the output. What a model is and how it is fetched is the catalog's business.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
 
 from models.catalog.catalog import Catalog, ModelStatus
-from models.errors import UsageError
-from models.flags import Subparsers, add_command
-from models.options import option
+from models.catalog.need import read_need
+from models.flags import Subparsers
+from models.options import options_of
+from server.cli.config import GROUPS, ServeConfig, load_config
+from server.cli.settings import add_settings, config_file, given
+from server.process.fetching import fetch_model
 
-
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """The form of the list."""
-
-    path: str | None = option(None, "print the folder of this model only; fetch it first if need be", metavar="NAME")
-    json: bool = option(False, "print the list as JSON")
+SETTINGS = ("device", "dtype", "max_num_seqs", "max_model_len")
+"""Settings of `serve` that tell how much memory a model takes."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
-    add_command(
-        subparsers,
+    parser = subparsers.add_parser(
         "models",
-        Listing,
-        run,
-        help="list the known models, or fetch one and tell its folder",
-        description="List the models that can be served by name. A local folder, a .gguf file and a hub id "
-        "(organisation/name[@revision]) can be served as well.",
+        help="list, fetch and delete models",
+        description="The models that can be served by name. A local folder, a .gguf file and a hub id "
+        "(organisation/name[@revision]) can be served as well; the hub's have a cache of their own (`hf cache ls`).",
     )
+    parser.set_defaults(run=_list, json=False, config=None)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
+    told = "list the models, their memory in numbers of --dtype (auto: 16 bits), and where they are; the default"
+    listing = actions.add_parser("list", help=told, description=f"{told.capitalize()}.")
+    listing.add_argument("--json", action="store_true", help="print the list as JSON")
+    add_settings(listing, GROUPS, SETTINGS)
+    told = "fetch or convert a model unless it is here, and print its folder; refuse one that does not fit"
+    pull = actions.add_parser("pull", help=told, description=f"{told.capitalize()}.")
+    pull.add_argument("model", metavar="NAME", help="as for `serve`")
+    add_settings(pull, GROUPS, SETTINGS)
+    pull.set_defaults(run=_pull)
+    told = "delete what the cache has of a model"
+    remove = actions.add_parser("rm", help=told, description=f"{told.capitalize()}.")
+    remove.add_argument("model", metavar="NAME", help="as `lengthwise models` has it")
+    remove.set_defaults(run=_remove)
 
 
-def run(listing: Listing) -> None:
-    """Print the list, or one folder."""
-    if listing.path is not None and listing.json:
-        raise UsageError("--path prints no list: leave out --json")
-    catalog = Catalog()
-    if listing.path is not None:
-        print(catalog.resolve(listing.path))
-    elif listing.json:
-        print(orjson.dumps(catalog.known(), default=str, option=orjson.OPT_INDENT_2).decode())
-    else:
-        print(_table(catalog.known()))
+def _list(args: argparse.Namespace) -> int:
+    models, config = Catalog().known(), _config(args)
+    print(
+        orjson.dumps(models, default=str, option=orjson.OPT_INDENT_2).decode() if args.json else _table(models, config)
+    )
+    return 0
 
 
-def _table(models: Sequence[ModelStatus]) -> str:
-    head = ("NAME", "KIND", "CACHED", "SIZE", "FOLDER", "ABOUT")
-    rows = [head, *(_row(model) for model in models)]
+def _pull(args: argparse.Namespace) -> int:
+    config = _config(args)
+    folder = fetch_model(config)
+    told = read_need(folder).tell(_width(config), config.max_num_seqs, config.max_model_len)
+    print(f"{config.model}: {told}", file=sys.stderr)
+    print(folder)
+    return 0
+
+
+def _remove(args: argparse.Namespace) -> int:
+    print(f"{Catalog().remove(args.model) / 1e6:.0f} MB are free again.")
+    return 0
+
+
+def _config(args: argparse.Namespace) -> ServeConfig:
+    return load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
+
+
+def _width(config: ServeConfig) -> int:
+    """Bytes of a number, where `auto` means 16 bits."""
+    return 4 if config.dtype == "float32" else 2
+
+
+def _table(models: Sequence[ModelStatus], config: ServeConfig) -> str:
+    head = ("NAME", "CACHED", "SIZE", "WEIGHTS", f"{config.max_num_seqs} SLOTS", "LICENCE", "FOLDER", "ABOUT")
+    rows = [head, *(_row(model, config) for model in models)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _row(model: ModelStatus) -> tuple[str, ...]:
-    about = ", ".join(part for part in (model.summary, model.license) if part)
+def _row(model: ModelStatus, config: ServeConfig) -> tuple[str, ...]:
+    width, need = _width(config), model.need
+    kept = config.max_num_seqs * (config.max_model_len or need.context) * need.kv * width
+    memory = (f"{need.weights * width / 2**30:.1f} GiB", f"{kept / 2**30:.1f} GiB" if kept else "-")
     folder = str(model.folder) if model.cached else "-"
-    return model.name, model.kind, "yes" if model.cached else "no", f"{model.size / 1e6:.0f} MB", folder, about
+    size = f"{model.size / 1e6:.0f} MB"
+    return model.name, "yes" if model.cached else "no", size, *memory, model.license or "-", folder, model.summary

@@ -21,6 +21,7 @@ from models.options import options_of
 from server.cli import chat
 from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import add_settings, config_file, given, write_environ
+from server.process.fetching import fetch_model
 from server.process.signals import exit_on
 
 STOP_TIMEOUT = 40.0
@@ -42,13 +43,11 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Talk until the user leaves; returns the chat's exit code. Raises UserError where no server starts."""
-    from models.catalog.catalog import Catalog
-
     settings = options_of(ServeConfig)
     named: Mapping[str, object] = {"port": 0, **given(settings, args)}
     file = config_file(args, os.environ)
     config = load_config(named, os.environ, file)
-    Catalog().resolve(config.model)  # here, where its progress is seen
+    fetch_model(config)  # here, where its progress is seen
     environ = write_environ(settings, named) | ({} if file is None else {"LENGTHWISE_CONFIG": str(file.absolute())})
     with (
         exit_on(signal.SIGTERM, signal.SIGHUP),

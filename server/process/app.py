@@ -55,6 +55,7 @@ from server.observe.metrics import Metrics
 from server.observe.throughput import Throughput, log_throughput
 from server.process.cache_paths import batches_path
 from server.process.devices import conditions_of, prefix_cache_bytes, swap_bytes
+from server.process.fetching import fetch_model
 from server.process.loading import build_executor, load_models
 from server.process.relay import Relay
 from server.process.scheduling import learn_steps, parts_for
@@ -183,7 +184,7 @@ class _Loaded:
 
 def fetch(config: ServeConfig) -> None:
     """Bring what is not there into the cache. In the main thread, where a signal can stop it cleanly."""
-    Catalog().resolve(config.model)
+    fetch_model(config)
     if config.embedding_model not in (NO_EMBEDDINGS, DEFAULT_EMBEDDER):  # few need the default, which can be had later
         Catalog().resolve(config.embedding_model)
     fetch_predictor(config)

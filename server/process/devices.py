@@ -16,7 +16,6 @@ import psutil
 import torch
 import transformers
 
-from models.network.footprint import Footprint
 from models.network.loader import LoadedModel, LoadError
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES
@@ -131,13 +130,13 @@ def free_bytes(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)
 
 
-def require_memory(footprint: Footprint, name: str) -> None:
-    """Raise LoadError, before anything is read, where the device has not the memory for a model's weights."""
-    needed, free = footprint.weight_bytes, free_bytes(footprint.kv.device)
+def require_memory(weights: int, dtype: torch.dtype, device: torch.device, name: str) -> None:
+    """Raise LoadError, before anything is read, where a device has not the memory for so many numbers of a type."""
+    needed, free = weights * dtype.itemsize, free_bytes(device)
     if needed > free:
         raise LoadError(
-            f"{name}: its weights take {needed / 2**30:.1f} GiB in {str(footprint.kv.dtype).removeprefix('torch.')}, "
-            f"and {free / 2**30:.1f} GiB of {footprint.kv.device} memory are free: free some, or choose a smaller model"
+            f"{name}: its weights take {needed / 2**30:.1f} GiB in {str(dtype).removeprefix('torch.')}, "
+            f"and {free / 2**30:.1f} GiB of {device} memory are free: free some, or choose a smaller model"
         )
 
 

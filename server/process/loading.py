@@ -21,9 +21,8 @@ from engine.messages import Deliver, Entry, ExecutorInfo
 from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Grammars
-from models.catalog.catalog import Catalog
-from models.network.footprint import read_footprint
-from models.network.loader import LoadedModel, LoadError, load
+from models.catalog.checkpoint import count_values
+from models.network.loader import LoadedModel, LoadError, choose_dtype, load
 from models.progress import Bars
 from models.text import Text
 from scheduler.strategy import STRATEGIES
@@ -38,6 +37,7 @@ from server.process.devices import (
     require_room,
     threads,
 )
+from server.process.fetching import fetch_model
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     """
     hush_transformers()
     _require_rows_apart(config)
-    folder = Catalog().resolve(config.model)
+    folder = fetch_model(config)
     text = Text.load(folder, chat_template=_chat_template(config))
     text.warm_up()
     models = _networks(config, folder)
@@ -88,7 +88,9 @@ def _networks(config: ServeConfig, folder: Path) -> tuple[LoadedModel, ...]:
 
 
 def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
-    require_memory(read_footprint(folder, config.dtype, torch.device(device)), config.model)
+    require_memory(
+        count_values(folder), choose_dtype(config.dtype, torch.device(device)), torch.device(device), config.model
+    )
     return load(
         folder,
         dtype=config.dtype,

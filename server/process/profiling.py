@@ -15,7 +15,6 @@ from typing import TypeAlias
 from engine.measure.probe import probe
 from engine.measure.profiler import Cell, Profiler, copied, grid, survey
 from engine.measure.timing import SliceTiming, Timings
-from models.catalog.catalog import Catalog
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -23,6 +22,7 @@ from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors
 from scheduler.serving_time.profile_file import Profile
 from server.cli.config import ServeConfig
 from server.process.devices import capacity_tokens, conditions_of, context_length, hush_transformers
+from server.process.fetching import fetch_model
 from server.process.loading import first_network
 from server.version import VERSION
 
@@ -99,7 +99,7 @@ def make_profile(
 
 def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
     hush_transformers()
-    folder = Catalog().resolve(config.model)
+    folder = fetch_model(config)
     text = Text.load(folder)
     model = first_network(config, folder)
     probe(model, text)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
+from models.catalog.need import Need
 from models.catalog.packaged import PackagedModel
 from models.catalog.progress import Advance
 
@@ -45,6 +46,7 @@ def package(wheel: bytes, **changes: object) -> PackagedModel:
         "inside": "tiny_model/model/",
         "download": len(wheel),
         "disk": 1000,
+        "need": Need(6),
     }
     return PackagedModel(**(fields | changes))  # type: ignore[arg-type]
 

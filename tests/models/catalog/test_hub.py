@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import huggingface_hub
 import pytest
-from huggingface_hub import errors
+from huggingface_hub import DryRunFileInfo, errors
 
 from models.catalog.catalog import Catalog
 from models.catalog.errors import CatalogError
@@ -28,11 +29,19 @@ def snapshot(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def coming() -> list[DryRunFileInfo]:
+    """Files that a download would bring, or that are here; of no more than their names and sizes."""
+    return []
+
+
+@pytest.fixture
+def asked(snapshot: Path, coming: list[DryRunFileInfo], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Replaces the download; records what it was asked for."""
     calls: list[dict[str, Any]] = []
 
-    def download(repo: str, **options: Any) -> str:
+    def download(repo: str, *, dry_run: bool = False, **options: Any) -> str | list[DryRunFileInfo]:
+        if dry_run:
+            return coming
         calls.append({"repo": repo, **options})
         return str(snapshot)
 
@@ -72,6 +81,48 @@ def test_a_model_without_safetensors_is_refused(tmp_path: Path, snapshot: Path, 
         resolve(tmp_path, "org/name")
 
 
+def weights(size: int, *, here: bool = False) -> DryRunFileInfo:
+    return DryRunFileInfo("c0ffee", size, "model.safetensors", "", is_cached=here, will_download=not here)
+
+
+class TooLarge(Exception):
+    pass
+
+
+def refuse(weights: int) -> None:
+    raise TooLarge(weights)
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_downloaded(
+    tmp_path: Path, coming: list[DryRunFileInfo], asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(tmp_path / "cache", progress=RecordedProgress(), packaged=())
+    found = SimpleNamespace(parameter_count={"BF16": 7, "F32": 2})
+    monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lambda repo, revision: found)
+    coming.append(weights(18))
+    with pytest.raises(TooLarge, match="9"):
+        catalog.resolve("org/name", refuse)
+    coming[:] = [weights(2**60)]
+    with pytest.raises(CatalogError, match="org/name needs .* set HF_HOME to a folder on another disk"):
+        catalog.resolve("org/name", refuse)
+    assert asked == []
+    coming[:] = [weights(2**60, here=True)]
+    catalog.resolve("org/name", refuse)
+    assert len(asked) == 1
+
+
+def test_what_is_here_is_used_where_the_hub_is_out_of_reach(
+    tmp_path: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(repo: str, *, dry_run: bool = False, **options: Any) -> str:
+        if dry_run:
+            raise errors.DryRunError("offline")
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert resolve(tmp_path, "org/name") == snapshot
+
+
 def http_error(kind: type[errors.HfHubHTTPError]) -> Exception:
     return kind("refused", response=httpx2.Response(404, request=httpx2.Request("GET", "http://localhost")))
 
@@ -91,9 +142,9 @@ def http_error(kind: type[errors.HfHubHTTPError]) -> Exception:
 def test_each_refusal_of_the_hub_names_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, remedy: str
 ) -> None:
-    def refuse(*_: object, **__: object) -> str:
+    def refuse_all(*_: object, **__: object) -> str:
         raise error
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse_all)
     with pytest.raises(CatalogError, match=remedy):
         resolve(tmp_path, "org/name")

@@ -1,16 +1,18 @@
-"""`lengthwise models`: what it prints where, and its exit codes."""
+"""`lengthwise models`: what it prints where, what it deletes, and its exit codes."""
 
 from __future__ import annotations
 
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL
+from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, Catalog
 from server.cli import models as models_command
 from tests import tiny
+from tests.models import tiny_gguf
 from tests.server.cli.commands import run_command
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -18,41 +20,77 @@ pytestmark = pytest.mark.usefixtures("cache")
 run = partial(run_command, models_command.add_parser, "models")
 
 
-def test_the_list_names_the_packaged_models_and_touches_no_disk(
+def test_the_list_names_the_packaged_models_with_their_memory_and_touches_no_disk(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run() == 0
     head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["NAME", "KIND", "CACHED", "SIZE", "FOLDER", "ABOUT"]
-    assert [row.split()[:3] for row in rows] == [
-        [DEFAULT_MODEL, "causal-lm", "no"],
-        [DEFAULT_EMBEDDER, "sentence-embedder", "no"],
+    assert head.split() == ["NAME", "CACHED", "SIZE", "WEIGHTS", "32", "SLOTS", "LICENCE", "FOLDER", "ABOUT"]
+    assert [row.split()[:9] for row in rows] == [
+        [DEFAULT_MODEL, "no", "93", "MB", "0.3", "GiB", "5.6", "GiB", "Apache-2.0"],
+        [DEFAULT_EMBEDDER, "no", "84", "MB", "0.0", "GiB", "-", "Apache-2.0", "-"],
     ]
     assert not cache.exists()
+    assert run("list", "--max-num-seqs", 8, "--max-model-len", 1024, "--dtype", "float32") == 0
+    head, row, _ = capsys.readouterr().out.splitlines()
+    assert "8 SLOTS" in head and row.split()[4:8] == ["0.5", "GiB", "0.4", "GiB"]
 
 
-def test_the_list_as_json_has_sizes_and_folders(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--json") == 0
+def test_the_list_as_json_has_sizes_needs_and_folders(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list", "--json") == 0
     first, *_ = json.loads(capsys.readouterr().out)
-    assert (first["name"], first["cached"]) == (DEFAULT_MODEL, False)
+    assert (first["name"], first["cached"], first["license"]) == (DEFAULT_MODEL, False, "Apache-2.0")
     assert first["size"] > 0
+    assert first["need"] == {"weights": 134_515_008, "kv": 11_520, "context": 8192}
     assert first["folder"].startswith(str(cache))
 
 
-def test_path_prints_the_folder_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pull_prints_the_folder_and_apart_from_it_the_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tiny.build(tmp_path / "mine")
-    assert run("--path", str(folder)) == 0
-    assert capsys.readouterr().out == f"{folder}\n"
+    capsys.readouterr()
+    assert run("pull", folder, "--max-num-seqs", 3) == 0
+    output = capsys.readouterr()
+    assert output.out == f"{folder}\n"
+    assert output.err.startswith(f"{folder}: weights 0.0 GiB, K and V of 3 slots with ")
 
 
 def test_a_model_that_cannot_be_had_is_one_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--path", "smollm2") == 1
+    assert run("pull", "smollm2") == 1
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith(f"lengthwise: error: unknown model 'smollm2': did you mean {DEFAULT_MODEL}?")
     assert output.err.count("\n") == 1
 
 
-def test_path_and_json_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--path", DEFAULT_MODEL, "--json") == 2
-    assert "leave out --json" in capsys.readouterr().err
+def test_a_model_whose_weights_do_not_fit_is_refused_before_it_is_fetched(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**28))
+    monkeypatch.setattr("models.catalog.packaged.PackagedModel.build", None)
+    assert run("pull", DEFAULT_MODEL, "--device", "cpu", "--dtype", "bfloat16") == 1
+    error = capsys.readouterr().err
+    assert "its weights take 0.3 GiB in bfloat16, and 0.2 GiB of cpu memory are free: free some" in error
+    assert Catalog().find(DEFAULT_MODEL) is None
+
+
+def test_a_converted_file_is_listed_and_can_be_deleted_by_its_path_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny_gguf.write(tmp_path / "own.gguf")
+    assert run("pull", "own.gguf") == 0
+    folder = Path(capsys.readouterr().out.strip())
+    (status,) = (one for one in Catalog().known() if one.name == str(tmp_path / "own.gguf"))
+    kv = 2 * tiny_gguf.LAYERS * tiny_gguf.KV_HEADS * tiny_gguf.HIDDEN // tiny_gguf.HEADS
+    assert status.folder == folder and (status.need.kv, status.need.context) == (kv, tiny_gguf.CONTEXT)
+    assert run("rm", "own.gguf") == 0
+    assert "free again" in capsys.readouterr().out
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", [DEFAULT_MODEL, "org/name", "nonsense"])
+def test_what_is_not_in_the_cache_cannot_be_deleted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("rm", name) == 1
+    assert f"{name} is not in the cache: `lengthwise models` lists what is" in capsys.readouterr().err

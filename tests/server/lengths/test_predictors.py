@@ -331,7 +331,7 @@ async def test_the_default_embedder_works_where_it_is_cached(
 ) -> None:
     monkeypatch.delenv("LENGTHWISE_CACHE")
     if not any(one.cached for one in Catalog().known() if one.name == DEFAULT_EMBEDDER):
-        pytest.skip(f"{DEFAULT_EMBEDDER} is not in the cache: `lengthwise models --path {DEFAULT_EMBEDDER}`")
+        pytest.skip(f"{DEFAULT_EMBEDDER} is not in the cache: `lengthwise models pull {DEFAULT_EMBEDDER}`")
     real = replace(config, embedder=DEFAULT_EMBEDDER, no_journal=True)
     async with lengths_of(real, None) as lengths:
         assert len((await serve(lengths)).features) == FEATURES

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from models.network.footprint import read_footprint
+from models.catalog.need import read_need
 from models.network.loader import LoadedModel, LoadError
 from server.cli.config import ServeConfig
 from server.process.devices import (
@@ -62,16 +62,16 @@ def test_executors_on_a_cpu_share_its_cores() -> None:
 def test_weights_that_cannot_fit_are_refused_before_they_are_read(
     machine: pytest.MonkeyPatch, tiny_model: LoadedModel, tiny_folder: Path
 ) -> None:
-    footprint = read_footprint(tiny_folder, "float32", torch.device("cpu"))
-    assert footprint.kv == tiny_model.kv and footprint.context_length == tiny_model.context_length
+    need = read_need(tiny_folder)
+    assert 4 * need.kv == tiny_model.kv.bytes_per_token and need.context == tiny_model.context_length
     with safe_open(tiny_folder / "model.safetensors", framework="pt") as file:
         stored = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - no mapping
-    assert footprint.weight_bytes == 4 * stored > 10_000
-    machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=footprint.weight_bytes))
-    require_memory(footprint, "m")
-    machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=footprint.weight_bytes - 1))
+    assert need.weights == stored > 2_500
+    machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4 * stored))
+    require_memory(stored, torch.float32, torch.device("cpu"), "m")
+    machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4 * stored - 1))
     with pytest.raises(LoadError, match="m: its weights take .* GiB in float32, and .* GiB of cpu memory are free"):
-        require_memory(footprint, "m")
+        require_memory(stored, torch.float32, torch.device("cpu"), "m")
     with pytest.raises(LoadError, match="its weights take"):
         first_network(config(dtype="float32", device="cpu"), tiny_folder)
 
