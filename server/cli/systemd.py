@@ -23,7 +23,8 @@ from server.cli.config import ServeConfig, load_config
 from server.http.keys import CREDENTIAL
 
 UNITS = Path("/etc/systemd/system")
-NAME = "lengthwise.service"
+TEXT = "lengthwise.service"
+"""The unit with places for what differs, beside this file."""
 FOLDER = Path("/etc/lengthwise")
 CONFIG = FOLDER / "config.toml"
 KEYS = FOLDER / CREDENTIAL
@@ -49,12 +50,20 @@ class Unit:
     config: Path = CONFIG
     shutdown_timeout: float = 30.0
     """As the configuration has it, in seconds."""
+    template: bool = False
+    """Whether it serves any number of instances, each with a configuration of its own."""
+
+    @property
+    def name(self) -> str:
+        return "lengthwise@.service" if self.template else "lengthwise.service"
 
     def text(self) -> str:
         """The whole unit."""
-        stop = round(self.shutdown_timeout + STOP_MARGIN)
-        template = Path(__file__).with_name(NAME).read_text("utf-8")
-        return template.format(program=_escaped(self.program), config=_escaped(self.config), keys=KEYS, stop=stop)
+        one = {"config": _escaped(self.config), "of": "", "own": "", "journal": "journal"}
+        each = {"config": f"{FOLDER}/%i.toml", "of": " %i", "own": "/%i", "journal": "%i"}
+        stop, own = round(self.shutdown_timeout + STOP_MARGIN), each if self.template else one
+        text = Path(__file__).with_name(TEXT).read_text("utf-8")
+        return text.format(name=self.name, program=_escaped(self.program), keys=KEYS, stop=stop, **own)
 
 
 def _escaped(path: Path) -> str:
@@ -68,6 +77,7 @@ class Print:
 
     config: Path = option(CONFIG, "configuration that the service reads")
     program: Path | None = option(None, "what to run (default: this program)")
+    template: bool = option(False, "a unit for several servers: lengthwise@NAME, which reads /etc/lengthwise/NAME.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,25 +107,31 @@ def _print(options: Print) -> None:
 
 def _install(options: Install) -> None:
     config, keys = _below(options.root, options.config), _below(options.root, KEYS)
-    program = _program(options)
+    program, unit = _program(options), _unit(options, config)
     _require_visible(program, program if options.program else Path(sys.executable))
+    name, written = unit.name.replace("@", "@NAME"), FOLDER / "NAME.toml" if options.template else options.config
     try:
-        _write_once(config, FIRST_CONFIG, 0o644)
+        if not options.template:
+            _write_once(config, FIRST_CONFIG, 0o644)
         made = _write_once(keys, f"{secrets.token_hex(32)}\n", 0o600)
-        unit = _below(options.root, UNITS / NAME)
-        _write_unit(unit, _unit(options, config).text(), force=options.force)
+        path = _below(options.root, UNITS / unit.name)
+        _write_unit(path, unit.text(), force=options.force)
     except PermissionError as error:
         raise UserError(f"{error.filename} cannot be written: run this as root, or give --root") from None
     _reload(options.root)
-    print(f"Wrote {unit}, which runs `{program} serve --config {options.config}`.")
+    print(f"Wrote {path}, which runs `{program} serve --config {written}`.")
     print(f"{'Made a key' if made else 'The keys are'} in {keys}; callers must send one as a bearer token.")
-    print(f"Next: edit {config}, then `systemctl enable --now {NAME}` and `journalctl -fu {NAME}`.")
+    print(f"Next: edit {_below(options.root, written)}, then `systemctl enable --now {name}`, `journalctl -fu {name}`.")
 
 
 def _unit(options: Print, config: Path) -> Unit:
-    """The unit for the configuration as it is now, where it is there."""
+    """The unit for the configuration as it is now, where it is there; raises UserError."""
+    if options.template and options.config != CONFIG:
+        raise UserError(
+            "--config is for one server: with --template each reads the file of its own name in /etc/lengthwise"
+        )
     timeout = load_config({}, {}, config).shutdown_timeout if config.exists() else ServeConfig().shutdown_timeout
-    return Unit(_program(options), options.config, timeout)
+    return Unit(_program(options), options.config, timeout, options.template)
 
 
 def _program(options: Print) -> Path:

@@ -17,10 +17,11 @@ PROGRAM = Path("/usr/bin/env")  # any program that is there
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
 
 
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
-    path = tmp_path / "lengthwise.service"
-    path.write_text(Unit(PROGRAM).text())
+@pytest.fixture(params=[False, True], ids=["one", "template"])
+def unit(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    unit = Unit(PROGRAM, template=request.param)
+    path = tmp_path / unit.name
+    path.write_text(unit.text())
     return path
 
 
@@ -28,7 +29,7 @@ def unit(tmp_path: Path) -> Path:
 def test_it_is_hardened_with_an_exposure_of_2_at_most(unit: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"Overall exposure level for lengthwise\.service: (\d\.\d)", said)
+    found = re.search(r"Overall exposure level for lengthwise(?:@.*)?\.service: (\d\.\d)", said)
     assert found is not None and float(found[1]) <= 2.0, said
 
 
@@ -90,3 +91,20 @@ def test_systemd_waits_longer_than_the_drain_that_the_configuration_allows(
 def test_names_with_spaces_and_percent_signs_stay_whole() -> None:
     text = Unit(Path("/opt/my models/100%/lengthwise")).text()
     assert "ExecStart=/opt/my\\x20models/100%%/lengthwise serve " in text
+
+
+def test_a_template_serves_instances_that_share_models_and_keys_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert install(tmp_path, "--template") == 0
+    text = (tmp_path / "etc/systemd/system/lengthwise@.service").read_text()
+    assert set(re.findall(r".*%i.*", text)) == {
+        "Description=Lengthwise %i, an LLM inference server that schedules by length",
+        f"ExecStart={PROGRAM} serve --config /etc/lengthwise/%i.toml",
+        "Environment=LENGTHWISE_JOURNAL=/var/lib/lengthwise/%i.sqlite3",
+        "RuntimeDirectory=lengthwise/%i",
+    }
+    assert [path.name for path in (tmp_path / "etc/lengthwise").iterdir()] == ["api-keys"]
+    assert "etc/lengthwise/NAME.toml, then `systemctl enable --now lengthwise@NAME.service`" in capsys.readouterr().out
+    assert install(tmp_path, "--template", "--config", "/etc/other.toml") == 1
+    assert "--config is for one server" in capsys.readouterr().err
