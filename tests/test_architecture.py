@@ -44,6 +44,7 @@ LIGHT = (
     "engine/device.py",
     "engine/lifecycle.py",
     "engine/row_table.py",
+    "engine/refill.py",
     "engine/queues.py",
     "engine/group.py",
     "engine/similar.py",
