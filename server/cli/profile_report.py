@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -53,6 +53,33 @@ def equations(model: Bilinear) -> tuple[str, str, str]:
     decode = f"{model.d1:.3g}·N·l + {model.d2:.3g}·N + {model.d3:.3g}·l + {model.d4:.3g}"
     copies = f"{model.c1:.3g}·L + {model.c0:.3g}"
     return f"T_prefill(N, L) = {prefill}", f"τ_decode(l, N)  = {decode}", f"T_copy(L)       = {copies}"
+
+
+def compare_learned(learned: Profile, measured: Profile) -> Iterator[str]:
+    """Lines that tell how far the prices which a server has learned are from what was measured.
+
+    Only cells within the rows and lengths that it has learned from count; others are prices that it never needed.
+    """
+    yield f"prices learned while serving, up to {learned.measured_at}, beside what was measured:"
+    yield _deviation("prefill", learned.model.prefill, learned.timings.prefill, measured.timings.prefill)
+    yield _deviation("one iteration", learned.model.iteration, learned.timings.decode, measured.timings.decode)
+
+
+def _deviation(
+    what: str, price: Callable[[float, float], float], served: Sequence[Timing], measured: Sequence[Timing]
+) -> str:
+    rows, lengths = {one.rows for one in served}, {one.length for one in served}
+    errors = [
+        (price(float(one.rows), float(one.length)) / one.seconds - 1, one)
+        for one in measured
+        if min(rows) <= one.rows <= max(rows) and min(lengths) <= one.length <= max(lengths)
+    ]
+    of = f"{len(errors)} of {len(measured)} cells"
+    if not errors:
+        return f"  {what:<14} no step of these sizes was served ({of})"
+    middle = statistics.median(abs(error) for error, _ in errors)
+    worst, cell = max(errors, key=lambda one: abs(one[0]))
+    return f"  {what:<14} median {middle:.1%}, worst {worst:+.1%} at {cell.rows} x {cell.length} tokens ({of})"
 
 
 def kept(model: Bilinear) -> str:
