@@ -38,9 +38,12 @@ class Dispatcher(SchedulerStatus):
         clock: Clock,
         observer: RequestObserver = RequestObservers(()),  # noqa: B008 - frozen
         kept_prefix: KeptPrefix = keep_nothing,
+        foretell: bool = True,
     ) -> None:
+        """`foretell`: whether each request is told when it comes what to expect, which takes as long as others wait
+        where a strategy arranges batches."""
         table = RequestTable(parts.batcher, ports, clock, plan_observer=parts.observer, request_observer=observer)
-        super().__init__(parts, table, clock, kept_prefix)
+        super().__init__(parts, table, clock, kept_prefix, foretell)
         self._deadlines = Deadlines()
         self._row_ids = itertools.count()
         self._wake = asyncio.Event()

@@ -41,11 +41,14 @@ def keep_nothing(prompt: Sequence[int], scope: str) -> int:
 class SchedulerStatus:
     """The requests of one scheduler, to be read only. All methods belong to the event loop's thread."""
 
-    def __init__(self, parts: Parts, table: RequestTable, clock: Clock, kept_prefix: KeptPrefix) -> None:
+    def __init__(
+        self, parts: Parts, table: RequestTable, clock: Clock, kept_prefix: KeptPrefix, foretell: bool
+    ) -> None:
         self._parts = parts
         self._table = table
         self._clock = clock
         self._kept_prefix = kept_prefix
+        self._foretell = foretell
         self._load = NodeLoad(-inf, 0.0, parts.prices())
 
     @property
@@ -157,5 +160,6 @@ class SchedulerStatus:
         request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=now), priority, client=client)
         request.predicted_length, request.distribution = predicted_length, distribution
         request.cache_scope, request.cached_prompt = cache_scope, self._kept_prefix(request.prompt, cache_scope)
-        request.expected = self._table.expected_wait.expect(request, now)
+        if self._foretell:
+            request.expected = self._table.expected_wait.expect(request, now)
         return request

@@ -57,7 +57,8 @@ class Node:
             machine.prefix_cache_tokens, chunk=CHUNK if machine.prefix_cache_tokens else 1
         )
         self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
-        self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=self._prefixes.length)
+        prefixes = self._prefixes.length
+        self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes, foretell=False)
         self._tallies = [Tally()] * machine.workers
         self._changed = False  # whether anything happened since the last decisions
         self._wake = math.inf
