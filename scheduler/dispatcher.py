@@ -42,7 +42,9 @@ class Dispatcher(SchedulerStatus):
     ) -> None:
         """`foretell`: whether each request is told when it comes what to expect, which takes as long as others wait
         where a strategy arranges batches."""
-        table = RequestTable(parts.batcher, ports, clock, plan_observer=parts.observer, request_observer=observer)
+        table = RequestTable(
+            parts.batcher, ports, clock, prices=parts.prices, plan_observer=parts.observer, request_observer=observer
+        )
         super().__init__(parts, table, clock, kept_prefix, foretell)
         self._deadlines = Deadlines()
         self._row_ids = itertools.count()

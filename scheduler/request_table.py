@@ -16,6 +16,7 @@ from scheduler.plan import Assignment, Plan
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.queued_tokens import QueuedTokens
+from scheduler.waiting.prices import PricesNow, device_prices
 from scheduler.worker import Port, Worker
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class RequestTable:
         ports: Sequence[Port],
         clock: Clock,
         *,
+        prices: PricesNow = device_prices,
         plan_observer: PlanObserver = PlanObservers(()),  # noqa: B008 - frozen
         request_observer: RequestObserver = RequestObservers(()),  # noqa: B008 - frozen
     ) -> None:
@@ -39,7 +41,7 @@ class RequestTable:
         self._request_observer = request_observer
         self.workers = {port.info.index: Worker(port) for port in ports}
         """Executors by index, lost ones too."""
-        self.expected_wait = ExpectedWait(batcher, self.workers.values())
+        self.expected_wait = ExpectedWait(batcher, self.workers.values(), prices)
         self.queued_tokens = QueuedTokens()
 
     @property
@@ -110,14 +112,18 @@ class RequestTable:
         for row_id in report.begun:
             if row_id in worker.requests:
                 self._begin(worker, worker.requests[row_id], now - report.seconds)
+        made = decoded = 0
         for update in report.updates:
             request = worker.requests.get(update.row_id)
             if request is not None:  # else it was cancelled while the step was under way
+                made += len(update.token_ids)
+                decoded += len(update.token_ids) if request.generated > 1 else 0
                 self._begin(worker, request, now - report.seconds)
                 self._absorb(worker, request, update, now)
         for handed_back in report.handed_back:
             self._take_back(worker, handed_back, now)
-        self.expected_wait.made(sum(len(update.token_ids) for update in report.updates), now)
+        tally = report.tally
+        self.expected_wait.made(made, decoded, tally.prompt, len(report.begun), now)
 
     def remove_executor(self, executor: int, error: str, salvaged: Collection[RowId]) -> None:
         """Take an executor out that is gone: requests that it salvaged or never took up go on elsewhere, those that

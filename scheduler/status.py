@@ -18,8 +18,8 @@ from scheduler.clock import Clock
 from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
 from scheduler.routing import NodeLoad
-from scheduler.wait_estimate.expected_wait import FRESH
 from scheduler.wait_estimate.explanation import Explanation, find_reason
+from scheduler.wait_estimate.places import FRESH
 from scheduler.waiting.ranked import CountingQueue
 from scheduler.worker import Worker
 

@@ -3,39 +3,39 @@
 It measures how fast rows make tokens, and looks at the requests that wait and that executors hold; time is passed in.
 It decides nothing, and knows no strategy beyond the order in which its batcher ranks waiting requests.
 
-The formula. Let v(R) be tokens that one row makes a second while R rows are held by executors, as measured of late
-(speed.py); prefilling and waiting there for a slot are in it. Let R be the rows held now, r the mean of the tokens that
-they are still expected to make, and g_j those of each request j ahead in the queue. A request that has the requests
-1..k ahead of it is expected to start after
+The formula. Work is counted in tokens, in which a prompt costs what the machine's prices say (prices.py); only the
+tokens count while these are unknown. Let u(R) be the seconds in which a token's worth of work is done while R rows are
+held by executors, as measured of late (speed.py). Let R be the rows held now, r the mean work that those which generate
+have still to do, and w_j that of each request j ahead in the queue. A request that has the requests 1..k ahead of it is
+expected to start after
 
-    (g_1 + ... + g_k + r) / (R·v(R))   seconds:
+    (w_1 + ... + w_k + r)·u(R)   seconds:
 
-R·v(R) tokens a second are made in all, by the time it starts those ahead have had theirs, and r / (R·v(R)) is when the
-next of R rows ends, on the average. It then takes g / v(R) to answer. While nothing had to wait at the latest dispatch,
-those whose place is below the number of free slots start at once, and share the executors with so many rows as there
-will be then.
+by the time it starts those ahead have had theirs, and r·u(R) is when the next of R rows ends, on the average. Its
+prompt is then read in the time that its price has taken of late, or, where rows that were read before it wait for a
+slot, in what these have to do. It takes g·v(R) to generate g tokens, v the seconds between two tokens of a row. While
+nothing had to wait at the latest dispatch, those whose place is below the number of free slots start at once, wait for
+the prompts before theirs, and share the executors with so many rows as there will be then.
 
 Tokens still to come are predicted where the request carries a prediction (remaining_length.py), else the running mean
-of generated lengths; while that is unknown, so is the wait. The estimate is as good as that; it knows no prompt lengths
-but those of the recent past, which are in v, and none of the requests that will come and overtake.
+of generated lengths; while that is unknown, so is the wait. The estimate knows none of the requests that will come and
+overtake.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from math import log
+from typing import NamedTuple
 
 from scheduler.batching.batcher import Batcher
-from scheduler.request import Request, State
+from scheduler.request import Request
 from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Expected
-from scheduler.wait_estimate.speed import DecodeSpeed
-from scheduler.waiting.prices import Prices
-from scheduler.waiting.ranked import CountingQueue
+from scheduler.wait_estimate.places import Places
+from scheduler.wait_estimate.speed import Speed
+from scheduler.waiting.prices import Prices, PricesNow
 from scheduler.waiting.sorted_requests import Ahead
 from scheduler.worker import Worker
-
-FRESH = 0.25
-"""Seconds for which places are used that had to be counted, since thousands of requests may ask."""
 
 SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
 """Quantiles of a length that an estimate goes by."""
@@ -47,36 +47,52 @@ LEAST_SPREAD = 0.25
 """Spread of an estimate at least: the wait is uncertain too."""
 
 
+class _Held(NamedTuple):
+    """Rows that executors hold."""
+
+    rest: float
+    """Mean work that those which generate have still to do."""
+    unread: float
+    """Work of reading what of the others is not read."""
+    staged: float
+    """Work of as many of these as there are too few slots for."""
+
+
 class ExpectedWait:
     """Reads a batcher's queue and what executors hold; changes neither. Event loop only."""
 
-    def __init__(self, batcher: Batcher, workers: Collection[Worker]) -> None:
+    def __init__(self, batcher: Batcher, workers: Collection[Worker], prices: PricesNow) -> None:
         self._batcher = batcher
         self._workers = workers
-        self._speed = DecodeSpeed()
+        self._prices = prices
+        self._places = Places(batcher)
+        self._speed = Speed()
         self._calibration = Calibration()
         self._stuck = False  # whether anything had to wait at the latest dispatch
-        self._places: dict[Request, Ahead] = {}  # of a batcher that arranges batches
-        self._total = Ahead()  # all requests that are in them
-        self._counted: float | None = None  # when they were
-        self._mean_rest: float | None = None  # r, until anything changes for the rows that are held
+        self._held: _Held | None = None  # until anything changes for the rows that are held
 
     def dispatched(self, now: float) -> None:
         """Note that all requests which could go to an executor have gone."""
-        self._stuck, self._mean_rest = bool(self._batcher.waiting), None
-        self._speed.observe(self._rows(), 0, now)
+        self._stuck, self._held = bool(self._batcher.waiting), None
+        self._speed.observe(self._rows(), self._decoding(), now)
 
-    def made(self, tokens: int, now: float) -> None:
-        """Note that executors have made tokens."""
-        self._mean_rest = None
-        self._speed.observe(self._rows(), tokens, now)
+    def made(self, tokens: int, decoded: int, read: int, begun: int, now: float) -> None:
+        """Note that executors have made tokens, so many of them for rows that had one already, and have read tokens of
+        prompts, of which some were begun."""
+        prices, self._held = self._prices(), None
+        work = tokens + prices.prompt * read + prices.entry * begun
+        self._speed.observe(self._rows(), self._decoding(), now, decoded, work)
 
     def ended(self, request: Request) -> None:
         """Note that a request has all its tokens, at `request.times.end`."""
         self._speed.ended(request.generated)
-        expected, end = request.expected, request.times.end
-        if expected is not None and expected.known and end is not None:
-            self._calibration.add(expected, end - expected.at)
+        expected, times = request.expected, request.times
+        if times.started is not None and times.first_token is not None and times.first_token != times.end:
+            self._speed.read(
+                self._read_work(request.input_length - request.cached_prompt), times.first_token - times.started
+            )
+        if expected is not None and expected.known and times.end is not None:
+            self._calibration.add(expected, times.end - expected.at)
 
     @property
     def free_slots(self) -> int:
@@ -85,12 +101,12 @@ class ExpectedWait:
 
     def place(self, request: Request, now: float) -> int | None:
         """How many requests are ahead in the queue, by the batcher's order; None when this one does not wait."""
-        ahead = self._ahead(request, now)
+        ahead = self._places.ahead(request, now)
         return None if ahead is None else ahead.place
 
     def wait(self, request: Request, now: float) -> float | None:
         """Seconds until it starts; None when it does not wait, or when nothing has been measured yet."""
-        ahead = self._ahead(request, now)
+        ahead = self._places.ahead(request, now)
         return None if ahead is None else self._seconds(ahead)
 
     def latency(self, request: Request, now: float) -> float | None:
@@ -98,24 +114,27 @@ class ExpectedWait:
 
         There is none while executors have nothing to do: what was measured under load tells little of that.
         """
-        ahead = self._ahead(request, now)
+        ahead = self._places.ahead(request, now)
         if ahead is None or not (self._rows() or ahead.place):
             return None
         wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
-        return None if wait is None or seconds is None else wait + self._speed.remaining(request) * seconds
+        if wait is None or seconds is None:
+            return None
+        return wait + self._entry_seconds(request, ahead) + self._speed.remaining(request) * seconds
 
     def seconds_per_token(self, request: Request, now: float) -> float | None:
         """Seconds between two tokens of its answer; None when it does not wait, or when nothing has been measured."""
-        ahead = self._ahead(request, now)
+        ahead = self._places.ahead(request, now)
         return None if ahead is None else self._token_seconds(ahead)
 
     def expect(self, request: Request, now: float) -> Expected:
         """What is expected of a request that comes now and is not in the queue yet."""
-        ahead = self._before_newcomer(request, now)
+        ahead = self._places.before_newcomer(request, now)
         wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
         if wait is None or seconds is None:
             return Expected(now, ahead.place, wait)
-        low, middle, high = (wait + length * seconds for length in self._lengths(request))
+        begins = wait + self._entry_seconds(request, ahead)
+        low, middle, high = (begins + length * seconds for length in self._lengths(request))
         point = max(middle, LEAST_SECONDS)
         spread = max(log(max(high, point) / max(min(low, point), LEAST_SECONDS)), LEAST_SPREAD)
         return Expected(now, ahead.place, wait, point, spread, *self._calibration.interval(point, spread))
@@ -123,7 +142,7 @@ class ExpectedWait:
     def newcomer_wait(self, now: float) -> float | None:
         """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
         yet."""
-        return self._seconds(self._all(now))
+        return self._seconds(self._places.total(now))
 
     def work(self, requests: Iterable[Request], prices: Prices) -> float:
         """Price of all that requests have still to do."""
@@ -133,17 +152,6 @@ class ExpectedWait:
     def mean_length(self) -> float | None:
         """Tokens of the recent answers, on the average; None before the first."""
         return self._speed.mean_length
-
-    def _all(self, now: float) -> Ahead:
-        if isinstance(self._batcher.waiting, CountingQueue):
-            return self._batcher.waiting.total()
-        self._count(now)
-        return self._total
-
-    def _before_newcomer(self, request: Request, now: float) -> Ahead:
-        """The requests that would be ahead of one that came now; all where the queue does not know."""
-        ahead = self._batcher.waiting.ahead(request, now) if isinstance(self._batcher.waiting, CountingQueue) else None
-        return self._all(now) if ahead is None else ahead
 
     def _lengths(self, request: Request) -> tuple[float, float, float]:
         """Tokens that an answer is expected to have: the low end, the median and the high end of an interval."""
@@ -160,44 +168,45 @@ class ExpectedWait:
         """Seconds until what is ahead has left and a row has ended."""
         if ahead.place < self.free_slots:
             return 0.0
-        rows, tokens = self._usual_rows(), self._tokens(ahead)
-        seconds = self._speed.seconds_per_token(rows)
-        return None if seconds is None or not rows or tokens is None else (tokens + self._rest()) * seconds / rows
+        rows, work = self._usual_rows(), self._work_of(ahead)
+        seconds = self._speed.seconds_of_work(rows)
+        return None if seconds is None or not rows or work is None else (work + self._find_held().rest) * seconds
 
-    def _tokens(self, ahead: Ahead) -> float | None:
-        """Tokens that requests are expected to make; None where some have no prediction, and no answer has ended."""
+    def _entry_seconds(self, request: Request, ahead: Ahead) -> float:
+        """Seconds from a request's start until it generates."""
+        held, own = self._find_held(), self._read_work(request.unread if request.needs_prefill else 0)
+        if ahead.place < self.free_slots:
+            return self._speed.seconds_to_read(own + held.unread + self._read_work(ahead.unread, ahead.place))
+        until_slot = held.staged * (self._speed.seconds_of_work(self._usual_rows()) or 0.0)
+        return max(until_slot, self._speed.seconds_to_read(own))
+
+    def _read_work(self, tokens: int, prompts: int = 1) -> float:
+        """Work of reading so many tokens of prompts."""
+        prices = self._prices()
+        return prices.entry * prompts + prices.prompt * tokens if tokens else 0.0
+
+    def _work_of(self, ahead: Ahead) -> float | None:
+        """Work of requests; None where some have no prediction, and no answer has ended."""
         typical = self._speed.mean_length
-        return None if typical is None and ahead.unpredicted else ahead.tokens + ahead.unpredicted * (typical or 0.0)
-
-    def _ahead(self, request: Request, now: float) -> Ahead | None:
-        """The requests that are ahead of one; None when it does not wait."""
-        if request.state is not State.WAITING:
+        if typical is None and ahead.unpredicted:
             return None
-        if isinstance(self._batcher.waiting, CountingQueue):
-            return self._batcher.waiting.ahead(request, now)
-        if request not in self._places:  # it has come since
-            self._counted = None
-        self._count(now)
-        return self._places.get(request)
+        return ahead.tokens + ahead.unpredicted * (typical or 0.0) + self._read_work(ahead.unread, ahead.place)
 
-    def _count(self, now: float) -> None:
-        """Count what is ahead of each request, where the queue does not know."""
-        if self._counted is not None and 0 <= now - self._counted < FRESH:
-            return
-        self._counted, self._places, self._total = now, {}, Ahead()
-        for request in self._batcher.ranked(now):
-            self._places[request] = self._total
-            self._total = self._total.and_one(request)
+    def _find_held(self) -> _Held:
+        """What executors hold; of a thousand rows it takes a millisecond."""
+        if self._held is None:
+            held = [request for worker in self._live() for request in worker.requests.values()]
+            generating = [request for request in held if _generates(request)] or held
+            entering = [request for request in held if not _generates(request)]
+            prompts = [request.unread for request in entering if request.needs_prefill]
+            unread = self._read_work(sum(prompts), len(prompts))
+            rest = sum(map(self._speed.remaining, generating)) / max(1, len(generating))
+            part = max(0, len(held) - _slots(self._live())) / max(1, len(entering))
+            self._held = _Held(rest, unread, min(1.0, part) * (unread + sum(map(self._speed.remaining, entering))))
+        return self._held
 
-    def _rest(self) -> float:
-        """r: mean of the tokens that held rows are still expected to make; of a thousand it takes a millisecond."""
-        if self._mean_rest is None:
-            held = self._held()
-            self._mean_rest = sum(map(self._speed.remaining, held)) / len(held) if held else 0.0
-        return self._mean_rest
-
-    def _held(self) -> list[Request]:
-        return [request for worker in self._live() for request in worker.requests.values()]
+    def _decoding(self) -> int:
+        return sum(_generates(request) for worker in self._workers for request in worker.requests.values())
 
     def _live(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.serves]
@@ -217,6 +226,11 @@ def length_interval(request: Request) -> tuple[float, float, float] | None:
         return None
     low, middle, high = (min(most, known.quantile(share)) for share in SHARES)
     return low, middle, high
+
+
+def _generates(request: Request) -> bool:
+    """Whether a row has more than the token that its prompt brings, which one that waits for its slot has too."""
+    return request.generated > 1
 
 
 def _slots(workers: Iterable[Worker]) -> int:

@@ -1,4 +1,4 @@
-"""Requests sorted by key, in blocks of which each knows what its requests are expected to generate.
+"""Requests sorted by key, in blocks of which each knows what its requests are to read and expected to generate.
 
 So a request comes, goes, or learns what is ahead of it in a time that hardly grows with their number.
 """
@@ -27,24 +27,27 @@ class Ahead(NamedTuple):
     """Tokens that those with a prediction are expected to generate from now on."""
     unpredicted: int = 0
     """Number of those without one."""
+    unread: int = 0
+    """Tokens of theirs that must be read before they can generate."""
 
     def and_all(self, entries: Iterable[_Entry]) -> Ahead:
         """These requests and more."""
-        place, tokens, unpredicted = self
+        place, tokens, unpredicted, unread = self
         for entry in entries:
-            place, tokens, unpredicted = place + 1, tokens + entry.tokens, unpredicted + entry.unpredicted
-        return Ahead(place, tokens, unpredicted)
+            place, tokens = place + 1, tokens + entry.tokens
+            unpredicted, unread = unpredicted + entry.unpredicted, unread + entry.unread
+        return Ahead(place, tokens, unpredicted, unread)
 
     def and_share(self, others: Ahead, number: int) -> Ahead:
-        """These requests and so many of others, with their part of what the others are expected to generate."""
+        """These requests and so many of others, with their part of what those are to read and expected to generate."""
         part = number / max(1, others.place)
         unpredicted = self.unpredicted + round(others.unpredicted * part)
-        return Ahead(self.place + number, self.tokens + others.tokens * part, unpredicted)
+        unread = self.unread + round(others.unread * part)
+        return Ahead(self.place + number, self.tokens + others.tokens * part, unpredicted, unread)
 
     def and_one(self, request: Request) -> Ahead:
         """These requests and one more."""
-        tokens = expected_tokens(request)
-        return Ahead(self.place + 1, self.tokens + (tokens or 0.0), self.unpredicted + (tokens is None))
+        return self.and_all([_enter((), request)])
 
 
 def expected_tokens(request: Request) -> float | None:
@@ -61,6 +64,13 @@ class _Entry(NamedTuple):
     tokens: float
     """Expected of it; 0 without a prediction."""
     unpredicted: bool
+    unread: int
+
+
+def _enter(key: Key, request: Request) -> _Entry:
+    """A request with what it is expected to read and to generate by now."""
+    tokens = expected_tokens(request)
+    return _Entry(key, request, tokens or 0.0, tokens is None, request.unread if request.needs_prefill else 0)
 
 
 class _Block:
@@ -76,8 +86,8 @@ class _Block:
 
     def remove(self, key: Key) -> None:
         entry = self.entries.pop(self.place(key))
-        left = self.sums
-        self.sums = Ahead(left.place - 1, left.tokens - entry.tokens, left.unpredicted - entry.unpredicted)
+        place, tokens, unpredicted, unread = self.sums
+        self.sums = Ahead(place - 1, tokens - entry.tokens, unpredicted - entry.unpredicted, unread - entry.unread)
 
     def place(self, key: Key) -> int:
         """The place of the first entry with this key or a greater one."""
@@ -99,8 +109,8 @@ class SortedRequests:
     def insert(self, key: Key, request: Request) -> None:
         """Put a request in, with what it is expected to generate by now."""
         at = min(self._block_of(key), len(self._blocks) - 1)
-        block, tokens = self._blocks[at], expected_tokens(request)
-        block.insert(_Entry(key, request, tokens or 0.0, tokens is None))
+        block = self._blocks[at]
+        block.insert(_enter(key, request))
         if len(block.entries) > MOST:
             half = MOST // 2
             self._blocks[at : at + 1] = _Block(block.entries[:half]), _Block(block.entries[half:])

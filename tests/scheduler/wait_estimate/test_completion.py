@@ -45,9 +45,9 @@ def test_an_objective_of_the_first_token_or_between_tokens_is_refused_where_it_c
     clock, one = VirtualClock(), port(rows=2, capacity=1000)
     dispatcher = Dispatcher(assemble(STRATEGIES["fcfs-continuous"], Limits(100, 0)), [one], clock)
     for _ in range(6):
-        dispatcher.submit(range(4), PARAMS, predicted_length=30.0)
+        dispatcher.submit(range(4), PARAMS, predicted_length=32.0)
     dispatcher.dispatch()
-    for _ in range(10):
+    for _ in range(12):
         clock.time += 1.0
         dispatcher.receive(one.report(token(0, 5), token(1, 5)))
     dispatcher.dispatch()

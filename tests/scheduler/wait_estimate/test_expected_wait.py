@@ -12,8 +12,8 @@ from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
-from scheduler.wait_estimate.expected_wait import FRESH
-from scheduler.wait_estimate.speed import DecodeSpeed
+from scheduler.wait_estimate.places import FRESH
+from scheduler.wait_estimate.speed import Speed
 from tests.scheduler.fakes import VirtualClock, admitted, port, request, token
 
 STOP = FinishReason.STOP
@@ -59,9 +59,9 @@ def _update(row_id: int, left: int) -> RowUpdate:
 def test_the_wait_is_what_is_ahead_over_the_speed_of_the_rows_that_run() -> None:
     """Two rows with 3 tokens left each make 2 tokens a second; ahead of the second in line is one of 6."""
     queue = Queue(rows=2)
-    running = [queue.submit(13, predicted=13), queue.submit(13, predicted=13)]
+    running = [queue.submit(15, predicted=15), queue.submit(15, predicted=15)]
     first, second = queue.submit(6, predicted=6), queue.submit(2, predicted=2)
-    for _ in range(10):
+    for _ in range(12):
         queue.second()
     places = [queue.dispatcher.place(one) for one in (first, second, *running)]
     assert places == [0, 1, None, None]
@@ -73,15 +73,16 @@ def test_the_wait_is_what_is_ahead_over_the_speed_of_the_rows_that_run() -> None
 
 def test_what_runs_is_looked_at_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request that asked for its wait looked at all rows: 1,000 of them, at 1,000 rows, took two seconds."""
-    queue, asked, remaining = Queue(rows=50), [], DecodeSpeed.remaining
+    queue, asked, remaining = Queue(rows=50), [], Speed.remaining
     requests = [queue.submit(9, predicted=9) for _ in range(70)]
-    queue.second()
+    for _ in range(3):
+        queue.second()
 
-    def counted(self: DecodeSpeed, request: Request) -> float:
+    def counted(self: Speed, request: Request) -> float:
         asked.append(request)
         return remaining(self, request)
 
-    monkeypatch.setattr(DecodeSpeed, "remaining", counted)
+    monkeypatch.setattr(Speed, "remaining", counted)
     first = queue.dispatcher.expected_wait(requests[-1])
     assert [queue.dispatcher.expected_wait(request) for request in requests[50:]][-1] == first
     assert len(asked) == 50
@@ -144,39 +145,48 @@ def test_before_anything_was_measured_nobody_can_say() -> None:
 
 
 def test_an_idle_hour_changes_nothing() -> None:
-    pace = DecodeSpeed()
-    pace.observe(2, 0, 0.0)
-    pace.observe(0, 20, 5.0)
-    pace.observe(2, 0, 3605.0)
+    pace = Speed()
+    pace.observe(2, 2, 0.0)
+    pace.observe(0, 0, 5.0, 20, 20)
+    pace.observe(2, 2, 3605.0)
     assert pace.seconds_per_token(2) == 0.5
 
 
 def test_what_lies_back_fades() -> None:
-    pace = DecodeSpeed()
-    pace.observe(1, 0, 0.0)
+    pace = Speed()
+    pace.observe(1, 1, 0.0)
     for second in range(1, 1001):
-        pace.observe(1, 1 if second <= 500 else 4, float(second))
+        made = 1 if second <= 500 else 4
+        pace.observe(1, 1, float(second), made, made)
     assert pace.seconds_per_token(1) == pytest.approx(0.25, rel=1e-3)
 
 
 def test_rows_are_faster_among_few_and_what_was_not_seen_lies_between_what_was() -> None:
     """Measured under load alone, a single row would seem so slow that none would ever be let in to show otherwise."""
-    pace = DecodeSpeed()
+    pace = Speed()
     for rows, tokens in ((1, 20), (9, 90)):
-        pace.observe(rows, 0, 0.0)
-        pace.observe(0, tokens, 10.0)
+        pace.observe(rows, rows, 0.0)
+        pace.observe(0, 0, 10.0, tokens, tokens)
     assert [pace.seconds_per_token(rows) for rows in (1, 5, 9, 30)] == pytest.approx([0.5, 0.75, 1.0, 1.0])
 
 
 def test_the_first_token_of_a_long_prompt_is_no_measurement() -> None:
-    pace = DecodeSpeed()
+    pace = Speed()
     pace.observe(1, 0, 0.0)
-    pace.observe(1, 1, 10.0)
-    assert pace.seconds_per_token(1) is None
+    pace.observe(1, 1, 10.0, 0, 500.0)
+    assert pace.seconds_per_token(1) is None and pace.seconds_of_work(1) is None
+
+
+def test_a_token_counts_the_seconds_of_the_rows_that_generate_and_work_those_of_all() -> None:
+    """Rows that were being read counted as if they generated, so that long prompts seemed to make tokens slow."""
+    pace = Speed()
+    pace.observe(8, 2, 0.0)
+    pace.observe(0, 0, 10.0, 20, 100.0)
+    assert (pace.seconds_per_token(8), pace.seconds_of_work(8)) == (1.0, 0.1)
 
 
 def test_an_answer_without_prediction_counts_as_the_mean_of_those_that_ended_and_never_more_than_it_may() -> None:
-    pace = DecodeSpeed()
+    pace = Speed()
     short = request()  # 8 tokens at most
     assert pace.remaining(short) == 8
     for length in (4, 6, 8):
@@ -184,6 +194,17 @@ def test_an_answer_without_prediction_counts_as_the_mean_of_those_that_ended_and
     assert pace.remaining(short) == 6
     short.generated = 5
     assert pace.remaining(short) == 3
+
+
+def test_reading_takes_as_long_as_such_a_prompt_took_of_late() -> None:
+    pace = Speed()
+    assert pace.seconds_to_read(100.0) == 0.0
+    for _ in range(1000):
+        pace.read(10.0, 2.0)
+    assert pace.seconds_to_read(100.0) == pytest.approx(20.0)
+    for _ in range(100):
+        pace.read(10.0, 4.0)
+    assert pace.seconds_to_read(100.0) == pytest.approx(36.0, rel=0.1)
 
 
 @pytest.mark.parametrize("predicts", [True, False])
@@ -209,8 +230,9 @@ def test_expected_waits_come_true_on_the_average(rows: int, predicts: bool) -> N
 
 
 def test_the_speed_follows_a_machine_that_becomes_three_times_slower_within_a_minute() -> None:
-    speed = DecodeSpeed()
-    speed.observe(4, 0, 0.0)
+    speed = Speed()
+    speed.observe(4, 4, 0.0)
     for second in range(1, 361):
-        speed.observe(4, 12 if second <= 300 else 4, float(second))
+        made = 12 if second <= 300 else 4
+        speed.observe(4, 4, float(second), made, made)
     assert speed.seconds_per_token(4) == pytest.approx(1.0, rel=0.25), "it was a third"

@@ -25,7 +25,7 @@ def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(
             found.remove(key)
             del plain[key]
         else:
-            one = request(number, max_tokens=50)
+            one = request(number, rng.randint(1, 30), max_tokens=50)
             one.predicted_length = rng.choice((None, rng.randint(1, 40)))
             key = (rng.randint(0, 20), number)
             found.insert(key, one)
@@ -33,9 +33,10 @@ def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(
         ranked = sorted(plain)
         assert list(found) == [plain[key] for key in ranked] and len(found) == len(plain)
         for key in (*ranked[:: max(1, len(ranked) // 5)], (-1, 0), (99, 0)):
-            ahead = [plain[other].predicted_length for other in ranked if other < key]
-            known = [length for length in ahead if length is not None]
-            assert found.ahead(key) == Ahead(len(ahead), sum(known), len(ahead) - len(known))
+            ahead = [plain[other] for other in ranked if other < key]
+            known = [one.predicted_length for one in ahead if one.predicted_length is not None]
+            unread = sum(one.input_length for one in ahead)
+            assert found.ahead(key) == Ahead(len(ahead), sum(known), len(ahead) - len(known), unread)
         assert found.total() == found.ahead((99, 0))
 
 

@@ -1,0 +1,53 @@
+"""What is ahead of each request that waits: told by a queue that counts, else counted now and then."""
+
+from __future__ import annotations
+
+from scheduler.batching.batcher import Batcher
+from scheduler.request import Request, State
+from scheduler.waiting.ranked import CountingQueue
+from scheduler.waiting.sorted_requests import Ahead
+
+FRESH = 0.25
+"""Seconds for which places are used that had to be counted, since thousands of requests may ask."""
+
+
+class Places:
+    """The places in a batcher's queue. Event loop only."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        self._batcher = batcher
+        self._places: dict[Request, Ahead] = {}  # of a batcher that arranges batches
+        self._total = Ahead()  # all requests that are in them
+        self._counted: float | None = None  # when they were
+
+    def total(self, now: float) -> Ahead:
+        """All requests that wait."""
+        if isinstance(self._batcher.waiting, CountingQueue):
+            return self._batcher.waiting.total()
+        self._count(now)
+        return self._total
+
+    def before_newcomer(self, request: Request, now: float) -> Ahead:
+        """The requests that would be ahead of one that came now; all where the queue does not know."""
+        ahead = self._batcher.waiting.ahead(request, now) if isinstance(self._batcher.waiting, CountingQueue) else None
+        return self.total(now) if ahead is None else ahead
+
+    def ahead(self, request: Request, now: float) -> Ahead | None:
+        """The requests that are ahead of one; None when it does not wait."""
+        if request.state is not State.WAITING:
+            return None
+        if isinstance(self._batcher.waiting, CountingQueue):
+            return self._batcher.waiting.ahead(request, now)
+        if request not in self._places:  # it has come since
+            self._counted = None
+        self._count(now)
+        return self._places.get(request)
+
+    def _count(self, now: float) -> None:
+        """Count what is ahead of each request, where the queue does not know."""
+        if self._counted is not None and 0 <= now - self._counted < FRESH:
+            return
+        self._counted, self._places, self._total = now, {}, Ahead()
+        for request in self._batcher.ranked(now):
+            self._places[request] = self._total
+            self._total = self._total.and_one(request)
