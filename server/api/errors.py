@@ -68,6 +68,10 @@ STATUSES: Mapping[int, StatusMeaning] = MappingProxyType(
 )
 
 
+LONGEST_MESSAGE = 1000
+"""Characters that a client is told of a failure, which may name what the client has sent."""
+
+
 class ApiError(Exception):
     """A failure that the client shall read: `message` says what to change, `param` names the field.
 
@@ -86,7 +90,7 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]} ..."
         self.param = param
         self.code = code
         self.close = close

@@ -20,6 +20,7 @@ from scheduler.serving_time.machine import Lesson
 from scheduler.worker import Worker
 from server.dashboard.feed import Feed
 from server.lengths.lengths import PredictorParts
+from server.observe.logs import count_dropped
 from server.observe.metrics import Metrics
 from server.version import VERSION
 
@@ -136,6 +137,7 @@ class Gauges(Collector):
                 "Entries that could not be written, and found no room to wait.",
                 journal.lost,
             )
+        yield "lengthwise:log_lines_dropped", "Lines of the log that found no room to wait.", count_dropped()
         if (front := learned.front) is not None:
             yield "lengthwise:prediction_timeouts", "Requests that went on without waiting longer.", front.timeouts
             yield "lengthwise:prediction_failures", "Batches that the predictor failed.", front.failures

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from enum import StrEnum
 from typing import TextIO
 
@@ -70,7 +70,9 @@ class QueuedLines(logging.Handler):
         super().__init__()
         self._descriptor = descriptor
         self._lines: queue.Queue[bytes] = queue.Queue(MOST_LINES)
-        self._dropped = 0
+        self.dropped = 0
+        """Lines for which there was no room."""
+        self._told = 0
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -78,7 +80,7 @@ class QueuedLines(logging.Handler):
         try:
             self._lines.put_nowait(f"{self.format(record)}\n".encode("utf-8", "backslashreplace"))
         except queue.Full:
-            self._dropped += 1
+            self.dropped += 1
         except Exception:
             self.handleError(record)
 
@@ -93,14 +95,19 @@ class QueuedLines(logging.Handler):
             with suppress(OSError):  # the reader is gone
                 self._write(line)
             self._lines.task_done()
-            if self._dropped and self._lines.empty():
-                with self.lock or nullcontext():
-                    dropped, self._dropped = self._dropped, 0
-                log.warning("%d messages were dropped, as the log was not read", dropped)
+            untold = self.dropped - self._told
+            if untold and self._lines.empty():
+                self._told += untold
+                log.warning("%d messages were dropped, as the log was not read", untold)
 
     def _write(self, line: bytes) -> None:
         while line:
             line = line[os.write(self._descriptor, line) :]
+
+
+def count_dropped() -> int:
+    """Lines that this process's log had no room for."""
+    return sum(handler.dropped for handler in logging.getLogger().handlers if isinstance(handler, QueuedLines))
 
 
 class JsonLines(logging.Formatter):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -13,6 +14,10 @@ from typing import Any
 
 KILL_TIMEOUT = 5.0
 """Seconds that a process has to be gone once it is killed."""
+
+
+_ENVIRONMENT = threading.Lock()
+"""Held while the environment, which all threads share, is changed."""
 
 
 def kill(process: BaseProcess) -> None:
@@ -29,7 +34,7 @@ def spawn(work: Callable[..., object], *arguments: object) -> tuple[BaseProcess,
     # Ctrl-C reaches the whole group, and a process that has yet to be set up would complain of it at length.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _no_working_directory(os.environ):
+        with _ENVIRONMENT, _no_working_directory(os.environ):
             process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

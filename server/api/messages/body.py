@@ -180,7 +180,7 @@ def _turns(message: InputMessage, path: str) -> Iterator[Message]:
     for block, where in blocks:
         if block.type not in KINDS[message.role]:
             raise bad_request(
-                f"{where}.type: {block.type!r} is not supported for {message.role}; only text and tools are",
+                f"{where}.type: {block.type[:64]!r} is not supported for {message.role}; only text and tools are",
                 "messages",
                 "unsupported",
             )
@@ -228,7 +228,9 @@ def _missing(path: str) -> ApiError:
 
 def _tool(tool: MessageTool, path: str) -> ChatTool:
     if tool.type not in (None, "custom"):
-        message = f"{path}.type: {tool.type!r} is a tool of another server's; only tools with an input_schema are known"
+        message = (
+            f"{path}.type: {tool.type[:64]!r} is a tool of another server's; only tools with an input_schema are known"
+        )
         raise bad_request(message, "tools", "unsupported")
     return ChatTool("function", FunctionTool(tool.name, tool.description, tool.input_schema, tool.strict))
 

@@ -215,6 +215,26 @@ async def test_what_just_fits_the_context_is_taken_and_clipped_only_where_nothin
     assert live.dispatcher.submitted[0].sampling.max_tokens == granted
 
 
+LONG = "x" * 100_000
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+ECHOES = {
+    "a tool that there is not": chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": LONG}}),
+    "a block": (
+        "/v1/messages",
+        orjson.dumps({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": LONG}]}]}),
+    ),
+    "a model": chat(model=LONG),
+}
+
+
+@pytest.mark.parametrize("case", ECHOES)
+async def test_what_a_client_is_told_has_a_bound(live: Live, case: str) -> None:
+    """An error held whatever name it was about."""
+    answered, reply = await live.post(*ECHOES[case])
+    assert answered in (400, 404)
+    assert len(orjson.dumps(reply)) < 2000
+
+
 async def test_the_message_names_the_place_inside_a_list(live: Live) -> None:
     turns = [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": 1}]}]
     _, reply = await live.post(CHAT, {"messages": turns})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from dataclasses import replace
 
 import pytest
 
 from engine.messages import BatchShape, ExecutorDied, SamplingParams, StepReport
+from server.observe.logs import QueuedLines
 from server.version import VERSION
 from tests.server.counted import Counted, counted
 
@@ -87,7 +90,10 @@ async def test_a_dead_executor_is_told(watched: Counted) -> None:
     assert [watched.read("lengthwise:executor_up", executor=name) for name in ("0", "1")] == [0, 1]
 
 
-async def test_memory_and_predictions_are_told(watched: Counted) -> None:
+async def test_memory_and_predictions_are_told(watched: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = QueuedLines(os.open(os.devnull, os.O_WRONLY))
+    handler.dropped = 5
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
     assert watched.read("lengthwise:host_memory_bytes") == 4096
     assert watched.read("lengthwise:host_memory_rows") == 2
     assert watched.read("lengthwise:predictions_total", source="max_tokens") == 2
@@ -95,6 +101,7 @@ async def test_memory_and_predictions_are_told(watched: Counted) -> None:
     assert watched.read("lengthwise:length_cache_lookups_total") == 0
     assert watched.read("lengthwise:journal_written_total") == 7
     assert watched.read("lengthwise:journal_lost_total") == 3
+    assert watched.read("lengthwise:log_lines_dropped_total") == 5
     assert watched.read("lengthwise:length_rmse_tokens") == 3.0
     assert watched.read("lengthwise:serving_time_lessons_total") == 2
     assert watched.read("lengthwise:serving_time_rmse_seconds") == 0.75

@@ -117,7 +117,7 @@ def test_nothing_waits_for_a_log_that_is_not_read_and_what_it_lost_is_counted() 
             found = re.match(r"(\d+) messages were dropped", line)
             read, dropped = read + (found is None), int(found[1]) if found else 0
     assert read + dropped == total
-    assert read >= MOST_LINES
+    assert read >= MOST_LINES and handler.dropped == dropped
     os.close(writer)
 
 
