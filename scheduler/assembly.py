@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from models.errors import UserError
 from models.options import suggest
+from scheduler.batching.background import Background
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits, OrderFactory
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.dp_batcher import DpBatcher
@@ -97,8 +98,8 @@ class Parts:
     placement: Placement
     observer: PlanObserver = PlanObservers(())
     """Learns from plans that are over."""
-    preemption: Preemption | None = None
-    """None where running rows never make way for waiting requests."""
+    preemptions: tuple[Preemption, ...] = ()
+    """When running rows make way."""
     steps: StepLearning | None = None
     """Learns from the reports of steps; None where the machine's model is given."""
     learning: BatchLearning | StepLearning | None = None
@@ -143,10 +144,12 @@ def assemble(
     if isinstance(estimator, Nearest):
         learning = BatchLearning(estimator, submit)
     preemption = _find("preemption", strategy, PREEMPTIONS)(kit)
+    background = None if kit.terms.closed else Background(limits.batch_slowdown, known)
+    preemptions = tuple(one for one in (preemption, background) if one is not None)
     batcher = (batching if callable(batching) else _find("batching", strategy, BATCHERS))(kit)
     placement = _find("placement", strategy, PLACEMENTS)
     observer = PlanObservers(() if learning is None else (learning,))
-    return Parts(batcher, placement, observer, preemption, steps, learning or steps, kit.prices, strategy.name)
+    return Parts(batcher, placement, observer, preemptions, steps, learning or steps, kit.prices, strategy.name)
 
 
 def _share_out(kit: Kit, strategy: Strategy, shares: Shares) -> Kit:

@@ -159,8 +159,8 @@ class Dispatcher(SchedulerStatus):
         self._expire(self._clock.now())
         while any(self._assign(worker) for worker in self._parts.placement(self._table.serving())):
             pass
-        if self._parts.preemption is not None and self._table.waiting:
-            self._preempt(self._parts.preemption)
+        for preemption in self._parts.preemptions:
+            self._preempt(preemption)
         self._table.expected_wait.dispatched(self._clock.now())
 
     def give_up(self, executor: int, error: str) -> None:
@@ -232,7 +232,7 @@ class Dispatcher(SchedulerStatus):
         return True
 
     def _preempt(self, preemption: Preemption) -> None:
-        """Ask executors to hand back rows whose slots waiting requests shall have."""
+        """Ask executors to hand back rows that shall make way."""
         now = self._clock.now()
         pauses = preemption(self._table.serving(), self._parts.batcher.ranked(now), now)
         for index, row_ids in pauses.items():

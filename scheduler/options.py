@@ -42,6 +42,10 @@ class Scheduling:
     interval_factor: Share = option(
         0.5, "part of the least loaded executor's work that may pass before batches are arranged again (λ of SCLS)"
     )
+    batch_slowdown: NonNegative = option(
+        0.05,
+        "part by which lines of /v1/batches may slow steps of other requests; 0: they run only by themselves",
+    )
     recompute: bool = option(
         False, "read prompts again after each slice or pause, instead of keeping keys and values in host memory"
     )

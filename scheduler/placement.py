@@ -12,8 +12,10 @@ Placement: TypeAlias = Callable[[Sequence[Worker]], Sequence[Worker]]
 
 
 def idle_first(workers: Sequence[Worker]) -> Sequence[Worker]:
-    """The executor with the fewest rows for its size first; ties by index."""
-    return sorted(workers, key=lambda worker: (worker.rows / worker.info.max_rows, worker.info.index))
+    """The executor with the fewest rows for its size first; those in the background only part ties."""
+    return sorted(
+        workers, key=lambda one: (len(one.others) / one.info.max_rows, one.rows / one.info.max_rows, one.info.index)
+    )
 
 
 def round_robin(workers: Sequence[Worker]) -> Sequence[Worker]:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:  # it needs numpy, which takes its time to load
     from scheduler.wait_estimate.completion import Expected
 
 
+BACKGROUND = 2**31
+"""The `priority` of requests that no client waits for: below what any client can ask for."""
+
+
 class State(StrEnum):
     """Stages of a request's life."""
 
@@ -137,6 +141,11 @@ class Request:
     def tokens(self) -> int:
         """Prompt and generated tokens."""
         return self.input_length + self.generated
+
+    @property
+    def in_background(self) -> bool:
+        """Whether it runs only where it costs others little."""
+        return self.priority >= BACKGROUND
 
     @property
     def unread(self) -> int:

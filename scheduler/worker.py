@@ -70,6 +70,11 @@ class Worker:
         return len(self.requests)
 
     @property
+    def others(self) -> list[Request]:
+        """Requests that it holds and that are not in the background."""
+        return [request for request in self.requests.values() if not request.in_background]
+
+    @property
     def busy(self) -> bool:
         """Whether it has rows that run, or wait to run."""
         return bool(self.requests)

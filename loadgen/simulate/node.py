@@ -78,11 +78,15 @@ class Node:
         """Time that each executor has spent, and what for."""
         return tuple(zip((executor.usage for executor in self._executors), self._tallies, strict=True))
 
-    def submit(self, prompt: Sequence[int], sampling: SamplingParams, client: str, forecast: Forecast) -> Request:
+    def submit(
+        self, prompt: Sequence[int], sampling: SamplingParams, client: str, forecast: Forecast, priority: int = 0
+    ) -> Request:
         """Take a request in; it is looked at when the node advances, now."""
         predicted, known = split_forecast(forecast)
         self._changed, self.due = True, self._clock.now()
-        return self._dispatcher.submit(prompt, sampling, client=client, predicted_length=predicted, distribution=known)
+        return self._dispatcher.submit(
+            prompt, sampling, priority=priority, client=client, predicted_length=predicted, distribution=known
+        )
 
     def advance(self) -> None:
         """Let executors do what is due, and decide what they do next."""

@@ -46,6 +46,8 @@ class Limits:
     """Γ: least seconds between two arrangements; None: as long as slices take, by the median of recent estimates."""
     interval_factor: float = Scheduling.interval_factor
     """λ: the part of the least loaded executor's work that may pass before the next arrangement."""
+    batch_slowdown: float = Scheduling.batch_slowdown
+    """Part by which background rows may lengthen a step of other rows."""
     recompute: bool = False
     """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory where the
     device's profile says that copying takes less than reading again, and everywhere without one."""
@@ -82,6 +84,7 @@ class Limits:
             slice_length=options.slice_length,
             min_interval=options.min_interval,
             interval_factor=options.interval_factor,
+            batch_slowdown=options.batch_slowdown,
             recompute=options.recompute,
         )
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 
 from engine.messages import Cause, Entry
+from scheduler.batching.background import Background
 from scheduler.batching.batcher import Kit
 from scheduler.plan import Plan
-from scheduler.request import Request
+from scheduler.request import BACKGROUND, Request
 from scheduler.worker import Worker
 
 
@@ -18,6 +19,7 @@ class ContinuousBatcher:
 
     def __init__(self, kit: Kit) -> None:
         self.waiting = kit.new_queue()
+        self._background = Background(kit.limits.batch_slowdown, kit.machine)
         self._kit = _without_waiting_rows(kit) if kit.terms.entry is not Entry.EMBED else kit
 
     def add(self, request: Request, now: float) -> None:
@@ -46,10 +48,17 @@ class ContinuousBatcher:
         slots = seen.info.max_rows + self._kit.limits.prefill_ahead - seen.rows
         if slots <= 0 or not self._kit.memory(seen, 1, 1):  # none could join, so none need be ranked
             return None
-        group = similar_group(islice(self.waiting.ranked(now), slots), seen, self._kit)
+        group = similar_group(islice(self._ranked_for(worker, now), slots), seen, self._kit)
         for request in group:
             self.waiting.serve(request)
         return self._kit.plan(group) if group else None
+
+    def _ranked_for(self, worker: Worker, now: float) -> Iterator[Request]:
+        """What waits, best first: background requests only by themselves, and as many as may run there."""
+        ranked = iter(self.waiting.ranked(now))
+        if self.waiting.best_priority < BACKGROUND:
+            return takewhile(lambda one: not one.in_background, ranked)
+        return self._background.within(worker, ranked)
 
 
 def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit) -> tuple[Request, ...]:

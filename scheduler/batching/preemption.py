@@ -21,7 +21,7 @@ Pauses: TypeAlias = Mapping[int, tuple[RowId, ...]]
 """Index of an executor -> the rows that it shall hand back."""
 
 Preemption: TypeAlias = Callable[[Sequence[Worker], Iterable[Request], float], Pauses]
-"""(executors, waiting requests, best first, now in seconds) -> the rows to pause. Asked when no executor takes more."""
+"""(executors, waiting requests, best first, now in seconds) -> the rows to pause. Asked once no executor takes more."""
 
 EARLY = 0.8
 """C of TRAIL, "Don't Stop Me Now: Embedding Based Scheduling for LLMs" (2410.01035)."""

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from scheduler.request import BACKGROUND
 from server.api.calls.register import REGISTER, Caller, Record
 from server.api.chat import ChatForm
 from server.api.completions import CompletionForm
@@ -33,9 +34,6 @@ from server.http.access import ACCESS, enter_patiently, widen_share
 from server.http.quota import Share
 
 log = logging.getLogger(__name__)
-
-PRIORITY = 2**31
-"""Below what any client can ask for."""
 
 LATER = (429, 503)
 """Statuses of requests that are asked again."""
@@ -126,7 +124,7 @@ class ModelAsker:
         if body.stream:
             raise bad_request("stream: answers of a batch come whole; leave it out", "stream")
         model_name(body.model, model)
-        patient = msgspec.structs.replace(body, priority=PRIORITY, deadline_ms=None)
+        patient = msgspec.structs.replace(body, priority=BACKGROUND, deadline_ms=None)
         return patient, await kind.prompts(patient, model)
 
 

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from engine.messages import RowSpec, RowUpdate
-from server.api.batches.asker import PRIORITY
+from scheduler.request import BACKGROUND
 from server.api.limits import Limits
 from server.http.access import ALL, Access
 from server.http.front import OPEN, Front
@@ -123,7 +123,7 @@ async def test_lines_go_below_all_others_the_longest_first_no_more_than_slots(li
     name = await begin(live, b"".join(line(one, max_tokens=most) for one, most in lengths.items()))
     slots = live.dispatcher.executor.info.max_rows
     await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == slots)
-    assert {request.priority for request in live.dispatcher.submitted} == {PRIORITY}
+    assert {request.priority for request in live.dispatcher.submitted} == {BACKGROUND}
     live.dispatcher.release()
     await until(live, name, "completed")
     asked = [request.sampling.max_tokens for request in live.dispatcher.submitted]
