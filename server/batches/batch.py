@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from models.files import replace_file
+from server.batches.expected_end import ExpectedEnd
 
 WINDOW = 24 * 3600
 """Seconds that a batch has: OpenAI knows this one window only."""
@@ -69,29 +70,18 @@ class BatchRecord(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a batch is in this process. Work is in tokens: those of prompts, and of answers as predicted."""
+    """How far a batch is in this process."""
 
     total: int = 0
     completed: int = 0
     failed: int = 0
-    work_left: float = 0.0
-    work_known: bool = False
-    """Whether that counts all lines; before, it grows."""
-    work_done: float = 0.0
-    """In this process, since `began`."""
-    began: float | None = field(default=None)
-    """Seconds of time.monotonic()."""
+    end: ExpectedEnd | None = None
+    """In seconds of time.monotonic(); None until its lines are found."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """Lines, and those that have an answer or an error."""
         return self.total, self.completed, self.failed
-
-    def seconds_left(self, now: float) -> float | None:
-        """Until the last answer at the speed so far; None before there is one, or all work is known."""
-        if self.began is None or not self.work_known or not self.work_done:
-            return None
-        return self.work_left * (now - self.began) / self.work_done
 
 
 def new_batch_id() -> str:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from heapq import heappop, heappush
 
-from server.batches.batch import Progress
+from server.batches.expected_end import ExpectedEnd
 from server.batches.lines import Place
 
 AHEAD = 256
@@ -20,8 +20,10 @@ AHEAD = 256
 class LongestFirst:
     """Lines whose work is known. Event loop only."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, end: ExpectedEnd, name_of: Callable[[Place], str]) -> None:
+        """`end` is told the work of each line, by its request's name."""
+        self._end = end
+        self._name_of = name_of
         self._known: list[tuple[float, int, Place]] = []
         self._more = asyncio.Event()
 
@@ -29,19 +31,18 @@ class LongestFirst:
         """Find out the work of all lines, one after another."""
         for number, place in enumerate(places):
             work = await work_of(place)
-            self._progress.work_left += work
+            self._end.expect(self._name_of(place), work)
             heappush(self._known, (-work, number, place))
             self._more.set()
-        self._progress.work_known = True
+        self._end.all_known = True
         self._more.set()
 
     async def ready(self) -> None:
         """Wait until there is a line to ask."""
-        while len(self._known) < AHEAD and not self._progress.work_known:
+        while len(self._known) < AHEAD and not self._end.all_known:
             self._more.clear()
             await self._more.wait()
 
-    def take(self) -> tuple[float, Place]:
-        """The next line, once there is one, and its work."""
-        work, _, place = heappop(self._known)
-        return -work, place
+    def take(self) -> Place:
+        """The next line, once there is one."""
+        return heappop(self._known)[-1]

@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from server.batches.batch import BatchFolder, BatchRecord, BatchStatus, LineError, Progress, new_batch_id
+from server.batches.expected_end import ExpectedEnd
 from server.batches.files import FileStore, NoSuchFile, new_file_id
 from server.batches.lines import BadInput, Place, ResultFile, find_lines
 from server.batches.order import LongestFirst
@@ -64,7 +65,7 @@ class Asker(Protocol):
     """Asks the model. Event loop only."""
 
     async def estimate(self, endpoint: str, body: bytes) -> float:
-        """Tokens that a request is expected to take, read and made; 0 for one that will be refused."""
+        """The work that a request is expected to be, in whatever unit; 0 for one that will be refused."""
         ...
 
     def enter(self, holder: str | None) -> Share | None:
@@ -79,6 +80,10 @@ class Asker(Protocol):
         self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
     ) -> LineReply | None:
         """The answer to a request, also where it is an error; None where there is no room for it now."""
+        ...
+
+    def part_done(self, request_id: str) -> float:
+        """How much of a request's answer is there, from 0 to 1; 0 for one that is not under way."""
         ...
 
 
@@ -238,15 +243,15 @@ class Batches:
         if record.status == "validating":
             record.enter("in_progress")
             await self._save(record)
-        lines = LongestFirst(one.progress)
-        one.progress.began = time.monotonic()
+        end = one.progress.end = ExpectedEnd(self._asker.part_done, time.monotonic())
+        lines = LongestFirst(end, partial(_request_id, record))
         try:
             async with asyncio.timeout(record.expires_at - time.time()), asyncio.TaskGroup() as group:
                 group.create_task(lines.estimate(todo, partial(self._estimate, record)))
                 for _ in todo:
                     await lines.ready()
                     share = await self._take_slot(record.holder)
-                    answer = group.create_task(self._answer(one, *lines.take(), share))
+                    answer = group.create_task(self._answer(one, lines.take(), end, share))
                     answer.add_done_callback(partial(self._free_slot, share))  # also of one cancelled before it begins
         except TimeoutError:
             await self._expire(one, places)
@@ -283,9 +288,10 @@ class Batches:
         self._out -= 1
         self._room.set()
 
-    async def _answer(self, one: _Running, work: float, place: Place, share: Share) -> None:
+    async def _answer(self, one: _Running, place: Place, end: ExpectedEnd, share: Share) -> None:
         record, progress = one.record, one.progress
-        name = f"{record.id.replace('batch_', 'batch_req_', 1)}_{place.offset}"
+        name = _request_id(record, place)
+        end.ask(name)
         body = await self._on_disk(place.read, self.files.path(record.input_file_id))
         while (reply := await self._asker.ask(record.endpoint, body, record.holder, share, name)) is None:
             await asyncio.sleep(RETRY)
@@ -293,8 +299,7 @@ class Batches:
         await self._keep(record, [ResultLine(name, place.custom_id, reply, None)], fine=fine)
         progress.completed += fine
         progress.failed += not fine
-        progress.work_left -= work
-        progress.work_done += work
+        end.answer(name, time.monotonic())
 
     async def _expire(self, one: _Running, places: Sequence[Place]) -> None:
         """Tell of each line without an answer that its time is over."""
@@ -344,3 +349,8 @@ class Batches:
 
 def _append(file: ResultFile, lines: Sequence[ResultLine]) -> None:
     file.append(msgspec.json.Encoder().encode_lines(lines))
+
+
+def _request_id(record: BatchRecord, place: Place) -> str:
+    """The name under which a line's request is known."""
+    return f"{record.id.replace('batch_', 'batch_req_', 1)}_{place.offset}"

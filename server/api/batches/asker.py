@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from scheduler.remaining_length import remaining_length
 from scheduler.request import BACKGROUND
 from server.api.calls.register import REGISTER, Caller, Record
 from server.api.chat import ChatForm
@@ -26,7 +27,7 @@ from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.models import model_name
 from server.api.output.answer import Form, gather_answers
-from server.api.output.call import expected_tokens, open_call
+from server.api.output.call import expected_work, open_call
 from server.api.output.reply import Head, encode
 from server.api.served_model import MODEL, ServedModel
 from server.batches.runner import LineReply
@@ -72,13 +73,14 @@ class ModelAsker:
 
     def __init__(self, app: web.Application) -> None:
         self._app = app
+        self._under_way: dict[str, Record] = {}  # by request id
 
     async def estimate(self, endpoint: str, body: bytes) -> float:
         if endpoint == EMBEDDINGS:
             return len(body)  # so that the longest go first there too
         try:
             parsed, prompts = await self._read(endpoint, body)
-            return await expected_tokens(parsed, prompts, self._app)
+            return await expected_work(parsed, prompts, self._app)
         except ApiError:
             return 0.0
 
@@ -102,6 +104,13 @@ class ModelAsker:
         loop, pool = asyncio.get_running_loop(), self._app[MODEL].tokenizer_pool  # a reply may be large
         return LineReply(200, request_id, msgspec.Raw(await loop.run_in_executor(pool, encode, reply)))
 
+    def part_done(self, request_id: str) -> float:
+        record = self._under_way.get(request_id)
+        requests = () if record is None else record.requests
+        generated = sum(one.generated for one in requests)
+        left = sum(remaining_length(one) for one in requests if not one.state.is_final)
+        return generated / (generated + left) if generated else 0.0
+
     async def _answer(self, endpoint: str, raw: bytes, caller: Caller, share: Share) -> msgspec.Struct:
         if endpoint == EMBEDDINGS:
             return (await embed(parse(raw, EmbeddingBody), self._app, caller.holder))[0]
@@ -113,9 +122,13 @@ class ModelAsker:
             head.id, caller, endpoint, head.model, head.created, False, head.arrival, client=caller.holder or ""
         )
         form = kind.form(head, app[MODEL].text, body)
-        with app[REGISTER].enter(record):
-            async with open_call(body, prompts, app, record) as call:
-                return form.whole(await gather_answers(call), call.usage(), call.metrics())
+        self._under_way[caller.request_id] = record
+        try:
+            with app[REGISTER].enter(record):
+                async with open_call(body, prompts, app, record) as call:
+                    return form.whole(await gather_answers(call), call.usage(), call.metrics())
+        finally:
+            del self._under_way[caller.request_id]
 
     async def _read(self, endpoint: str, raw: bytes) -> tuple[ChatBody | CompletionBody, Sequence[Prompt]]:
         """The body of a line, as one of no hurry, and its prompts. Raises ApiError."""

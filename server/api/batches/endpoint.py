@@ -131,8 +131,8 @@ def _find(request: web.Request) -> tuple[BatchRecord, Progress]:
 
 
 def _object(record: BatchRecord, progress: Progress, request: web.Request) -> BatchObject:
-    ended = not record.under_way
-    seconds = None if ended else progress.seconds_left(time.monotonic())
+    ended, end = not record.under_way, progress.end
+    seconds = None if ended or end is None else end.seconds_left(time.monotonic())
     files = batches_of(request).files
     output, error = (
         name if ended and files.has(name) else None for name in (record.output_file_id, record.error_file_id)

@@ -257,15 +257,21 @@ def _cache_scope(holder: str | None, salt: str | None) -> str:
 
 def _tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
     """Tokens of an answer and its prompt, as far as they can be foreseen."""
+    return len(item.prompt.ids) + _answer_tokens(item, prediction)
+
+
+def _answer_tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
     most = item.sampling.max_tokens
-    return len(item.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
+    return most if prediction is None else min(most, int(prediction.length))
 
 
-async def expected_tokens(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], app: web.Application) -> int:
-    """Tokens of a call's answers and prompts, as far as they can be foreseen; raises ApiError 400."""
-    wanted = list_wanted(body, prompts, app[MODEL])
+async def expected_work(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], app: web.Application) -> float:
+    """The price of a call's prompts and answers, as far as they can be foreseen; raises ApiError 400."""
+    wanted, prices = list_wanted(body, prompts, app[MODEL]), app[DISPATCHER].load().prices
     async with predict(wanted, app[LENGTHS]) as predictions:
-        return sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted)
+        read = [len(item.prompt.ids) for item in wanted]
+        made = [_answer_tokens(item, predictions[id(item.prompt)]) for item in wanted]
+        return sum(prices.price(tokens, tokens, answer) for tokens, answer in zip(read, made, strict=True))
 
 
 @asynccontextmanager
