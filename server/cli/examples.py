@@ -16,6 +16,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             ("models pull smollm2-135m-instruct", "fetch a model; `models rm` deletes it"),
             ("systemd print", "print a systemd unit"),
             ("ray -- smollm2-135m-instruct", "serve from several machines behind Ray Serve"),
+            ("completion bash", "complete commands and flags in bash, zsh or fish"),
             ("openapi", "print the API as an OpenAPI document"),
         ),
         "Learn from this machine and what was served": (

@@ -18,7 +18,7 @@ from models.errors import UserError
 from models.flags import Subparsers
 from models.options import options_of
 from server.cli import chat as chat_command
-from server.cli import doctor, experiments
+from server.cli import completion, doctor, experiments
 from server.cli import journal as journal_command
 from server.cli import models as models_command
 from server.cli import openapi as openapi_command
@@ -97,6 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
     whatif_command.add_parser(subparsers)
     strategy_command.add_parser(subparsers)
     experiments.add_commands(subparsers)
+    completion.add_parser(subparsers, build_parser)
     for name, command in subparsers.choices.items():
         command.epilog = command.epilog or write_example(name)
     return parser
