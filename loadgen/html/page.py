@@ -6,6 +6,9 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+SUMMARY = Path(__file__).with_name("summary.html.j2")
+"""A page of `lines`, then `plots`, then `tables`."""
+
 
 def render_page(template: Path, **values: object) -> str:
     """The text of a page that needs nothing else: no script, no font, no picture from anywhere."""

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from loadgen.console import format_number
 from loadgen.html.table import Table
+from models.errors import UserError
 
 Spec: TypeAlias = dict[str, object]
 """A Vega-Lite specification, or a part of one."""
@@ -86,6 +87,12 @@ class Plot:
 def can_draw() -> bool:
     """Whether the package that draws plots is installed."""
     return find_spec("vl_convert") is not None
+
+
+def require_drawing(path: Path | None, flag: str) -> None:
+    """Raise UserError where a page with plots is asked for and the package that draws them is not installed."""
+    if path is not None and not can_draw():
+        raise UserError(f"{flag} needs {INSTALL}")
 
 
 def specify_lines(

@@ -107,7 +107,17 @@ class SimulatedLoad:
 class Result:
     """What is kept."""
 
-    save_result: Path | None = option(None, "write figures and all requests as JSON")
+    save_result: Path | None = option(None, "write figures and all requests as JSON; not with --sweep")
+    sweep: tuple[str, ...] = option(
+        (),
+        "simulate at each of these values of a flag, FIRST:LAST:STEP or parted by commas, such as rate=0.5:1.5:0.1; "
+        "noise=0,0.3 varies σ of --prediction; with several, at every combination",
+        metavar="NAME=VALUES",
+    )
+    csv: Path | None = option(None, "write the figures, a line a strategy and combination of swept values")
+    report: Path | None = option(
+        None, "write a page with plots over the first swept flag, and which strategies no other beats, as HTML"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

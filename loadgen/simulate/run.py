@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from loadgen.console import table_console
-from loadgen.result_file import require_writable, save_json
+from loadgen.html.plot import require_drawing
+from loadgen.result_file import require_writable, save, save_json
 from loadgen.simulate.figures import SimulatedFigures, figures
 from loadgen.simulate.load import RATE, FittedLoad, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import Machine
@@ -19,6 +20,8 @@ from loadgen.simulate.presets import PRESETS
 from loadgen.simulate.report import details_json, figures_json, table
 from loadgen.simulate.routers import ROUTERS
 from loadgen.simulate.simulation import Cluster, Conversations, Simulation, simulate
+from loadgen.simulate.sweep import list_points, name_values, read_axes
+from loadgen.simulate.sweep_report import Swept, make_page, write_csv
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from models.flags import read_options
@@ -40,19 +43,48 @@ MAX_NUM_SEQS = 32
 
 def run_simulate(args: argparse.Namespace) -> int:
     """Simulate each strategy, print and save; returns the exit code: 1 when a request failed. Raises UserError."""
-    require_writable(args.save_result)
+    axes = read_axes(args.sweep)
+    if axes and args.save_result is not None:
+        raise UserError("--save-result is for one simulation: with --sweep give --csv")
+    for path, flag in ((args.save_result, "--save-result"), (args.csv, "--csv"), (args.report, "--report")):
+        require_writable(path, flag)
+    require_drawing(args.report, "--report")
     _refuse_impossible(args.strategies)
+    caption, console = _caption(args, machine_of(args)[1]), table_console()
+    if axes:
+        caption += f"; but for {', '.join(args.sweep)}"
+    points, notes = [], set()
+    with Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:
+        for point in list_points(args, axes):
+            found, note = _play(point.args, bars)
+            points.append((point, found))
+            notes.add(note)
+    named = {
+        f"{name_values(axes, point.texts)} {name}".lstrip(): one
+        for point, found in points
+        for name, one in found.items()
+    }
+    console.print(table(named, caption))
+    for line in sorted(filter(None, notes)):
+        console.print(line, highlight=False)
+    swept = Swept(axes, points)
+    if args.csv is not None:
+        save(args.csv, write_csv(swept).encode(), "--csv")
+    if args.report is not None:
+        save(args.report, make_page(swept, caption).encode(), "--report")
+    return 1 if any(one.failed for one in named.values()) else 0
+
+
+def _play(args: argparse.Namespace, bars: Bars) -> tuple[dict[str, SimulatedFigures], str | None]:
+    """The figures of each strategy, and what became of requests that are too long. Saves all requests if that is asked
+    for. Raises UserError."""
     cost, machine = machine_of(args)
     load = _load(args, machine)
     _check_predictions(args.prediction, load)
-    done = _simulate_all(args, cost, machine, load.requests)
+    done = _simulate_all(args, cost, machine, load.requests, bars)
     found = {name: figures(one) for name, one in done.items()}
-    console = table_console()
-    console.print(table(found, _caption(args, machine)))
-    if load.note is not None:
-        console.print(load.note, highlight=False)
     save_json(args.save_result, _document(args, machine, load, cost, found, done))
-    return 1 if any(one.failed for one in found.values()) else 0
+    return found, load.note
 
 
 def _load(args: argparse.Namespace, machine: Machine) -> FittedLoad:
@@ -110,21 +142,20 @@ def _profile_path(args: argparse.Namespace) -> Path:
 
 
 def _simulate_all(
-    args: argparse.Namespace, cost: Bilinear, machine: Machine, trace: list[Lengths]
+    args: argparse.Namespace, cost: Bilinear, machine: Machine, trace: list[Lengths], bars: Bars
 ) -> dict[str, Simulation]:
     """One strategy after another, each from the start."""
     limits = limits_of(args, machine)
     longest = args.max_output_len or max(one.output_length for one in trace)
     done: dict[str, Simulation] = {}
-    with Bars(threaded=True, lines=False) as bars:
-        for name in args.strategies:
-            watch = bars.watch(name, len(trace))
-            strategy = STRATEGIES[name]
-            parts, *others = (assemble(strategy, limits, cost if args.profile else None) for _ in range(args.nodes))
-            predict = _predict(strategy, args.prediction, args.seed)
-            conversations = Conversations(args.turns, args.think_time)
-            cluster = Cluster(tuple((one, machine) for one in others), ROUTERS[args.router])
-            done[name] = simulate(parts, machine, trace, longest, watch, predict, conversations, cluster)
+    for name in args.strategies:
+        watch = bars.watch(name, len(trace))
+        strategy = STRATEGIES[name]
+        parts, *others = (assemble(strategy, limits, cost if args.profile else None) for _ in range(args.nodes))
+        predict = _predict(strategy, args.prediction, args.seed)
+        conversations = Conversations(args.turns, args.think_time)
+        cluster = Cluster(tuple((one, machine) for one in others), ROUTERS[args.router])
+        done[name] = simulate(parts, machine, trace, longest, watch, predict, conversations, cluster)
     return done
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from loadgen.console import format_number
-from loadgen.html.page import render_page
+from loadgen.html.page import SUMMARY, render_page
 from loadgen.html.plot import Plot, Point, Series, specify_points
 from loadgen.html.table import Table
 from loadgen.html.terminal import show_table
@@ -17,7 +16,6 @@ from loadgen.result_file import Json
 from loadgen.simulate.latencies import Latencies, latencies_json
 from loadgen.whatif.trials import Trial, WhatIf
 
-TEMPLATE = Path(__file__).with_name("report.html.j2")
 HEADS = ("", "mean JCT s", "", "p99 s", "", "longest s", "mean TTFT s", "mean TPOT ms", "req/s")
 WORST_P99 = 1.05
 """The ratio to the own strategy's p99 up to which another strategy may be called better."""
@@ -105,7 +103,7 @@ def make_page(found: WhatIf) -> str:
     spec = specify_points(series, "p99 JCT, s", "mean JCT, s")
     plot = Plot("Mean against p99", "Each strategy's mean and p99 of job completion times, as simulated.", spec)
     return render_page(
-        TEMPLATE,
+        SUMMARY,
         title="What if another strategy had served?",
         lines=list(write_sentences(found)),
         tables=tables,

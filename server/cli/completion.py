@@ -38,7 +38,8 @@ def _name_values(parser: argparse.ArgumentParser, places: Mapping[str, object]) 
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 _name_values(command, places)
-        elif isinstance(action.metavar, str) and action.metavar.startswith("{"):
-            action.choices = action.metavar.strip("{}").split(",")
-        elif action.metavar in places:
-            action.complete = places[action.metavar]  # type: ignore[attr-defined]
+        elif isinstance(action.metavar, str):
+            if action.metavar.startswith("{"):
+                action.choices = action.metavar.strip("{}").split(",")
+            elif action.metavar in places:
+                action.complete = places[action.metavar]  # type: ignore[attr-defined]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.catalog.catalog import default_cache
-from models.errors import UserError
 from models.flags import Subparsers, add_options, read_options
 from models.options import Count, Natural, Positive, option, options_of
 from scheduler.options import Scheduling
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """Replay and tell; returns the exit code. Raises UserError."""
     # These import numpy and the scheduler, which --help can do without.
     from loadgen.console import table_console
-    from loadgen.html.plot import INSTALL, can_draw
+    from loadgen.html.plot import require_drawing
     from loadgen.result_file import require_writable, save, save_json
     from loadgen.whatif.replay import read_replay
     from loadgen.whatif.report import make_page, show, whatif_json
@@ -82,8 +81,7 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
     require_writable(asked.report, "--report")
     require_writable(asked.save_result)
-    if asked.report and not can_draw():
-        raise UserError(f"--report needs {INSTALL}")
+    require_drawing(asked.report, "--report")
     replay = read_replay(journal_path(default_cache(), config.journal), asked.of and model_key(asked.of), asked.last)
     names = choose_strategies(asked.strategies)
     with Bars() as bars:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.errors import UserError
 from models.flags import Subparsers, add_command
 from models.options import Count, option
 
@@ -41,7 +40,7 @@ def _play(asked: Arena) -> None:
     from loadgen.experiments.arena.loads import LOADS
     from loadgen.experiments.arena.report import make_page, tabulate
     from loadgen.experiments.arena.run import run_arena
-    from loadgen.html.plot import INSTALL, can_draw
+    from loadgen.html.plot import require_drawing
     from loadgen.html.terminal import show_table
     from loadgen.result_file import require_writable, save
     from models.progress import Bars
@@ -50,8 +49,7 @@ def _play(asked: Arena) -> None:
     further = find_strategies(asked.strategies)
     require_writable(asked.save_result)
     require_writable(asked.report, "--report")
-    if asked.report and not can_draw():
-        raise UserError(f"--report needs {INSTALL}")
+    require_drawing(asked.report, "--report")
     with Bars() as bars:
         bars.begin("arena", sum(len(load.names) + len(further) for load in LOADS.values()))
         results = run_arena(asked.save_result, asked.num_prompts, bars.advance, tuple(further))

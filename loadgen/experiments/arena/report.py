@@ -16,6 +16,7 @@ from loadgen.html.page import render_page
 from loadgen.html.plot import Plot, Spec
 from loadgen.html.table import Cell as TableCell
 from loadgen.html.table import Table
+from loadgen.simulate.frontier import find_frontier
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 MEASURED = Path(__file__).parents[3] / "docs" / "research" / "validation"
@@ -28,24 +29,15 @@ NEAR = 2.0
 """Ratio to BASE, in mean and in p99, up to which a strategy is drawn."""
 
 
-def find_frontier(rows: Mapping[str, Figures]) -> set[str]:
-    """The strategies that no other beats in mean without losing in p99, or the other way round."""
-    return {
-        name
-        for name, one in rows.items()
-        if not any(
-            other["mean"] <= one["mean"] and other["p99"] <= one["p99"] and (other["mean"], other["p99"])
-            != (one["mean"], one["p99"])
-            for other in rows.values()
-        )
-    }  # fmt: skip
+def _find_best(rows: Mapping[str, Figures]) -> set[str]:
+    return find_frontier({name: (one["mean"], one["p99"]) for name, one in rows.items()})
 
 
 def tabulate(results: Results) -> Iterator[Table]:
     """A table a load, the least mean first; ▲ marks the frontier."""
     for name, load in LOADS.items():
         rows = results[load.cell]
-        front, base = find_frontier(rows), rows[BASE]
+        front, base = _find_best(rows), rows[BASE]
         ordered = sorted(rows, key=lambda one: rows[one]["mean"])
         yield Table(
             f"{name}: {describe_cell(load.cell)}",
@@ -90,7 +82,7 @@ def make_page(results: Results) -> str:
 
 def _plot(name: str, rows: Mapping[str, Figures]) -> Plot:
     """Mean against p99 of what is near the frontier; strategies far beyond it are in the table alone."""
-    front, base = find_frontier(rows), rows[BASE]
+    front, base = _find_best(rows), rows[BASE]
     near = {
         one: found for one, found in rows.items() if all(found[axis] <= NEAR * base[axis] for axis in ("mean", "p99"))
     }

@@ -36,12 +36,11 @@ def run_options(asked: BatonBench) -> int:
     from loadgen.experiments.baton.bench import describe_setting, run_bench
     from loadgen.experiments.baton.report import make_page, show
     from loadgen.experiments.baton.results import table_json
-    from loadgen.html.plot import INSTALL, can_draw
+    from loadgen.html.plot import require_drawing
 
     require_writable(asked.save_result)
     require_writable(asked.save_report, "--save-report")
-    if asked.save_report and not can_draw():
-        raise UserError(f"--save-report needs {INSTALL}")
+    require_drawing(asked.save_report, "--save-report")
     subject, tables = run_bench(asked)
     show(tables, table_console())
     setting = describe_setting(asked, subject)

@@ -1,0 +1,90 @@
+"""`simulate --sweep`: which values are played, and what the table, the CSV and the page hold of them."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from loadgen.simulate import command as simulate_command
+from loadgen.simulate.sweep import list_points, name_values, read_axes
+from models.errors import UserError
+from tests.server.cli.commands import run_command
+
+run = partial(run_command, lambda parsers: simulate_command.add_parser(parsers, Path), "simulate")
+SHORT = ("--duration", 2, "--rate", 4, "--dataset-name", "random", "--strategies", "vs,baton-pd")
+
+
+def test_ranges_are_written_out_with_their_last_value() -> None:
+    rate, noise, rows = read_axes(["rate=0.5:1.5:0.25,3", "noise=0,0.3", "--max-num-seqs=8:2:-3"])
+    assert rate.texts == ("0.5", "0.75", "1", "1.25", "1.5", "3") and rate.values[1] == 0.75
+    assert rate.numbers == (0.5, 0.75, 1.0, 1.25, 1.5, 3.0)
+    assert (noise.flag, [str(one) for one in noise.values]) == ("prediction", ["oracle", "noisy:0.3"])
+    assert (rows.flag, rows.values) == ("max_num_seqs", (8, 5, 2))
+    assert read_axes(["prediction=oracle,noisy:0.7"])[0].numbers is None
+
+
+def test_every_combination_is_played_the_last_axis_fastest() -> None:
+    axes = read_axes(["rate=1,2", "seed=3,4"])
+    points = list(list_points(argparse.Namespace(rate=None, seed=0, workers=2), axes))
+    assert [(one.args.rate, one.args.seed, one.args.workers) for one in points] == [
+        (1.0, 3, 2), (1.0, 4, 2), (2.0, 3, 2), (2.0, 4, 2)
+    ]  # fmt: skip
+    assert name_values(axes, points[1].texts) == "rate 1, seed 4"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (["rates=1,2"], "with a flag of simulate; did you mean rate"),
+        (["rate"], "write NAME=1,2,3 or NAME=FIRST:LAST:STEP"),
+        (["rate=1:2:0"], "1:2:0 is no range"),
+        (["rate=2:1:0.5"], "2:1:0.5 is no range"),
+        (["rate=0:1:1e-9"], "at most 10,000 numbers"),
+        (["rate=1,-2"], "'-2' is not a finite number above 0"),
+        (["noise=x"], "noisy:SIGMA"),
+        (["rate=1", "--rate=2"], "two of them vary the same flag"),
+        (["noise=1", "prediction=oracle"], "two of them vary the same flag"),
+    ],
+)
+def test_what_cannot_be_swept_is_told(sweep: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_axes(sweep)
+
+
+def test_the_table_the_csv_and_the_page_have_a_line_a_strategy_and_point(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, page = tmp_path / "out.csv", tmp_path / "out.html"
+    assert run(*SHORT, "--sweep", "rate=2,4", "--sweep", "noise=0,0.7", "--csv", table, "--report", page) == 0
+    shown = capsys.readouterr().out
+    assert "rate 4, noise 0.7 baton-pd" in shown and "seed 0" in shown and "but for rate=2,4, noise=0,0.7" in shown
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert [(row["rate"], row["noise"], row["strategy"], row["completed"]) for row in rows] == [
+        (rate, noise, name, count)
+        for rate, count in (("2", "4"), ("4", "8"))
+        for noise in ("0", "0.7")
+        for name in ("vs", "baton-pd")
+    ]
+    assert float(rows[0]["mean_jct_ms"]) > 0
+    html = page.read_text()
+    assert html.count("<svg") == 2 * 3 and html.count("<table") == 2
+    assert "mean JCT, s over rate at noise 0.7" in html and "▲" in html
+
+
+def test_the_same_point_alone_has_the_same_figures(tmp_path: Path) -> None:
+    swept, alone = tmp_path / "swept.csv", tmp_path / "alone.csv"
+    assert run(*SHORT, "--sweep", "seed=1,2", "--csv", swept) == 0
+    assert run(*SHORT, "--seed", 2, "--csv", alone) == 0
+    _, *rows = csv.reader(io.StringIO(swept.read_text()))
+    _, *same = csv.reader(io.StringIO(alone.read_text()))
+    assert [row[1:] for row in rows if row[0] == "2"] == same
+
+
+def test_requests_are_kept_of_one_simulation_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*SHORT, "--sweep", "seed=1,2", "--save-result", tmp_path / "out.json") == 1
+    assert "with --sweep give --csv" in capsys.readouterr().err
