@@ -13,6 +13,8 @@ import pytest
 
 from engine.messages import ExecutorDied
 from server.api.limits import Limits
+from server.dashboard.feed import Feed
+from server.dashboard.scene import Scene
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
@@ -167,6 +169,37 @@ async def test_rows_are_also_told_in_words(played: Played) -> None:
     await page.until("document.querySelectorAll('#queue tbody tr').length === 1")
     assert "≈ 1.5 s" in await page.value("document.getElementById('queue').textContent")
     await page.until("document.querySelector('.lanes canvas').getAttribute('aria-label').includes('2 rows decode')")
+
+
+async def test_a_request_of_the_queue_is_told_why_it_waits(browser: str, pool: ThreadPoolExecutor) -> None:
+    feed = Feed()
+    async with live_server(pool, Limits(), feed=feed) as live, opened_page(browser) as page:
+        dispatcher = live.dispatcher
+        feed.show(Scene(dispatcher, "fake", "baton-pd", 256))
+        dispatcher.pause = 0
+        dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
+        calls = []
+        for waiting in (1, 2):
+            calls.append(asyncio.create_task(live.chat()))
+            await dispatcher.until(lambda: len(dispatcher.submitted) == waiting)  # noqa: B023
+        await page.open(live.url)
+        await page.until("document.querySelectorAll('#queue tbody button').length === 2")
+        await page.value("[...document.querySelectorAll('#queue tbody button')].at(-1).focus()")
+        await page.press("Enter")
+        await page.until("document.getElementById('why').open")
+        row = dispatcher.submitted[1].row_id
+        assert await page.value("document.getElementById('why-title').textContent") == f"Why request {row} waits"
+        lines = await page.value("[...document.querySelectorAll('#why li')].map((one) => one.textContent)")
+        (own,) = [one.removeprefix("Its id: ") for one in lines if one.startswith("Its id: ")]
+        assert lines[0] == "1 ahead in the order of baton-pd: 1 came earlier."
+        assert lines[1].startswith("Of the same caller: chatcmpl-") and own not in lines[1]
+        assert lines[2:4] == [
+            "It starts in about 1.3 s, if none comes that goes first.",
+            "None that comes later goes first, but for better priority or a deadline.",
+        ]
+        dispatcher.release()
+        assert (await asyncio.gather(*calls))[1]["id"] == own
+        assert page.problems == []
 
 
 async def test_figures_agree_with_the_pictures(played: Played) -> None:

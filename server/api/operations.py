@@ -50,7 +50,7 @@ from server.api.openapi import openapi
 from server.api.operation import Dialect, Operation, Parameter
 from server.api.output.expectation import Expectation
 from server.api.output.reply import ChatChunk, ChatReply, CompletionReply
-from server.api.requests import cancel_request, list_requests, show_request
+from server.api.requests import MOST_ROW, cancel_request, list_requests, show_request
 from server.api.responses.body import ResponsesBody
 from server.api.responses.endpoint import delete_response, responses, show_response
 from server.api.responses.reply import (
@@ -79,6 +79,12 @@ EXPLAIN = Parameter(
 )
 LIMIT = Parameter(
     "limit", "query", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}, "how many at most"
+)
+ROW = Parameter(
+    "row",
+    "query",
+    {"type": "integer", "minimum": 0, "maximum": MOST_ROW},
+    "only the call under way that has this row of the dashboard, and what it waits for",
 )
 
 FILE = Parameter("id", "path", {"type": "string", "minLength": 1}, "a file's id")
@@ -206,7 +212,7 @@ OPERATIONS = (
     Operation(
         "get", "/v1/models/{model:.+}", show_model, "showModel", reply=ModelCard, parameters=(MODEL,), errors=(404,)
     ),
-    Operation("get", "/v1/requests", list_requests, "listRequests", reply=RequestList, parameters=(LIMIT,)),
+    Operation("get", "/v1/requests", list_requests, "listRequests", reply=RequestList, parameters=(LIMIT, ROW)),
     Operation(
         "get",
         "/v1/requests/{id}",

@@ -15,17 +15,24 @@ from server.http.access import holder_of
 LISTED = 100
 """Calls in a list whose request does not say how many."""
 
+MOST_ROW = 999_999_999
+"""Largest number of a row that may be asked for."""
+
 PIECE = 20
 """Calls of a list that are looked up in one turn of the event loop, in some milliseconds."""
 
 
 async def list_requests(request: web.Request) -> web.Response:
-    """List the caller's requests, the latest first: those under way, then those that have ended lately.
+    """List the caller's requests, the latest first: those under way, then those that have ended lately; with `row` the
+    one under way that has this row of the dashboard, and what it waits for.
 
     Raises ApiError 400.
     """
-    found: list[RequestStatus] = []
-    for status in request.app[REGISTER].iter_latest(holder_of(request), _limit(request)):
+    register, holder, found = request.app[REGISTER], holder_of(request), list[RequestStatus]()
+    if "row" in request.query:
+        status = register.explain_row(_read_number(request, "row", 0, MOST_ROW), holder)
+        return json_response(RequestList([] if status is None else [status]))
+    for status in register.iter_latest(holder, _read_number(request, "limit", 1, HISTORY, LISTED)):
         found.append(status)
         if len(found) % PIECE == 0:
             await asyncio.sleep(0)
@@ -61,8 +68,8 @@ def _wants_reason(request: web.Request) -> bool:
     return text == "1"
 
 
-def _limit(request: web.Request) -> int:
-    text = request.query.get("limit", str(LISTED))
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= HISTORY):
-        raise bad_request(f"limit: must be a whole number from 1 to {HISTORY}", "limit", "invalid_value")
+def _read_number(request: web.Request, name: str, least: int, most: int, default: int = 0) -> int:
+    text = request.query.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        raise bad_request(f"{name}: must be a whole number from {least} to {most}", name, "invalid_value")
     return int(text)

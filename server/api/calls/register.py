@@ -15,7 +15,7 @@ from itertools import chain, islice
 import msgspec
 from aiohttp import web
 
-from engine.messages import FinishReason, RowUpdate
+from engine.messages import FinishReason, RowId, RowUpdate
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from server.api.calls.request_status import (
@@ -125,6 +125,12 @@ class Register:
         own = {request: one.id for one in others for request in one.requests}
         reason = explain_wait(() if record is None else record.requests, own, self._dispatcher)
         return msgspec.structs.replace(status, waits_for=reason)
+
+    def explain_row(self, row: RowId, holder: str | None) -> RequestStatus | None:
+        """How the holder's call under way that has a row stands, and why it waits; None where none has it."""
+        own = (one for one in self._open.values() if one.caller.holder == holder)
+        found = next((one.id for one in own if any(request.row_id == row for request in one.requests)), None)
+        return None if found is None else self.explain(found, holder)
 
     def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
         """Break a call off, and tell how it stands then; what has ended stays as it is. None as above."""

@@ -1,6 +1,7 @@
 // The page: puts the parts together, draws what the feed tells, and keeps the time.
 
 import { Clients } from "./clients.js";
+import { Explanation } from "./explanation.js";
 import { Feed } from "./feed.js";
 import { Figures } from "./figures.js";
 import { Key } from "./key.js";
@@ -28,7 +29,7 @@ class App {
     this.key = new Key(() => this.feed.retry());
     this.feed = new Feed(this.key, this);
     this.figures = new Figures(this.paint);
-    this.queue = new Queue();
+    this.queue = new Queue(new Explanation(this.key));
     this.clients = new Clients();
     this.rows = new Rows();
     this.scatter = new Scatter(this.paint);

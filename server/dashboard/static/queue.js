@@ -4,15 +4,22 @@ import { count, seconds } from "./numbers.js";
 import { fill } from "./table.js";
 
 export class Queue {
-  constructor() {
+  /** `explanation` tells why a row waits. */
+  constructor(explanation) {
+    this.rows = [];
     this.body = document.querySelector("#queue tbody");
     this.head = document.querySelector("#queue thead");
     this.empty = document.getElementById("queue-empty");
     this.note = document.getElementById("queue-note");
+    this.body.addEventListener("click", (event) => {
+      const button = event.target.closest("button");
+      if (button) explanation.show(this.rows[button.closest("tr").sectionRowIndex]);
+    });
   }
 
   tick(tick) {
-    fill(this.body, tick.queue.map(line));
+    this.rows = tick.queue.map(([row]) => row);
+    fill(this.body, tick.queue.map(line), "button");
     this.head.hidden = !tick.queue.length;
     this.empty.hidden = tick.queue.length > 0;
     const more = tick.waiting - tick.queue.length;

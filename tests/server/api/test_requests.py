@@ -292,6 +292,11 @@ async def test_a_request_that_waits_is_told_why_and_of_others_only_their_number(
         },
     )
     assert (await get(locked, "/v1/requests/first?explain=1", ONE))[1]["waits_for"]["own_ahead"] == []
+    other, row = (locked.dispatcher.submitted[place].row_id for place in (0, 3))
+    (by_row,) = (await get(locked, f"/v1/requests?row={row}", ONE))[1]["data"]
+    assert (by_row["id"], by_row["waits_for"]) == (told["id"], told["waits_for"])
+    assert (await get(locked, f"/v1/requests?row={other}", ONE))[1]["data"] == []
+    assert (await get(locked, "/v1/requests?row=one", ONE))[1]["error"]["param"] == "row"
     assert (await get(locked, "/v1/requests/last?explain=1", OTHER))[0] == 404
     locked.dispatcher.release()
     await asyncio.gather(*tasks)
