@@ -99,6 +99,7 @@ check: $(TESTING) ## formatting, lint, types and tests
 docs: $(RUNTIME) ## write anew what in docs/ is made from the program
 	@$(BIN)/lengthwise openapi > docs/openapi.json
 	@$(BIN)/python -P -m server.cli.flags_document > docs/flags.md
+	@$(BIN)/python -P -m loadgen.experiments.timelines docs/families
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

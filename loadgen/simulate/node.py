@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.kv.host_store import HostStore
@@ -46,11 +46,15 @@ class Machine:
         return min(self.context_length, self.capacity_tokens)
 
 
+Note = Callable[[Report, float], None]
+"""Called with each report of an executor and the time of the clock."""
+
+
 class Node:
     """A whole server. Its owner moves the clock to `due`, calls `advance`, and so on."""
 
-    def __init__(self, parts: Parts, machine: Machine, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, parts: Parts, machine: Machine, clock: Clock, note: Note | None = None) -> None:
+        self._clock, self._note = clock, note
         self._batcher = parts.batcher
         store: HostStore[SimulatedRow] = HostStore()
         self._prefixes: PrefixCache[SimulatedKv] = PrefixCache(
@@ -111,6 +115,8 @@ class Node:
         )
 
     def _receive(self, report: Report) -> None:
+        if self._note is not None:
+            self._note(report, self._clock.now())
         if isinstance(report, StepReport):
             self._tallies[report.executor] += report.tally
         self._dispatcher.receive(report)

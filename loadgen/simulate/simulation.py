@@ -16,7 +16,7 @@ from statistics import fmean
 from engine.kv.prefix_cache import CHUNK
 from engine.messages import FinishReason, RowUpdate, SamplingParams, Tally
 from engine.simulated.executor import Usage
-from loadgen.simulate.node import Machine, Node
+from loadgen.simulate.node import Machine, Node, Note
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.routers import RoundRobin, Router
 from loadgen.simulate.virtual_clock import VirtualClock
@@ -124,9 +124,11 @@ def simulate(
     predict: Predict | None = None,
     conversations: Conversations = SINGLE,
     cluster: Cluster = ALONE,
+    note: Note | None = None,
 ) -> Simulation:
     """Serve the trace to its end; `max_tokens` is what every request asks for, whatever it will generate. A
-    conversation ends before a turn that no executor could hold. Executors are in the order of their nodes.
+    conversation ends before a turn that no executor could hold. Executors are in the order of their nodes;
+    `note` is told what each reports.
 
     Raises UserError for a trace that is empty or has a request that no executor could hold.
     """
@@ -135,7 +137,7 @@ def simulate(
     nodes = ((parts, machine), *cluster.others)
     _refuse_long(trace, min((one for _, one in nodes), key=lambda one: one.longest), max_tokens)
     ordered = sorted(trace, key=lambda one: one.arrival)
-    return _Simulator(nodes, cluster.router(), ordered, max_tokens, watch, predict, conversations).run()
+    return _Simulator(nodes, cluster.router(), ordered, max_tokens, watch, predict, conversations, note).run()
 
 
 def _refuse_long(trace: Sequence[Lengths], machine: Machine, max_tokens: int) -> None:
@@ -171,9 +173,10 @@ class _Simulator:
         watch: Watch | None,
         predict: Predict | None,
         conversations: Conversations,
+        note: Note | None,
     ) -> None:
         self._clock = VirtualClock()
-        self._nodes = [Node(parts, machine, self._clock) for parts, machine in nodes]
+        self._nodes = [Node(parts, machine, self._clock, note) for parts, machine in nodes]
         self._router = router
         self._conversations = conversations
         self._longest = min(machine.longest for _, machine in nodes)
