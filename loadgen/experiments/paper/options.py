@@ -83,6 +83,7 @@ class Experiments:
         None, "Φ of magnus, as for serve (default: the paper's 50000; with --real times the square of the length scale)"
     )
     save_result: Path | None = option(None, "write all runs and rows as JSON")
+    report: Path | None = option(None, "write a page with each figure beside the published one, as HTML")
 
 
 @dataclass(frozen=True, kw_only=True)

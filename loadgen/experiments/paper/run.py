@@ -16,6 +16,7 @@ from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, sh
 from loadgen.experiments.paper.magnus import serving as magnus
 from loadgen.experiments.paper.magnus.tasks import read_pool
 from loadgen.experiments.paper.options import PaperOptions
+from loadgen.experiments.paper.page import make_page
 from loadgen.experiments.paper.plan import Experiment, Plan, carry_out, experiment_json
 from loadgen.experiments.paper.report import report
 from loadgen.experiments.paper.scls import experiments as scls
@@ -24,7 +25,8 @@ from loadgen.experiments.paper.ssjf.place import ACCURACY, CUTS
 from loadgen.experiments.paper.ssjf.place import LONGEST as LONGEST_CHAT
 from loadgen.experiments.paper.stage import Stage
 from loadgen.experiments.paper.trial import Player
-from loadgen.result_file import require_writable, save_json
+from loadgen.html.plot import require_drawing
+from loadgen.result_file import require_writable, save, save_json
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
 from models.progress import Bars
@@ -94,6 +96,8 @@ def run_paper(asked: PaperOptions, open_engine: OpenEngine | None = None) -> int
     paper = PAPERS[asked.paper]
     chosen = asked.choose(paper.names(real=open_engine is not None))
     require_writable(asked.save_result)
+    require_writable(asked.report, "--report")
+    require_drawing(asked.report, "--report")
     return _run_all({name: paper.experiments[name] for name in chosen}, _stage(asked, open_engine), asked)
 
 
@@ -138,6 +142,8 @@ def _run_all(builds: Mapping[str, Build], stage: Stage, asked: PaperOptions) -> 
     finally:  # a run that fails takes nothing from those before it
         if done:
             save_json(asked.save_result, _document(asked, stage, done, interrupted))
+            if asked.report is not None:
+                save(asked.report, make_page(asked.paper, [*done.values()]).encode(), "--report")
     return INTERRUPTED if interrupted else 0
 
 
