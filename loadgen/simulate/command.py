@@ -9,115 +9,24 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from loadgen.simulate.options import (
+    DEFAULT_STRATEGIES,
+    VALIDATED_STRATEGIES,
+    Result,
+    SimulatedLoad,
+    SimulatedMachine,
+    SimulatedScheduling,
+)
 from loadgen.workload import flags as workload_flags
 from models.flags import add_groups
-from models.options import Count, Natural, NonNegative, Positive, option
-from scheduler.options import Scheduling
+from models.options import option
 
 if TYPE_CHECKING:
-    from loadgen.simulate.prediction import Prediction
-
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-DEFAULT_STRATEGIES = ("vs", "baton-pd")
-VALIDATED_STRATEGIES = ("vs", "magnus", "scls", "baton-pd", "lengthwise")
-DEFAULT_PREDICTION = "noisy:0.3"
-DEFAULT_COST = "a100-llama2-13b-hf"
-
 Validate = Callable[[argparse.Namespace], int]
-
-
-def parse_prediction(text: str) -> Prediction:
-    """As `prediction.read_prediction`; raises ValueError."""
-    from loadgen.simulate.prediction import read_prediction  # numpy, which --help can do without
-
-    return read_prediction(text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedMachine:
-    """The machine that is simulated; None: as the preset has it."""
-
-    cost: str = option(
-        DEFAULT_COST,
-        "how fast executors are: v100-chatglm-6b, a100-llama2-13b-hf, a100-llama2-13b-ds or ssjf, as the papers tell; "
-        "cpu-smollm2-135m, two cores of a CPU; "
-        "a profile's file; or `profile`, the latest of this machine",
-        metavar="NAME",
-    )
-    profile: bool = option(
-        True, "whether the scheduler knows from the start how fast executors are; else it learns that from their steps"
-    )
-    nodes: Count = option(1, "whole servers of that kind, behind a router")
-    router: Literal["work", "pow2", "round-robin"] = option(
-        "work",
-        "to which node a request goes; work: where it is expected to be done first, by what nodes tell every second; "
-        "pow2: of two drawn by chance to the one with fewer requests; round-robin: to one after another",
-    )
-    workers: Count | None = option(None, "executors of a node (default: the preset's, else 1)")
-    capacity_tokens: Count | None = option(None, "tokens of K and V that each holds (default: the preset's)")
-    max_num_seqs: Count | None = option(None, "rows that each runs at once (default: the preset's, else 32)")
-    max_model_len: Count | None = option(
-        None,
-        "longest prompt plus answer; unless --max-input-len or --max-output-len is given, longer answers "
-        "end there and longer prompts are left out (default: the preset's, else the capacity)",
-    )
-    prefix_cache_tokens: Natural = option(0, "tokens of prompts whose K and V are kept in host memory")
-    max_num_batched_tokens: Count | None = option(
-        None, "prompt cells to read at a time (default: a whole group's, up to 8192)"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedScheduling(Scheduling):
-    """The scheduler's options, and which strategies run with them."""
-
-    strategies: tuple[str, ...] | None = option(
-        None,
-        f"strategies of `lengthwise serve` (default: {','.join(DEFAULT_STRATEGIES)}; with --validate "
-        f"{','.join(VALIDATED_STRATEGIES)})",
-        commas=True,
-        metavar="A,B,...",
-    )
-    prediction: object = option(
-        DEFAULT_PREDICTION,
-        "predicted lengths for strategies that ask for them: none; oracle, the true ones; noisy:SIGMA, with "
-        "log-normal errors of that standard deviation; inverted, the longest said to be the shortest; tenfold, ten "
-        "times too long or a tenth; or file:PATH, a length a line, one for each request in order of arrival",
-        parse=parse_prediction,
-        metavar="HOW",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedLoad:
-    """When requests arrive."""
-
-    rate: Positive | None = option(None, "requests a second (default: a trace's own times, else 20)", metavar="RPS")
-    burstiness: Positive = option(1.0, "1 is Poisson, less is burstier")
-    duration: Positive = option(120.0, "seconds of arrivals", metavar="S")
-    turns: Count = option(1, "requests that make a conversation; only the first of them arrives at a time of its own")
-    think_time: NonNegative = option(0.0, "how long after an answer the next turn comes", metavar="SECONDS")
-    seed: Natural = option(0, "seed of lengths and arrivals")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What is kept."""
-
-    save_result: Path | None = option(None, "write figures and all requests as JSON; not with --sweep")
-    sweep: tuple[str, ...] = option(
-        (),
-        "simulate at each of these values of a flag, FIRST:LAST:STEP or parted by commas, such as rate=0.5:1.5:0.1; "
-        "noise=0,0.3 varies σ of --prediction; with several, at every combination",
-        metavar="NAME=VALUES",
-    )
-    csv: Path | None = option(None, "write the figures, a line a strategy and combination of swept values")
-    report: Path | None = option(
-        None, "write a page with plots over the first swept flag, and which strategies no other beats, as HTML"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

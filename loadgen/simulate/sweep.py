@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from loadgen.simulate.command import SimulatedLoad, SimulatedMachine, SimulatedScheduling
+from loadgen.simulate.options import SimulatedLoad, SimulatedMachine, SimulatedScheduling
 from models.errors import UserError
 from models.options import options_of, suggest
 
