@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,21 +26,71 @@ from models.catalog.checkpoint import count_values
 from models.network.loader import LoadedModel, LoadError, choose_dtype, load
 from models.progress import Bars
 from models.text import Text
+from scheduler.length.token_features import TokenFeatures
+from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
+from server.grammars.compiler import GrammarCompiler
+from server.grammars.process import TrialProcess
+from server.grammars.trial import run_trials
+from server.lengths.predictors import token_features
 from server.process.devices import (
     capacity_tokens,
+    conditions_of,
     context_length,
     cuda_devices,
     hush_transformers,
+    prefix_cache_bytes,
     quantization,
     require_memory,
     require_room,
+    swap_bytes,
     threads,
 )
 from server.process.fetching import fetch_model
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """All that executors and the API have of the model."""
+
+    text: Text
+    model: LoadedModel
+    executors: tuple[Executor, ...]
+    store: HostStore[Row]
+    prefixes: PrefixCache[RowKv]
+    grammars: GrammarCompiler | None
+    conditions: Conditions
+    """The conditions under which the executors run."""
+    token_features: TokenFeatures | None
+
+
+def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
+    """Load the model and build executors, whose threads are not started.
+
+    Raises CatalogError, LoadError and TextError with the remedy.
+    """
+    models, text = load_models(config)
+    store: HostStore[Row] = HostStore(swap_bytes(config))
+    prefixes: PrefixCache[RowKv] = PrefixCache(prefix_cache_bytes(config))
+    grammars = Grammars(text, models[0].vocab_size, models[0].end_token_ids)
+    compiler = None if config.no_structured_outputs else _open_grammars(grammars, text, models[0])
+    executors = [
+        build_executor(config, index, model, text, store, deliver, grammars, prefixes)
+        for index, model in enumerate(models)
+    ]
+    conditions, features = conditions_of(config, models[0]), token_features(config, models[0])
+    return Loaded(text, models[0], tuple(executors), store, prefixes, compiler, conditions, features)
+
+
+def _open_grammars(grammars: Grammars, text: Text, model: LoadedModel) -> GrammarCompiler:
+    """The compiler of clients' grammars; the process in which they are tried starts meanwhile."""
+    process = TrialProcess(run_trials, text.to_json(), model.vocab_size, tuple(model.end_token_ids))
+    process.start()
+    grammars.prepare()
+    return GrammarCompiler(grammars, process)
 
 
 def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:

@@ -13,11 +13,11 @@ Listener: TypeAlias = Callable[[Report], None]
 
 
 class Relay:
-    """Brings reports to the listener that there is at the time; before and after it they are dropped."""
+    """Brings reports to the listeners that there are at the time; before and after them they are dropped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._listener: Listener | None = None
+        self._listeners: tuple[Listener, ...] = ()
 
     def deliver(self, report: Report) -> None:
         """Pass a report on, from any thread, also after the loop was closed."""
@@ -25,14 +25,14 @@ class Relay:
             self._loop.call_soon_threadsafe(self._receive, report)
 
     @contextmanager
-    def send_to(self, listener: Listener) -> Iterator[None]:
-        """Let `listener` get the reports until the context is left."""
-        self._listener = listener
+    def send_to(self, *listeners: Listener) -> Iterator[None]:
+        """Let each listener get each report, in this order, until the context is left."""
+        self._listeners = listeners
         try:
             yield
         finally:
-            self._listener = None
+            self._listeners = ()
 
     def _receive(self, report: Report) -> None:
-        if self._listener is not None:
-            self._listener(report)
+        for listener in self._listeners:
+            listener(report)
