@@ -11,7 +11,7 @@ LEAST_CAPACITY = 0.1
 """Part of its memory for K and V below which a device must prove itself."""
 
 FIRST_CAPACITY = 0.25
-"""Part of its memory for K and V with which it does."""
+"""Part of its memory for K and V with which a device proves itself."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 """Seconds from a shortage of memory to the next turn, twice as many after each further one in a row."""
@@ -24,7 +24,7 @@ FIRST_CALM, LONGEST_CALM = 5.0, 300.0
 
 
 class Health:
-    """What follows from each turn."""
+    """Judges a device by its turns: whether it takes rows, and how much memory for K and V it may have."""
 
     def __init__(self) -> None:
         self.fault: str | None = None

@@ -104,9 +104,9 @@ class Entry(StrEnum):
     """How rows get into the running batch (design 1.2)."""
 
     EMBED = "embed"
-    """Prefilled apart; their K and V are copied in when a slot frees."""
+    """Rows are prefilled apart; their K and V are copied in when a slot frees."""
     SHAPE = "shape"
-    """Their prompts enter as one step of many tokens, in which every other row carries padding."""
+    """Prompts enter as one step of many tokens, in which every other row carries padding."""
     EMBED_BLOCKING = "embed-blocking"
     """Each prompt is read alone while running rows wait, and the row joins them then: continuous batching as papers
     take it for a baseline (Magnus, section IV-A)."""
@@ -244,7 +244,7 @@ class HandedBack:
     row_ids: tuple[RowId, ...]
     cause: Cause
     dropped: tuple[RowId, ...] = ()
-    """Those of them that have no K and V in host memory: all their tokens are read before they go on."""
+    """Rows of `row_ids` without K and V in host memory: all their tokens are read before they go on."""
 
 
 @dataclass(frozen=True, slots=True)

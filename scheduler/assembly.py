@@ -107,7 +107,7 @@ class Parts:
     prices: PricesNow = device_prices
     """Prices of rows on this machine, as far as they are known."""
     strategy: str = ""
-    """Its name."""
+    """Name of the strategy."""
 
 
 def assemble(

@@ -56,7 +56,7 @@ class Assignment:
     before: dict[Request, int] = field(init=False)
     """Tokens that each of its requests had generated before."""
     fresh: frozenset[Request] = field(init=False)
-    """Those of its requests whose tokens had all to be prefilled when it was sent."""
+    """Requests whose tokens had all to be prefilled when the plan was sent."""
     open: set[Request] = field(default_factory=set)
     """Requests whose rows the executor has neither ended nor handed back."""
     held: dict[Request, RowUpdate] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class State(StrEnum):
     ASSIGNED = "assigned"
     """Sent to an executor, which has not begun it yet: it waits there."""
     RUNNING = "running"
-    """Its executor has begun to read its prompt, or to go on with its answer."""
+    """The executor has begun to read the prompt, or to go on with the answer."""
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"

@@ -30,7 +30,7 @@ LENGTH = 256.0
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """What a node tells of itself."""
+    """The load of a node, as the node tells it to routers."""
 
     at: float
     """When it told, in seconds of a clock that nodes and routers share."""
@@ -44,7 +44,7 @@ class NodeLoad:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a router knows of a request."""
+    """A request as a router knows it: its tokens, and the beginnings of its prompt."""
 
     prompt_tokens: int
     output_tokens: float | None = None
@@ -64,10 +64,10 @@ def list_prefixes(prompt: Sequence[Hashable] | bytes, block: int) -> tuple[int, 
 
 @dataclass(slots=True)
 class _Node:
-    """What is known of one node."""
+    """A node as a router knows it: its load, and the requests sent to it since."""
 
     load: NodeLoad
-    """What it told last."""
+    """The load that the node told last."""
     sent: deque[tuple[float, float]] = field(default_factory=deque)
     """When each request was sent there since it told its load, and the seconds that it takes."""
     seconds_sent: float = 0.0

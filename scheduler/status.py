@@ -1,4 +1,4 @@
-"""What may be asked of a scheduler: how many requests are where, how long they will take, and what a newcomer would.
+"""The state of a scheduler: how many requests are where, how long they will take, and how long a newcomer would.
 
 It reads the request table and the strategy's parts, and changes neither.
 """
@@ -124,7 +124,7 @@ class SchedulerStatus:
         return self._table.expected_wait.newcomer_wait(self._clock.now())
 
     def load(self) -> NodeLoad:
-        """What a router shall know of this server: as it is now, or was a moment ago, since many may ask."""
+        """The load of this server for routers: as it is now, or was a moment ago, since many may ask."""
         now, expected, workers = self._clock.now(), self._table.expected_wait, self._table.live()
         if now - self._load.at >= FRESH:
             prices = self._parts.prices()

@@ -37,7 +37,7 @@ class Worker:
     plans: int = 0
     """Plans that it was given since the start."""
     shape: BatchShape = field(default_factory=BatchShape)
-    """Its batch as of the last report."""
+    """Shape of the executor's batch as of the last report."""
     pausing: set[RowId] = field(default_factory=set)
     """Rows that it was asked to hand back and has not."""
     lost: bool = False

@@ -163,7 +163,7 @@ class DecodeGraphs:
 
 
 def _view(arena: KvArena) -> tuple[int, int, int]:
-    """What a graph has of an arena for ever."""
+    """Rows, columns between two rows, and address of an arena: fixed in a graph that was captured on it."""
     return arena.rows, arena.pitch, arena.keys.data_ptr()
 
 

@@ -74,7 +74,7 @@ class KvArena(ArenaMemory):
         return slice(0, self.pitch) if whole else slice(self.start, self.end)
 
     def mask(self, width: int = 1) -> Tensor | None:
-        """What the newest `width` columns of each live row may read of those that a pass reads: (live, 1, width, read).
+        """Mask (live, 1, width, read): the columns, of those that a pass reads, that each row's newest ones may read.
 
         None when width is 1 and every cell may be read. A cell that holds no token reads itself alone, since what
         reads nothing at all computes NaN.
@@ -90,7 +90,7 @@ class KvArena(ArenaMemory):
         return (valid & (columns <= asking)) | (columns == asking)
 
     def spans(self) -> Spans | None:
-        """What the newest column of each live row may read, told without its padding; None where some row has holes."""
+        """Spans of columns that each live row's newest token may read, padding left out; None where a row has holes."""
         if any(self.end - origin != length for origin, length in zip(self.origins, self.lengths, strict=True)):
             return None
         first = self._read(1).start

@@ -204,7 +204,7 @@ def grid(max_rows: int, longest: int, *, points: int) -> tuple[Cell, ...]:
 
 
 def copied(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
-    """What to copy where these cells are measured: each of their lengths once, the shortest first."""
+    """Cells whose K and V are copied to measure copies: each length of `cells` once, the shortest first."""
     most = min(COPIED_ROWS, max(cell.rows for cell in cells))
     lengths = sorted({cell.length for cell in cells})
     return tuple(Cell(max(1, min(most, COPIED_TOKENS // length)), length) for length in lengths)

@@ -45,7 +45,7 @@ DEAD_END = "NoExtensionBias"
 """How the library's complaint begins where a grammar that compiles lets no token follow."""
 
 ASCII_CLASSES = MappingProxyType({r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"})
-"""What these stand for in a pattern, as in JSON schema's. The library takes Unicode's for them, in a newer version than
+"""Classes of a pattern -> their ASCII meaning, as in JSON schema. The library takes Unicode's, in a newer version than
 most clients' libraries know, which then find that an answer does not match.
 """
 
@@ -68,7 +68,7 @@ class GrammarsFull(GrammarError):
 
 
 class Vocabulary(Protocol):
-    """What is needed of models.text.Text."""
+    """A tokenizer that can be written as JSON, such as models.text.Text."""
 
     def to_json(self) -> str:
         """The tokenizer, in the format of the tokenizers library."""
@@ -213,6 +213,6 @@ def _with_ascii_classes(pattern: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    """What a client may read: one line of printable characters, of bounded length."""
+    """A message as one line of printable characters, of bounded length, which a client may read."""
     line = " ".join(message.split())[:LONGEST_MESSAGE]
     return "".join(letter if letter.isprintable() else "?" for letter in line)

@@ -1,4 +1,4 @@
-"""What the grammars of rows let follow, as tensors for the sampler. Knows rows and bits, and no grammar."""
+"""Masks of the tokens that rows' grammars allow next, as tensors for the sampler. Knows rows and bits, no grammar."""
 
 from __future__ import annotations
 

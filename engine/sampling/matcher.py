@@ -69,7 +69,7 @@ class Matcher:
             self._compute(partial(self._matcher.consume_tokens, new))
 
     def allowed(self, tokens: Sequence[int], barred: Collection[int]) -> NDArray[np.uint8]:
-        """What may follow the answer's tokens: a bit for each token, the least first, in whole words of 32.
+        """Tokens that may follow the answer's: a bit for each token, the least first, in whole words of 32.
 
         Those of `barred` are left out, unless nothing else may follow. Raises GrammarFault.
         """

@@ -37,7 +37,7 @@ class SimulatedRow:
     since: int = 0
     """The batch's iteration at which it joined."""
     offset: int = 0
-    """Its columns less the columns that the batch had opened when it joined."""
+    """Columns of the row less those that the batch had opened when it joined."""
     ends_at: int = 0
     """The batch's iteration that brings its last token."""
     total: int = field(init=False)

@@ -27,7 +27,7 @@ class Work:
 
     action: Action
     iterations: int
-    """Its steps that can be told apart: a command that arrives meanwhile waits for the end of the one under way."""
+    """Steps of the work: a command that arrives meanwhile waits for the end of the one under way."""
     lasts: Callable[[int], float]
     """Seconds of the first so many iterations."""
 

@@ -56,7 +56,7 @@ class Outcome:
     failure: Failure | None = None
     label: str = ""
     turn: int = 1
-    """Its place in its conversation, from 1."""
+    """Place of the request in its conversation, from 1."""
     text: str = ""
     """The text of the answer, where the run keeps it."""
 

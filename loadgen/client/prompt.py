@@ -17,7 +17,7 @@ class Prompt:
     tokens: tuple[int, ...] = ()
     """A raw completion prompt as token ids."""
     follow_ups: tuple[str, ...] = ()
-    """What the user says next, each once the one before has been answered; for chat messages only."""
+    """The user's further turns, each sent once the one before has been answered; for chat messages only."""
     max_tokens: int | None = None
     replay_tokens: int | None = None
     """Length that the server shall generate; needs a server that was started with --allow-replay."""

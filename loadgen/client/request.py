@@ -26,7 +26,7 @@ class PreparedRequest:
     cancel_after: float | None = None
     """Seconds after sending when the client leaves; None lets it stay."""
     turn: int = 1
-    """Its place in its conversation, from 1."""
+    """Place of the request in its conversation, from 1."""
     follow_up: Callable[[str], PreparedRequest] | None = None
     """Makes the conversation's next request of this one's answer; None when it is the last."""
 

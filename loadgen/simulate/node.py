@@ -75,7 +75,7 @@ class Node:
         return self._dispatcher.requests_waiting + self._dispatcher.requests_running
 
     def load(self) -> NodeLoad:
-        """What it tells a router."""
+        """The load that the node tells a router."""
         return self._dispatcher.load()
 
     def records(self) -> tuple[tuple[Usage, Tally], ...]:

@@ -36,7 +36,7 @@ BRIEF: Mapping[str, str] = MappingProxyType(
         "Slices a request": "slices",
     }
 )
-"""Those figures, and their heads."""
+"""Figures of a strategy's line -> the heads of their columns."""
 
 
 def table(results: Mapping[str, SimulatedFigures], caption: str | None = None) -> Table:

@@ -175,7 +175,7 @@ def _check_predictions(prediction: Prediction, load: FittedLoad) -> None:
 
 
 def _caption(args: argparse.Namespace, machine: Machine) -> str:
-    """What the figures depend on, so that who sees the table can make it again."""
+    """Settings that the figures depend on, so that a reader of the table can make it again."""
     rate = "a trace's own times" if args.rate is None and is_timed(args) else f"{args.rate or RATE:g} requests/s"
     known = "" if args.profile else ", no profile"
     nodes = f"{args.nodes} nodes, router {args.router}, each " if args.nodes > 1 else ""

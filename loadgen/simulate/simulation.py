@@ -42,7 +42,7 @@ SINGLE = Conversations()
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What there is beside the first node: further ones, and the router before them all."""
+    """The nodes beside the first one, and the router before them all."""
 
     others: tuple[tuple[Parts, Machine], ...] = ()
     router: Callable[[], Router] = RoundRobin
@@ -57,7 +57,7 @@ class Served:
 
     arrival: float
     started: float
-    """Its prompt began to be read."""
+    """When the prompt began to be read."""
     first_token: float
     end: float
     input_length: int

@@ -1,4 +1,4 @@
-"""What would have served a journal's requests better: one page, for a terminal and as HTML."""
+"""The report on which strategies would have served a journal's requests better, for a terminal and as HTML."""
 
 from __future__ import annotations
 

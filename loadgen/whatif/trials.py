@@ -46,7 +46,7 @@ class Setting:
     prices: Bilinear
     group_tokens: int
     prediction: Prediction
-    """What a strategy is told that wants lengths, where the journal has no predictions."""
+    """The kind of prediction for strategies that want lengths, where the journal has none."""
     seed: int = 0
 
 
@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What became of the requests, and what would have."""
+    """A journal's requests as they were served, and as other strategies would have served them."""
 
     replay: Replay
     slowdown: float

@@ -69,7 +69,7 @@ class Causal:
 
 
 Mask: TypeAlias = Tensor | Spans | Causal | None
-"""What new tokens may read: a tensor as in `masked_attention`, spans, or None where they read causally."""
+"""The cells that new tokens may read: a tensor as in `masked_attention`, spans, or None for causal attention."""
 
 
 def prepare_mask(mask: Mask, new: int, dtype: torch.dtype, kv_heads: int) -> Mask:

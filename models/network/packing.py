@@ -35,7 +35,7 @@ HALVES = ("bfloat16", "float16")
 
 
 class UnsupportedQuantization(ValueError):
-    """There is no such thing, or no kernels for it on this device; the message says what to do."""
+    """Raised for a quantization that does not exist, or has no kernels on this device; the message says what to do."""
 
 
 def computes_bfloat16() -> bool:

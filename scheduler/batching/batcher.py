@@ -149,7 +149,7 @@ class Kit:
     estimator: ServingTime | None = None
     """Estimates of batches in the way of the strategy; None where they are not asked for."""
     queue: Callable[[Kit], Queue] | None = None
-    """What ranks requests that wait, where that is more than an order; None: a queue sorted by `order`."""
+    """Makes the queue that ranks waiting requests, where that is more than an order; None: one sorted by `order`."""
     batch_order: BatchOrder = oldest_first
     """Which waiting batch goes first, where batches are arranged before they are taken."""
 

@@ -21,7 +21,7 @@ BUSY = 5.0
 """Seconds to wait for another process that writes."""
 
 BESIDE = ("", "-wal", "-shm")
-"""What the names of the files end with that SQLite keeps of a journal."""
+"""Endings of the names of the files in which SQLite keeps a journal."""
 
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 """Codes of errors that another try does not mend."""

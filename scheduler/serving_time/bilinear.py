@@ -38,7 +38,7 @@ RIDGE = 1e-5
 """Weight, beside a cell's 1, with which least squares prefers small coefficients."""
 
 SQUARE_RIDGE = 0.3
-"""The same for p5, so that it is not taken from the noise of short prompts, from which it would be carried far."""
+"""Weight with which least squares prefers a small p5: from the noise of short prompts it would be carried far."""
 
 
 class ServingTime(Protocol):

@@ -82,7 +82,7 @@ class Lesson:
     served: int
     """Steps or batches of the interval."""
     learned: int
-    """Those that the estimates have learned from."""
+    """Steps or batches that the estimates have learned from."""
     rmse: float
     """Error of the estimates before learning, in seconds (Magnus, figure 14)."""
 

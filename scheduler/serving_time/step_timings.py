@@ -19,7 +19,7 @@ Phase: TypeAlias = Literal["prefill", "decode"]
 
 
 class Step(NamedTuple):
-    """What a prefill or a decode iteration took."""
+    """The time that a prefill or a decode iteration took."""
 
     phase: Phase
     timing: Timing

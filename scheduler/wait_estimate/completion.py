@@ -28,7 +28,7 @@ LEAST_SECONDS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected of a request at one moment, in seconds from there."""
+    """Estimate of a request's wait and latency, made at one moment, in seconds from there."""
 
     at: float
     """The moment, in seconds of the clock."""

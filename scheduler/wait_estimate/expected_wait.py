@@ -128,7 +128,7 @@ class ExpectedWait:
         return None if ahead is None else self._token_seconds(ahead)
 
     def expect(self, request: Request, now: float) -> Expected:
-        """What is expected of a request that comes now and is not in the queue yet."""
+        """Estimate of wait and latency for a request that comes now and is not in the queue yet."""
         ahead = self._places.before_newcomer(request, now)
         wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
         if wait is None or seconds is None:

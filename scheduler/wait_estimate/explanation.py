@@ -16,12 +16,12 @@ class Reason(StrEnum):
     PRIORITY = "better_priority"
     ARRIVAL = "came_earlier"
     RULE = "put_first"
-    """It came later, and the strategy's order or its deadline puts it first."""
+    """The one ahead came later, and the strategy's order or its deadline puts it first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a waiting request waits for."""
+    """Why a request waits: the requests before it, and for how long newcomers may still pass it."""
 
     strategy: str
     ahead: Sequence[Request]

@@ -22,7 +22,7 @@ class Ahead(NamedTuple):
     """The requests before another one."""
 
     place: int = 0
-    """Their number."""
+    """Number of the requests before it."""
     tokens: float = 0.0
     """Tokens that those with a prediction are expected to generate from now on."""
     unpredicted: int = 0

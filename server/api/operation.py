@@ -44,7 +44,7 @@ class Operation:
     """As the router takes it, which may hold patterns."""
     handler: Handler
     name: str = ""
-    """Its name in the OpenAPI document; empty for one that is not in it."""
+    """The operation's name in the OpenAPI document; empty for one that is not in it."""
     body: Body | None = None
     reply: Body | None = None
     events: tuple[Body, ...] = ()

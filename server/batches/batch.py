@@ -25,7 +25,7 @@ UNDER_WAY = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
 
 
 class LineError(msgspec.Struct, frozen=True):
-    """What is wrong with a line of the input, or with all of it."""
+    """An error in a line of the input, or in the input as a whole."""
 
     code: str
     message: str

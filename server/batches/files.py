@@ -20,7 +20,7 @@ from models.files import replace_file
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a file; `created_at` in seconds since 1970."""
+    """A stored file's name, size and purpose; `created_at` in seconds since 1970."""
 
     id: str
     bytes: int
@@ -32,7 +32,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoSuchFile(Exception):
-    """There is no file of this id, or it is another's."""
+    """Raised where no file has this id, or the file is another's."""
 
 
 class FileStore:

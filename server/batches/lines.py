@@ -98,7 +98,7 @@ def _fault(code: str, what: str, number: int, param: str | None) -> BadInput:
 
 
 class AnswerLine(msgspec.Struct, frozen=True):
-    """What a line is told by that has an answer."""
+    """The id of an answered line."""
 
     custom_id: str
 

@@ -53,7 +53,7 @@ class Conversation:
     """The API key, where the server wants one."""
     turns: list[dict[str, str]] = field(default_factory=list)
     took: Took | None = None
-    """What the latest whole answer took; None before there is one, or from a server that does not count."""
+    """Time and tokens of the latest whole answer; None before there is one, or from a server that does not count."""
 
     @property
     def messages(self) -> list[dict[str, str]]:

@@ -32,7 +32,7 @@ BEARING = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Trying:
-    """What is replayed, and under what."""
+    """The requests that are replayed, and the strategies that they are replayed under."""
 
     of: str | None = option(None, "model whose requests are replayed, as the journal names it (default: the latest)")
     last: Count = option(2000, "requests at most, the newest")

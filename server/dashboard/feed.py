@@ -34,7 +34,7 @@ MOST_VIEWERS = 32
 
 
 class TooManyViewers(Exception):
-    """As many look as may."""
+    """Raised where as many look as may."""
 
 
 class Feed:

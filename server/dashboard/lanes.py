@@ -20,7 +20,7 @@ class Stage(IntEnum):
 
     GONE = 0
     PREFILL = 1
-    """Its prompt is read."""
+    """The prompt is being read."""
     STAGED = 2
     """Read, and waiting for a slot."""
     DECODE = 3
@@ -28,7 +28,7 @@ class Stage(IntEnum):
     PAUSED = 4
     """Taken out of the batch to host memory, for a while."""
     INVALID = 5
-    """It has ended but keeps its slot: what is computed for it is of no use."""
+    """The row has ended but keeps its slot: what is computed for it is of no use."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Occupant:
     request: Request
     stage: Stage
     ended: bool = False
-    """It has its last token; whether it keeps its slot, the next step will tell."""
+    """Whether the row has its last token; the next step tells whether it keeps its slot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class Tick(msgspec.Struct, frozen=True):
     ended: list[Ended]
     first_tokens: list[FirstToken]
     clients: list[Client]
-    """Those that were served most; empty while there is only one."""
+    """The clients that were served most; empty while there is only one."""
 
 
 class Hello(msgspec.Struct, frozen=True):

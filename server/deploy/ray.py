@@ -153,7 +153,7 @@ class Front:
         return response
 
     async def _describe(self, headers: Headers, body: bytes) -> Job:
-        """What the router shall know of a call."""
+        """A call as the router ranks nodes for it: its tokens, and the beginnings of its body."""
         prefixes = list_prefixes(body, BLOCK)
         try:
             told = await self._nodes.estimate.remote(headers, body)

@@ -30,7 +30,7 @@ STACK = 4 * 2**20
 """Bytes of its stack; the server's threads have twice as much, so that they come through what it came through."""
 
 BEGUN = b"!"
-"""What a trial says before it is told what to try."""
+"""Message of a trial that it is ready to be sent a grammar."""
 
 
 class Exceeded(Exception):
@@ -38,7 +38,7 @@ class Exceeded(Exception):
 
 
 class TrialsFailed(RuntimeError):
-    """There is no process in which grammars could be tried; the message is for the client."""
+    """Raised where no process is left in which grammars could be tried; the message is for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a trial that ended by itself."""
+    """The outcome of a trial that ended by itself."""
 
     bytes: int = 0
     """Bytes of memory that it took."""

@@ -24,7 +24,7 @@ class QuotaExceeded(Exception):
 
 
 class NeverAllowed(Exception):
-    """What a request asks for is more than its key may have at any time. The message says which limit."""
+    """Raised for a request that asks for more than its key may have at any time. The message says which limit."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Use:
     spent: deque[tuple[float, int]] = field(default_factory=deque)
     """Tokens, with the time at which they were counted."""
     tokens: int = 0
-    """Their sum."""
+    """Sum of the tokens in `spent`."""
     under_way: int = 0
 
 
@@ -77,7 +77,7 @@ class Quota:
         return share
 
     def widen(self, share: Share, answers: int) -> None:
-        """It turns out to ask for so many answers, one at least. Raises QuotaExceeded, after which it has none, or
+        """Count all answers that a call asks for, one at least. Raises QuotaExceeded, after which it has none, or
         NeverAllowed.
         """
         if self._concurrent is not None and answers > self._concurrent:

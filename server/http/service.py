@@ -68,7 +68,7 @@ class Service:
     files: FilesPlace | None = None
     """Where files and batches are kept; None for nowhere."""
     machine: Machine | None = None
-    """What computes, to be told at the start."""
+    """The machine that computes, which the server describes at its start."""
 
     def _slots(self) -> int:
         """Rows that the executors can hold."""

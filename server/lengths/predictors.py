@@ -198,7 +198,7 @@ async def _own_parts(
     origin: Origin,
     context: PredictorContext,
 ) -> _Parts:
-    """What predicts from the model's own embeddings, with what the journal knows."""
+    """The forest over the model's own embeddings, trained on the answers in the journal."""
     known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, origin.model)
     forest = OnlineForest(features, context.submit, clock, known, context.fit)
     return _Parts(forest, forest if config.learning_interval else None)
@@ -228,7 +228,7 @@ def _learner(
 
 
 async def _process_parts(config: ServeConfig, predictor: Predictor, clock: Clock, stack: AsyncExitStack) -> _Parts:
-    """What predicts in a process; the loop that trains it is started."""
+    """The predictor in a process of its own; the loop that trains it is started."""
     process, size = predictor.process, cache_size(config, predictor.kind)
     cached = CachedPredictor(process, process, LengthCache(size)) if size else None
     learning = await _open_learning(config, predictor, clock)

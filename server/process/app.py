@@ -140,7 +140,7 @@ def _build_parts(
 
 @asynccontextmanager
 async def _open_embedder(config: ServeConfig) -> AsyncIterator[TextEmbedder | None]:
-    """What embeds texts for clients, whose process starts when it is first asked; None where nothing is to."""
+    """The embedder of clients' texts, whose process starts when it is first asked; None where there is none."""
     if config.embedding_model == NO_EMBEDDINGS:
         yield None
         return

@@ -11,7 +11,7 @@ from models.options import Count, option
 
 @dataclass(frozen=True, kw_only=True)
 class Arena:
-    """What is played, and where the outcome goes."""
+    """The loads and strategies that are played, and the file that the outcome goes to."""
 
     save_result: Path = option(
         Path("arena.jsonl"), "a line a run is appended here; what the file holds already is not played again"

@@ -28,7 +28,7 @@ class ArenaLoad:
     cell: Cell
     names: Sequence[str] = ALL
     share: float = 1.0
-    """Its requests, by those of a usual load."""
+    """Requests of the load, as a share of a usual load's."""
 
 
 LOADS: Mapping[str, ArenaLoad] = MappingProxyType(

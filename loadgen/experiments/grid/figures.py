@@ -1,4 +1,4 @@
-"""What a grid found: of each contender, how its figures differ from those of first come, first served."""
+"""Figures of a grid: by how much each contender's differ from those of first come, first served."""
 
 from __future__ import annotations
 

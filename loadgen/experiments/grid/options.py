@@ -10,7 +10,7 @@ from models.options import Count, option
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """What is played, and where the outcome goes."""
+    """The loads and contenders that are played, and the file that the outcome goes to."""
 
     save_result: Path = option(
         Path("grid.jsonl"), "a line a run is appended here; what the file holds already is not played again"

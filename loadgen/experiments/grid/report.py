@@ -1,4 +1,4 @@
-"""What the grid found, as tables for a terminal and a picture of mean against p99, a plot a load."""
+"""The grid's figures as tables for a terminal and a picture of mean against p99, a plot a load."""
 
 from __future__ import annotations
 

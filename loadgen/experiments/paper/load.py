@@ -39,7 +39,7 @@ class Pool:
     source: str
     """Where they come from, for the reader."""
     samples: tuple[Sample, ...] = ()
-    """Their texts, where they are known."""
+    """Texts of the requests, where they are known."""
 
 
 @dataclass(frozen=True, slots=True)

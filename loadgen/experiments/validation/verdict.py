@@ -28,7 +28,7 @@ QUANTITIES: Mapping[str, tuple[Callable[[Latencies], float], float]] = MappingPr
         "throughput (req/s)": (lambda one: one.throughput, MEAN_BOUND),
     }
 )
-"""What is compared, and how far apart it may be."""
+"""Figure that is compared -> how to read it, and how far apart simulator and engine may be."""
 
 
 @dataclass(frozen=True, slots=True)

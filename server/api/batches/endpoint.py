@@ -37,7 +37,7 @@ class BatchBody(msgspec.Struct, frozen=True):
 
 
 class BatchErrors(msgspec.Struct, frozen=True):
-    """What is wrong with the input."""
+    """Errors of a batch's input."""
 
     data: list[LineError]
     object: Literal["list"] = "list"

@@ -25,7 +25,7 @@ class CallState(StrEnum):
     """Where a call, or one of its answers, is in its life."""
 
     ARRIVED = "arrived"
-    """Its prompt is read and its length predicted; it is not in line yet."""
+    """The prompt is read and the length predicted; the call is not in line yet."""
     WAITING = "waiting"
     """In line, or with an executor that has not begun it."""
     RUNNING = "running"

@@ -36,7 +36,7 @@ class Prompt:
     ids: tuple[int, ...]
     text: str = ""
     split: SplitPrompt = SplitPrompt("", "")
-    """Its two parts: the application's instruction, and the user's own input."""
+    """The prompt's two parts: the application's instruction, and the user's own input."""
     text_ids: tuple[int, ...] = ()
     """Tokens of both, without the chat template."""
     user_input_length: int = 0

@@ -33,7 +33,7 @@ TemplateVariables: TypeAlias = Annotated[dict[str, str | int | float | bool | No
 
 
 def told(**schema: object) -> Meta:
-    """What a handler checks of a value besides, in words of its own, as JSON schema has it."""
+    """A handler's own check of a value, which msgspec does not make, for the JSON schema of the document."""
     return Meta(extra_json_schema=schema)
 
 
@@ -115,7 +115,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
 
 
 class AgentHints(msgspec.Struct, frozen=True):
-    """What an agent foretells of its call, in Dynamo's words; `osl` is the answer's length in tokens."""
+    """An agent's forecast of its call, in Dynamo's words; `osl` is the answer's length in tokens."""
 
     osl: TokenCount | None = None
 

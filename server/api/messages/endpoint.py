@@ -173,7 +173,7 @@ class MessageWriter:
     _index: int = -1
     """The block that has begun last."""
     _open: type[ContentBlock] | None = field(default=None)
-    """Its kind, until it is whole."""
+    """Kind of the block that has begun last; None once that is whole."""
 
     async def write(self, stream: EventStream) -> None:
         await stream.send([MessageStart(message=self.form.begun())])

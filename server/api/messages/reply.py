@@ -123,7 +123,7 @@ class MessageStop(NamedEvent, frozen=True, kw_only=True):
 
 
 class MessageErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong."""
+    """An error: its kind, and the message."""
 
     type: str
     message: str

@@ -52,7 +52,7 @@ class WantedAnswer:
 
     @property
     def query(self) -> LengthQuery:
-        """What the length of the answer is predicted from."""
+        """The prompt's parts and bounds from which the length of the answer is predicted."""
         prompt, most = self.prompt, self.sampling.max_tokens
         split = prompt.split
         return LengthQuery(split.instruction, split.user_input, prompt.user_input_length, most, prompt.text_ids)
@@ -239,7 +239,7 @@ def describe(
     client: str,
     holder: str | None,
 ) -> dict[str, Any]:
-    """What the scheduler goes by, of a request that comes or that might: arguments of the dispatcher's methods."""
+    """Arguments of the dispatcher's `submit` and `estimate` besides the prompt: priority, client, predicted length."""
     foreseen = app[HINTS].weigh(client, body.foretold_length, prediction)
     return {
         "priority": body.priority or 0,

@@ -1,4 +1,4 @@
-"""What is expected of a call, as the API tells it: tokens, place in line, and when it will start and end."""
+"""The estimate of a call, as the API tells it: tokens, place in line, and when it will start and end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What was expected of a call when it came, or would be if it came now; `place` is 1 for the next to start.
+    """The estimate of a call from when it came, or as if it came now; `place` is 1 for the next to start.
 
     Seconds are from that moment on, until the first of its answers starts, and until the last is complete; null where
     nothing has been measured yet. Tokens are those of all its answers; null where no length is predicted.
@@ -38,7 +38,7 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 def expectation_of(requests: Sequence[Request]) -> Expectation:
-    """What is expected of a call, at least one request, by what its requests were expected to be when they came."""
+    """The estimate of a call of at least one request, from those that its requests were given when they came."""
     prompts = {id(request.prompt): request for request in reversed(requests)}.values()
     expected = [request.expected for request in requests if request.expected is not None]
     first = min(expected, key=lambda one: one.place, default=None)

@@ -64,7 +64,7 @@ class Metrics(msgspec.Struct, frozen=True):
     predicted_tokens: float | None = None
     """The prediction of the call's `completion_tokens`; null where no length is predicted."""
     estimate: Expectation | msgspec.UnsetType = msgspec.UNSET
-    """What was expected of the call when it came; only for a client that asked for it."""
+    """The estimate of the call from when it came; only for a client that asked for it."""
 
 
 class Alternative(msgspec.Struct, frozen=True):

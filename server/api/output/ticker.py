@@ -24,7 +24,7 @@ Look: TypeAlias = Callable[[], Awaitable[float | None]]
 
 
 class Ticker:
-    """Its task runs while there is something to look at. Event loop only."""
+    """Looks at streams from time to time, in a task that runs while there are any. Event loop only."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int]] = []

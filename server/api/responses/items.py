@@ -50,7 +50,7 @@ class OutputItems:
     _open: OutputItem | None = None
     """The item that grows, without what it has grown by."""
     _parts: list[str] = field(default_factory=list)
-    """Its text or arguments so far."""
+    """Pieces of the open item's text or arguments so far."""
     _logprobs: list[ChatLogprob] = field(default_factory=list)
 
     def push(self, pieces: Sequence[Piece], logprobs: Sequence[ChatLogprob]) -> Iterator[msgspec.Struct]:

@@ -40,7 +40,7 @@ class Toolbox:
     """The tools of a call, and how they may be used."""
 
     offered: tuple[Tool, ...] = ()
-    """Those the model is told of."""
+    """The tools that the model is told of."""
     wanted: str | None = None
     """The only one that may be called; None for any."""
     must_call: bool = False

@@ -11,6 +11,7 @@ import pytest
 from engine.measure.timing import Timings
 from loadgen.simulate import command as simulate_command
 from loadgen.simulate.load import FittedLoad, fit_load, simulated_load
+from loadgen.simulate.options import DEFAULT_STRATEGIES
 from loadgen.simulate.run import limits_of, machine_of
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
@@ -172,7 +173,7 @@ def test_values_out_of_range_are_refused(tmp_path: Path, flag: str) -> None:
 
 
 def test_the_default_strategies_exist() -> None:
-    assert set(simulate_command.DEFAULT_STRATEGIES) <= STRATEGIES.keys()
+    assert set(DEFAULT_STRATEGIES) <= STRATEGIES.keys()
 
 
 def test_several_nodes_stand_behind_a_router(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
