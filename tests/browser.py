@@ -90,7 +90,7 @@ class Page:
         await self.call("Emulation.setDeviceMetricsOverride", **metrics)
 
     async def prefer(self, feature: str, value: str) -> None:
-        """What a user prefers, as media queries see it."""
+        """Set a user's preference, as media queries see it."""
         await self.call("Emulation.setEmulatedMedia", features=[{"name": feature, "value": value}])
 
     async def send_headers(self, headers: Mapping[str, str]) -> None:
@@ -98,7 +98,7 @@ class Page:
         await self.call("Network.setExtraHTTPHeaders", headers=dict(headers))
 
     async def value(self, expression: str) -> Any:
-        """What JavaScript makes of it; promises are waited for."""
+        """The value of a JavaScript expression; promises are waited for."""
         answer = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")

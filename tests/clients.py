@@ -1,4 +1,4 @@
-"""What the official client can ask a live server besides the API that it is made for."""
+"""Calls of the official client to a live server besides the API that it is made for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several folders of tests share: a tiny checkpoint, loaded once, a server with it, and clients."""
+"""Fixtures of several folders of tests: a tiny checkpoint, loaded once, a server with it, and clients."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def client(url: str) -> Iterator[OpenAI]:
 
 @pytest.fixture
 async def many(url: str) -> AsyncIterator[AsyncOpenAI]:
-    """The same for many requests at a time."""
+    """A client of the server for many requests at a time."""
     from openai import AsyncOpenAI
 
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:

@@ -36,7 +36,7 @@ ALLOWED = {
     "server": {"server", "scheduler", "engine", "models"},
     "server/cli": {*PACKAGES},
 }
-"""Of our own modules, what the files below each folder may import; the longest folder that holds a file counts."""
+"""Folder -> our own modules that files below it may import; the longest folder that holds a file counts."""
 
 LIGHT = (
     "scheduler",

@@ -24,7 +24,7 @@ def url(tiny_folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("at_once", [64, 256])
 async def test_none_of_many_streams_is_lost(url: str, at_once: int) -> None:
-    """Of 192 requests 156 failed with 64 at once, because a comment that told a place took the next event with it."""
+    """With 64 requests at once 156 of 192 failed: a comment that told a place took the next event with it."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         counts = await asyncio.gather(*(streamed_tokens(session, url) for _ in range(at_once)))
     assert counts == [12] * at_once

@@ -55,7 +55,7 @@ SMALLER: Mapping[str, str] = MappingProxyType(
         "lengthwise paper scls": "--scale 0.125 --duration 4 --rates 8,16",
     }
 )
-"""What is added to a command, so that it takes seconds on any machine; TINY is a folder with a model."""
+"""Flags added to a command, so that it takes seconds on any machine; TINY is a folder with a model."""
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -95,7 +95,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @pytest.fixture(scope="module")
 def readme_url(tiny_folder: Path) -> Iterator[str]:
-    """What `make serve` starts, with a tiny model under the default model's name."""
+    """Address of the server that `make serve` starts, with a tiny model under the default model's name."""
     with serve(tiny_folder, "--served-model-name", "smollm2-135m-instruct") as url:
         yield url
 

@@ -48,7 +48,7 @@ async def ask(client: AsyncOpenAI, schema: dict[str, Any], seed: int) -> str:
 
 
 async def stream(client: AsyncOpenAI, schema: dict[str, Any], seed: int) -> str:
-    """The same, streamed."""
+    """The text of a streamed answer that a schema binds."""
     chunks = await client.chat.completions.create(
         model=MODEL, messages=MESSAGES, response_format=formatted(schema), temperature=1, seed=seed, stream=True
     )

@@ -98,7 +98,7 @@ class ScriptedPipeline:
         self.begun, self.tally = (), Tally()
 
     def noted(self) -> list[str]:
-        """What happened so far, looks at `idle` aside."""
+        """Events so far, looks at `idle` aside."""
         found = [self.events.get_nowait() for _ in range(self.events.qsize())]
         return [event for event in found if event != "idle?"]
 

@@ -27,7 +27,7 @@ SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 6)]
 
 @pytest.fixture(scope="module")
 def alone(tiny_model: LoadedModel, tiny_text: Text) -> dict[RowId, list[int]]:
-    """What each row generates when nothing goes wrong."""
+    """Tokens that each row generates when nothing goes wrong."""
     found: dict[RowId, list[int]] = {}
     for one in (*SPECS, spec(9, 7)):
         pipeline = pipeline_of(tiny_model, tiny_text)

@@ -47,7 +47,7 @@ def run(tiny_model: LoadedModel, tiny_text: Text) -> Run:
 
 
 def alone(run: Run, one: RowSpec) -> list[int]:
-    """What a row generates when nothing happens around it."""
+    """Tokens that a row generates when nothing happens around it."""
     pipeline = run()
     pipeline.admit([one])
     return tokens_of(finish(pipeline))[one.row_id]

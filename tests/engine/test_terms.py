@@ -1,4 +1,4 @@
-"""What each of a command's terms does, in turns and numbers; that no answer changes is test_parity's business."""
+"""The effect of each of a command's terms, in turns and numbers; that no answer changes is test_parity's business."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _cut(response: web.StreamResponse, request: object = None, *_: object) -> Ex
 
 
 ROWS = 3
-"""Of an executor's batch."""
+"""Rows of an executor's batch."""
 
 POINTS: Mapping[str, Point] = MappingProxyType(
     {

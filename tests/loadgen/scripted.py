@@ -35,7 +35,7 @@ class HandClock:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server writes, and what it does then: closes, aborts, or stays silent until the client leaves."""
+    """Bytes that the server writes, and how it goes on: closes, aborts, or stays silent until the client leaves."""
 
     pieces: Sequence[bytes]
     then: Literal["keep", "close", "abort", "hang"] = "keep"
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Scripted:
-    """What a test sees of the server."""
+    """A scripted server as a test sees it: its address, its clock, and the requests that came."""
 
     url: str
     clock: HandClock

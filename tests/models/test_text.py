@@ -36,7 +36,7 @@ writing = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sa
 
 
 def pieces(text: Text, ids: Iterable[int]) -> list[str]:
-    """What a reader of the stream sees, the flush at its end last."""
+    """Pieces of text that a reader of the stream sees, the flush at its end last."""
     stream = TextStream(text)
     return [*(stream.push(token_id) for token_id in ids), stream.flush()]
 

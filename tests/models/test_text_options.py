@@ -1,4 +1,4 @@
-"""What /tokenize and a chat's template variables ask of Text besides plain encoding and decoding."""
+"""The options of Text for /tokenize and for a chat's template variables."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Client:
 
     program: str
     requirements: tuple[str, ...]
-    """What is installed, the client itself first."""
+    """The packages that are installed, the client itself first."""
     calls: int = 2
     heavy: bool = False
 
@@ -97,7 +97,7 @@ def called(count: int) -> Iterable[str]:
 
 
 async def ask(live: Live, name: str) -> Any:
-    """What a client's program prints."""
+    """The output of a client's program, read as JSON."""
     client = CLIENTS[name]
 
     def script(row: RowSpec) -> Iterable[RowUpdate]:
@@ -129,7 +129,7 @@ def say_pieces(pieces: Iterable[str], row: RowSpec) -> Iterable[RowUpdate]:
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {"text": "text", "streamed text": "streamed", "tools": "tools", "streamed tools": "streamed", "schema": "schema"}
 )
-"""What a program may tell -> the head of the table's column."""
+"""A field of a program's output -> the head of the table's column."""
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ async def test_a_client_gets_tool_calls_and_text_streamed_as_it_gets_them_whole(
 
 
 def read(what: str, said: Any) -> object:
-    """What a program has told, its JSON read."""
+    """A field of a program's output, its JSON read."""
     if isinstance(said, list):
         return [json.loads(one) for one in said]
     return json.loads(said) if what == "schema" else said

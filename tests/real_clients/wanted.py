@@ -1,4 +1,4 @@
-"""What every client asks: beside the programs that import it, which run where nothing else of this repository is."""
+"""The calls that every client makes; beside the programs that import it, which run without the rest of the tree."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class FakePort:
     alive: bool = True
     posted: list[Command] = field(default_factory=list)
     untaken: tuple[Command, ...] = ()
-    """What it will never take up, once it is gone."""
+    """Commands that the executor will never take up, once it is gone."""
 
     def post(self, command: Command) -> None:
         self.posted.append(command)
@@ -95,7 +95,7 @@ def worker(*held: Request, capacity: int = 1000, rows: int = 4) -> Worker:
 
 
 def token(row_id: RowId, *tokens: int, end: FinishReason | None = None, text: str = "") -> RowUpdate:
-    """What a step brings to a row; `end` with ERROR brings an error instead."""
+    """Update that a step brings to a row; `end` with ERROR brings an error instead."""
     error = "it broke" if end is FinishReason.ERROR else None
     return RowUpdate(row_id, tokens, text, finish_reason=end, error=error)
 

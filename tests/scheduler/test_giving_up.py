@@ -91,7 +91,7 @@ def test_nothing_is_kept_of_a_row_that_it_was_to_drop() -> None:
 
 @pytest.mark.parametrize("strategy", ["baton-pd", "ils"])
 def test_an_executor_whose_device_fails_gets_nothing_until_it_is_well(strategy: str) -> None:
-    """Of two executors the broken one went on taking calls, and answered each with an error."""
+    """The broken one of two executors went on taking calls, and answered each with an error."""
     ports, clock = [port(0, rows=2), port(1, rows=2)], VirtualClock()
     dispatcher = Dispatcher(assemble(STRATEGIES[strategy], Limits(100, 0, min_interval=1.0)), ports, clock)
 

@@ -22,7 +22,7 @@ from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, token
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=0, slice_length=4, min_interval=1.0)
 WRONG = Bilinear(p1=0.5, p2=0.0, p3=0.0, p4=7.0, d1=0.0, d2=0.0, d3=0.0, d4=100.0)
-"""Of a device that is far slower than any that is played here."""
+"""Model of a device that is far slower than any that is played here."""
 
 
 class Stage:
@@ -44,7 +44,7 @@ class Stage:
         return [self.dispatcher.submit(range(length), SamplingParams(max_tokens=30)) for length in lengths]
 
     def dispatch(self, after: float = 0.0) -> list[list[list[RowId]]]:
-        """What each executor is sent."""
+        """Rows that each executor is sent, command by command."""
         self.clock.time += after
         self.dispatcher.dispatch()
         return [admitted(one.take()) for one in self.ports]

@@ -1,4 +1,4 @@
-"""What is known of a plan when it is over, and that whoever watches is told once."""
+"""Figures of a plan when it is over, which observers are told once."""
 
 from __future__ import annotations
 

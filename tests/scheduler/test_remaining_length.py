@@ -1,4 +1,4 @@
-"""What is still to come of an answer, by hand."""
+"""Tokens that are still to come of an answer, by hand."""
 
 from __future__ import annotations
 

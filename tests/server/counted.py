@@ -58,7 +58,7 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What is counted, and what moves it."""
+    """Metrics, and the dispatcher and executors that move them."""
 
     metrics: Metrics
     dispatcher: Dispatcher

@@ -49,9 +49,9 @@ from server.process import loop_watchdog
 
 ANSWER = "Grüße, 世界 😀!"
 REFUSED = "{{refused}}"
-"""What the fake chat template refuses."""
+"""Text that the fake chat template refuses."""
 UNKNOWN = "\ue000"
-"""What the fake tokenizer has no token for."""
+"""Character that the fake tokenizer has no token for."""
 END = 256
 """The fake vocabulary is the 256 bytes, then the end token."""
 
@@ -66,7 +66,7 @@ class FakeText:
     takes_tools = False
 
     def to_json(self) -> str:
-        """What llguidance calls a tokenizer of bytes."""
+        """The name by which llguidance knows a tokenizer of bytes."""
         return "byte"
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -131,7 +131,7 @@ def say(text: str, row: RowSpec) -> Iterable[RowUpdate]:
 
 
 def answer(row: RowSpec) -> Iterable[RowUpdate]:
-    """The same answer to everybody."""
+    """Script that gives each row ANSWER."""
     return say(ANSWER, row)
 
 
@@ -301,7 +301,7 @@ AT_THE_END: Mapping[str, Callable[[], object]] = MappingProxyType(
 
 @asynccontextmanager
 async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
-    """What the composition root does, with nothing behind it; the model's name says how it behaves."""
+    """A stand-in for `open_service` with nothing behind it; the model's name says how it behaves."""
     print(f"loading {config.model}", flush=True)
     match config.model:
         case "absent":

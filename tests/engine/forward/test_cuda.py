@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: captured graphs, streams, and copies that attention must not make."""
+"""Behaviour that only a CUDA device shows: captured graphs, streams, and copies that attention must not make."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 class TightMachine(ArenaMachine):
-    """The same where memory is laid out for few columns beyond the window."""
+    """An arena machine whose memory is laid out for few columns beyond the window."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is kept of prompts is the longest prefix of whole chunks, shared by all that begin alike, within its bound."""
+"""The prefix cache keeps the longest prefix of whole chunks, shared by all that begin alike, within its bound."""
 
 from __future__ import annotations
 

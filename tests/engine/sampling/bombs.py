@@ -32,7 +32,7 @@ def lark_chain(length: int, name: str, body: str) -> Grammar:
 
 
 def anchored(length: int) -> Grammar:
-    """The same chain, by names instead of paths."""
+    """A chain of definitions, each naming the next by its anchor instead of its path."""
     links = {f"d{number}": {"$anchor": f"d{number}", "items": {"$ref": f"#d{number + 1}"}} for number in range(length)}
     return schema({"$defs": {**links, "end": {"$anchor": f"d{length}", "type": "null"}}, "$ref": "#d0"})
 
@@ -187,7 +187,7 @@ BOMBS: Mapping[str, Grammar] = MappingProxyType({**SCHEMAS, **LARKS, **PATTERNS,
 
 
 def _field(number: int) -> dict[str, Any]:
-    """Of a definition in a document of an API."""
+    """A field of a definition in a document of an API."""
     fields = (
         {"type": "string", "format": "date-time"},
         {"anyOf": [{"$ref": f"#/$defs/Type{(number * 7) % 120}"}, {"type": "null"}]},

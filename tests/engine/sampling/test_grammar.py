@@ -30,7 +30,7 @@ def grammars(tiny_model: LoadedModel, tiny_text: Text) -> Grammars:
 
 
 def tokens_of(matcher: Matcher, tokens: list[int], barred: frozenset[int] = frozenset()) -> set[int]:
-    """What may follow an answer."""
+    """Tokens that may follow an answer."""
     return set(np.flatnonzero(np.unpackbits(matcher.allowed(tokens, barred), bitorder="little")).tolist())
 
 

@@ -1,4 +1,4 @@
-"""What the flags of `lengthwise bench` mean, and which are refused."""
+"""The flags of `lengthwise bench`: their meanings, and which are refused."""
 
 from __future__ import annotations
 

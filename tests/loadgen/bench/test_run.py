@@ -1,4 +1,4 @@
-"""What a benchmark does around its run."""
+"""The steps of a benchmark before and after its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the events of a stream mean: tokens, usage, ends and errors."""
+"""The events of a stream as a transcript reads them: tokens, usage, ends and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of the machine, and what is not."""
+"""The description of the machine, and what it leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be called a difference: directions, edges, lost requests, and how often chance alone would do it."""
+"""Verdicts on differences: directions, edges, lost requests, and how often chance alone would do it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulated scheduler is told of answers: as much as was asked for, the same each time."""
+"""Predictions for a simulated scheduler: as exact as was asked for, the same each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests leave out: a model's recommendation, what an operator puts in its place, and what is refused."""
+"""Defaults for what requests leave out: a model's own, an operator's, and which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be loaded, what is made of it, and how it computes."""
+"""Checkpoints that may be loaded, the networks made of them, and how these compute."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lesson(rows: int, seed: int) -> TextRows:
-    """What begins with an a has a long answer, what begins with a b a short one."""
+    """Texts and lengths to learn from: long answers to texts with an a, short ones to all others."""
     rng = random.Random(seed)
     texts = [" ".join([rng.choice("ab"), *(rng.choice("cdef") for _ in range(rng.randint(2, 6)))]) for _ in range(rows)]
     return TextRows(texts, np.array([(100 if "a" in text else 10) + rng.randint(0, 4) for text in texts], np.float32))

@@ -1,4 +1,4 @@
-"""What the proxy's tasks aim at and what their outputs mean, by hand."""
+"""Targets of the proxy's tasks, and the meaning of their outputs, by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users set reaches the batchers."""
+"""The limits that users set reach the batchers."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_whole_rows_count_for_all_that_they_may_become() -> None:
 
 
 def test_a_slice_is_bounded_by_itself_alone() -> None:
-    """What runs before it is gone when it begins."""
+    """Rows that run before a slice are gone when it begins."""
     busy = worker(request(0, 90), capacity=100)
     assert slice_bound(busy, 4, 25) and not slice_bound(busy, 4, 26) and slice_bound(busy, 1, 101)
 

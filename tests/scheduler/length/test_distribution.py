@@ -1,4 +1,4 @@
-"""What is left of an answer of which a part is there, by hand."""
+"""The rest of an answer of which a part is there, by hand."""
 
 from __future__ import annotations
 

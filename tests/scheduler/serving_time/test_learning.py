@@ -62,7 +62,7 @@ def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
 
 
 def test_every_interval_brings_the_surprises_of_its_batches() -> None:
-    """Of 10 s estimated, 20 are a surprise; 11 are not, being less than 2 s more; 100 of 90 are less than 20 % more."""
+    """20 s for 10 estimated surprise; 11 do not, being less than 2 s more; 100 for 90 are less than 20 % more."""
     pupil = Pupil()
     learning = BatchLearning(pupil, inline)
     lessons = []

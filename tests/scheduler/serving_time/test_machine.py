@@ -1,4 +1,4 @@
-"""What steps take here, learned while serving: from a few steps, from noisy ones, on a machine that changes."""
+"""The times of steps, learned while serving: from a few steps, from noisy ones, on a machine that changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CELLS = tuple(product((1, 4, 16), (16, 200, 2000)))
 
 
 def timings(model: Bilinear) -> Timings:
-    """What a profiler would have measured, without noise."""
+    """Timings that a profiler would have measured, without noise."""
     return Timings(
         prefill=tuple(Timing(rows, length, model.prefill(rows, length)) for rows, length in CELLS),
         decode=tuple(Timing(rows, length, model.iteration(rows, length)) for rows, length in CELLS),
@@ -145,7 +145,7 @@ def test_a_few_steps_tell_nothing() -> None:
 
 
 def test_steps_of_one_kind_give_prices_that_are_neither_negative_nor_beyond_proportion() -> None:
-    """What rows cost and what columns cost cannot be told apart then, and is shared out."""
+    """The costs of rows and of columns cannot be told apart then, and are shared out."""
     learning = StepLearning(MachineModel())
     serving = Serving(learning, CPU)
     for _ in range(20):

@@ -169,7 +169,7 @@ def test_what_is_ahead_is_counted_as_if_a_clients_requests_cost_their_mean() -> 
 
 @st.composite
 def backlogs(draw: st.DrawFn) -> tuple[list[list[tuple[int, int, float | None]]], int]:
-    """What three clients send, as (prompt, answer, predicted), and the slots of the executor."""
+    """Requests of three clients, as (prompt, answer, predicted), and the slots of the executor."""
     predicts = draw(st.booleans())
     sizes = st.tuples(st.integers(1, 30), st.integers(1, 20), st.floats(1.0, 20.0) if predicts else st.none())
     clients = [draw(st.lists(sizes, min_size=10, max_size=60)) for _ in range(3)]

@@ -38,7 +38,7 @@ def request(
     priority: int = 0,
     deadline: float | None = None,
 ) -> Request:
-    """Of 8 tokens at most."""
+    """A request for 8 tokens at most."""
     one = bare(row_id, arrival=arrival, priority=priority)
     one.predicted_length, one.generated, one.deadline = predicted, generated, deadline
     return one

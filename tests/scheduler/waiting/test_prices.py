@@ -1,4 +1,4 @@
-"""What rows cost their device, by hand."""
+"""Prices of rows, worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in OpenAI's shape, and no other request notices."""
+"""Bad input is answered in OpenAI's shape, and no other request notices."""
 
 from __future__ import annotations
 

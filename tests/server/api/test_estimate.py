@@ -1,4 +1,4 @@
-"""What the server tells of a call: before it is made, in its answer, in headers; and to those only who ask."""
+"""Estimates of calls: before they are made, in answers, in headers; and only for clients that ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the same at every endpoint: paths, methods, limits, ids, headers, health."""
+"""Rules that hold at every endpoint: paths, methods, limits, ids, headers, health."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ run = partial(run_command, doctor.add_parser, "doctor", "--device", "cpu")
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
-    """What is told of each part: ok or FAIL, and the words."""
+    """Each part of the machine -> ok or FAIL, and the words."""
     parts = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
     return {name: (state, words) for state, name, words in parts}
 

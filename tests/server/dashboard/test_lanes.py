@@ -1,4 +1,4 @@
-"""What somebody who looks on learns of rows from an executor's reports: where they are, and what is done with them."""
+"""Lanes and stages of rows, as an executor's reports tell them."""
 
 from __future__ import annotations
 

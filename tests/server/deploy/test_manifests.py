@@ -1,4 +1,4 @@
-"""What Kubernetes and Docker are given, checked without either."""
+"""The manifests for Kubernetes and Docker, checked without either."""
 
 from __future__ import annotations
 

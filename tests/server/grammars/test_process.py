@@ -44,7 +44,7 @@ def tried(process: TrialProcess, grammar: Grammar) -> Outcome:
 
 
 def refusal(process: TrialProcess, grammar: Grammar) -> str | None:
-    """What is said of a grammar; None where it is taken."""
+    """The complaint about a grammar; None where it is taken."""
     try:
         outcome = tried(process, grammar)
     except Exceeded:

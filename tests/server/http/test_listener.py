@@ -86,7 +86,7 @@ async def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
 
 
 async def test_the_system_too_cuts_off_who_takes_nothing(live: Live) -> None:
-    """What fits into the system's buffers leaves ours, so the end of it nobody here would see."""
+    """Bytes that fit into the system's buffers leave ours, so that nothing here would see their end."""
     seen: list[int] = []
     bound = listener._bound_silence
 

@@ -1,4 +1,4 @@
-"""What one key may ask for, on a clock that the test moves."""
+"""The quota of a key, on a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class NotingEmbedder(FakeEmbedder):
 
 
 def note(connection: Connection[Any, Any], setup: Setup) -> None:
-    """The same, where a test wants to know what it was asked."""
+    """Answer as `predict` does, and note what was asked, for tests that want to know."""
     answer_all(connection, lambda: LengthWorker(NotingEmbedder(), setup))
 
 

@@ -1,4 +1,4 @@
-"""What of a conversation is instruction and what user input."""
+"""The split of a conversation into instruction and user input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What handlers do with predictions: which texts are asked about, what reaches the dispatcher, and what clients see."""
+"""Predictions in handlers: which texts are asked about, what reaches the dispatcher, and what clients see."""
 
 from __future__ import annotations
 

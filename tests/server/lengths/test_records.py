@@ -1,4 +1,4 @@
-"""What is recorded of a request and of a batch, figure by figure, and who hears of answers."""
+"""Records of requests and of batches, figure by figure, and who hears of answers."""
 
 from __future__ import annotations
 

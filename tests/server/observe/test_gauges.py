@@ -1,4 +1,4 @@
-"""What /metrics tells as it is when somebody asks."""
+"""The gauges of /metrics, which are read when they are asked for."""
 
 from __future__ import annotations
 

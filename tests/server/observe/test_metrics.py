@@ -1,4 +1,4 @@
-"""What is counted, in numbers that are known; and that a scraper finds it on a live server."""
+"""Metrics of requests whose numbers are known, and that a scraper finds them on a live server."""
 
 from __future__ import annotations
 

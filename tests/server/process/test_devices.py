@@ -1,4 +1,4 @@
-"""What the settings mean on machines with and without GPUs."""
+"""The settings of devices, on machines with and without GPUs."""
 
 from __future__ import annotations
 

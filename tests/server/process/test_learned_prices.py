@@ -61,7 +61,7 @@ def test_one_that_has_served_nothing_keeps_nothing(cache: Path) -> None:
 
 
 def test_what_was_measured_stays_and_counts_where_it_is_newer(cache: Path) -> None:
-    """What was learned took the place of what `lengthwise profile` had measured."""
+    """Learned prices took the place of those that `lengthwise profile` had measured."""
     write_profile(cache, PROFILE)
     learning = learn_steps(CONDITIONS, inline)
     serve(learning, 30)

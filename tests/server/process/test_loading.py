@@ -1,4 +1,4 @@
-"""What is refused before a model is loaded."""
+"""Settings that are refused before a model is loaded."""
 
 from __future__ import annotations
 

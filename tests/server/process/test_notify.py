@@ -1,4 +1,4 @@
-"""What a service manager hears, on a socket that the test listens to."""
+"""Messages to a service manager, on a socket that the test listens to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused, when, and what the refused are told: over HTTP, with a queue that the test fills."""
+"""Refusals under overload, and their answers: over HTTP, with a queue that the test fills."""
 
 from __future__ import annotations
 

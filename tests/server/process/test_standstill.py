@@ -37,7 +37,7 @@ from server.process.watchdog import Watchdog
 from tests.server.live import Live, chat_body, live_server, text_of
 
 TOKENS = 3
-"""Of each answer."""
+"""Tokens of each answer."""
 
 
 class FragilePipeline:
@@ -150,7 +150,7 @@ async def ready(live: Live) -> tuple[int, str | None]:
 
 
 async def codes(live: Live, calls: int) -> list[str | None]:
-    """What became of streams: None for a whole answer, else the one error that each ended with."""
+    """Codes of the errors that streams ended with; None for a whole answer."""
     streams = await asyncio.gather(*(live.stream_chat(max_tokens=TOKENS) for _ in range(calls)))
     errors = [[event["error"]["code"] for event in events if "error" in event] for events in streams]
     assert all(len(one) <= 1 for one in errors)

@@ -1,4 +1,4 @@
-"""What `lengthwise serve` prints once it is ready."""
+"""The lines that `lengthwise serve` prints once it is ready."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Watched:
 
 @dataclass
 class Held:
-    """What executors hold."""
+    """The rows that executors hold, as a watchdog asks for them."""
 
     rows: dict[int, int]
     given_up: list[tuple[int, str]] = field(default_factory=list)
@@ -106,7 +106,7 @@ def test_nobody_is_given_up_where_that_is_switched_off() -> None:
 
 
 def test_a_process_that_was_stopped_for_an_hour_blames_nobody() -> None:
-    """What counts is how often it looked, so an hour between two looks is one interval."""
+    """Silence is counted in looks, so an hour between two looks is one interval."""
     executors, held = watched()
     watchdog = Watchdog(executors, held, 10.0)
     looks(watchdog, 8)

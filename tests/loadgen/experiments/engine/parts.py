@@ -1,4 +1,4 @@
-"""What tests of benchmarks in this process share: a clock that ticks whenever it is read, and a tiny subject."""
+"""Parts of tests of benchmarks in this process: a clock that ticks whenever it is read, and a tiny subject."""
 
 from __future__ import annotations
 

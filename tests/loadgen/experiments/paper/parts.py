@@ -1,4 +1,4 @@
-"""What tests of several files have in common: hardware, a small pool, and a player who makes up what comes out."""
+"""Parts of tests of the papers' experiments: hardware, a small pool, and a player that makes up the outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each paper's experiments ask of the real engine: how memory, lengths, rates and bounds are scaled."""
+"""The papers' experiments on the real engine: how memory, lengths, rates and bounds are scaled."""
 
 from __future__ import annotations
 

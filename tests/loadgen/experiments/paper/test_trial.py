@@ -34,7 +34,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_the_first_quarter_is_counted_as_in_the_authors_program() -> None:
-    """Of nine requests the third to be answered, at 5 s, has a quarter of the others before it: two in 5 s."""
+    """The third of nine requests to be answered, at 5 s, has a quarter of the others before it: two in 5 s."""
     requests = tuple(replace(ONE, end=end) for end in (9.0, 3.0, 8.0, 2.0, 7.0, 5.0, 20.0, 6.0, 30.0))
     assert trial(Simulation(requests, WORKERS)).first_quarter == pytest.approx(2 / 5)
 

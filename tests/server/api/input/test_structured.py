@@ -1,4 +1,4 @@
-"""What the fields of a request ask of the text of its answer, and what is wrong with them."""
+"""Fields that bind the text of an answer, and the complaints about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream that waits is told, if its client asks: its place in line and expected wait."""
+"""Progress of a stream that waits, for clients that ask: its place in line and expected wait."""
 
 from __future__ import annotations
 
