@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
-from statistics import fmean
 
 from engine.kv.prefix_cache import CHUNK
 from engine.messages import FinishReason, RowUpdate, SamplingParams, Tally
@@ -99,11 +98,6 @@ class Simulation:
     def duration(self) -> float:
         """Seconds from the first arrival to the last answer."""
         return max(one.end for one in self.requests) - self.requests[0].arrival
-
-    @property
-    def mean_jct(self) -> float:
-        """Seconds from arrival to last token, where all were answered."""
-        return fmean(one.end - one.arrival for one in self.requests)
 
     @property
     def throughput(self) -> float:

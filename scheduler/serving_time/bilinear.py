@@ -101,11 +101,6 @@ class Bilinear:
         """T_serve: seconds of a batch from its prefill to the end of its last iteration."""
         return self.prefill(rows, length) + self.decode(rows, length, iterations)
 
-    @property
-    def knows_copies(self) -> bool:
-        """Whether copies were measured."""
-        return self.c1 > 0 or self.c0 > 0
-
     def copy(self, length: Quantity) -> Quantity:
         """T_copy: seconds to copy K and V of a row of `length` tokens out to host memory and in again."""
         return self.c1 * length + self.c0

@@ -59,7 +59,7 @@ def test_copies_are_a_line() -> None:
     assert model.copy(3) == 9 * 3 + 10
     assert model.copy(np.array([3.0, 5.0])).tolist() == [37.0, 55.0]
     assert model.slowed(2).copy(3) == 74
-    assert model.knows_copies and not MODEL.knows_copies and MODEL.copy(1000.0) == 0
+    assert MODEL.copy(1000.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_copies_are_fitted_by_the_row() -> None:
     copies = [Timing(rows, length, rows * (2e-5 * length + 1e-3)) for rows, length in ((8, 16), (8, 100), (4, 1000))]
     found = fit(prefill_of(MODEL), decode_of(MODEL), copies)
     assert (found.c1, found.c0) == pytest.approx((2e-5, 1e-3), rel=1e-5)
-    assert not fit(prefill_of(MODEL), decode_of(MODEL)).knows_copies
+    assert fit(prefill_of(MODEL), decode_of(MODEL)).copy(1000.0) == 0
     for few in ([], copies[:1], [copies[0], copies[0]]):
         with pytest.raises(ValueError, match="copies do not determine a model: two lengths are needed"):
             fit(prefill_of(MODEL), decode_of(MODEL), few)
