@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from engine.device import Action, RowT
-from engine.messages import RowSpec, SamplingParams
+from engine.messages import RowSpec
+from engine.sampling.params import SamplingParams
 
 LEAST_LENGTH = 4
 """Tokens of the shortest prompt."""

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from engine.group import Group, Rank
 from engine.kv.row_kv import RowKv
-from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, SamplingParams, Terms, TokenLogprob
+from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, Terms, TokenLogprob
 from engine.sampling.matcher import Matcher
+from engine.sampling.params import SamplingParams
 from engine.sampling.repetition import RepetitionDetector
 from engine.sampling.said import Said
 from models.text import Text

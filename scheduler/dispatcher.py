@@ -11,7 +11,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, SamplingParams, StepReport, Stop
+from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.batching.preemption import Preemption
 from scheduler.clock import Clock, earlier

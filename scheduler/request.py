@@ -12,7 +12,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from engine.messages import RowId, RowSpec, RowUpdate, SamplingParams
+from engine.messages import RowId, RowSpec, RowUpdate
+from engine.sampling.params import SamplingParams
 from scheduler.stream import TokenStream
 
 if TYPE_CHECKING:  # it needs numpy, which takes its time to load

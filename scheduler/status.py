@@ -12,7 +12,7 @@ from itertools import chain, takewhile
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
 from scheduler.request import Request, Times

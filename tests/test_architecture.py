@@ -28,6 +28,7 @@ ALLOWED = {
         "models.files",
         "models.options",
         "engine.messages",
+        "engine.sampling.params",
         "engine.simulated",
         "engine.measure.timing",
     },
@@ -41,6 +42,7 @@ ALLOWED = {
 LIGHT = (
     "scheduler",
     "engine/messages.py",
+    "engine/sampling/params.py",
     "engine/device.py",
     "engine/lifecycle.py",
     "engine/row_table.py",

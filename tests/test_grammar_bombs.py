@@ -12,7 +12,7 @@ import aiohttp
 import orjson
 import pytest
 
-from engine.messages import Grammar, GrammarKind
+from engine.sampling.params import Grammar, GrammarKind
 from tests.engine.sampling.bombs import BOMBS
 
 GROWTH = 300 * 2**20

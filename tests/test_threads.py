@@ -6,7 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from scheduler.request import Failure, State
 from server.cli.config import load_config
 from server.process.app import open_service

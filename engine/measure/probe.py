@@ -12,8 +12,9 @@ from torch import Tensor
 from engine.forward.batch import RunningBatch
 from engine.forward.prefill import Prefill, Prefilled
 from engine.kv.arena import KvArena
-from engine.messages import RowSpec, SamplingParams
+from engine.messages import RowSpec
 from engine.row import Choice, Row
+from engine.sampling.params import SamplingParams
 from models.network.loader import LoadedModel, LoadError
 from models.text import Text
 

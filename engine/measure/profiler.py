@@ -21,9 +21,10 @@ from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.measure.timing import Timing
-from engine.messages import RowSpec, SamplingParams
+from engine.messages import RowSpec
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
+from engine.sampling.params import SamplingParams
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from numpy.random import Philox
 from torch import Tensor
 
-from engine.messages import SamplingParams
 from engine.row import Row
+from engine.sampling.params import SamplingParams
 
 BLOCK = 256
 """Tokens whose probabilities are summed up at a time."""

@@ -19,7 +19,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from engine.messages import Grammar, GrammarKind
+from engine.sampling.params import Grammar, GrammarKind
 
 log = logging.getLogger(__name__)
 

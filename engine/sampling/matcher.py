@@ -12,8 +12,8 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from engine.device import RowFault
-from engine.messages import Grammar
 from engine.sampling.grammar import LEXER_ERROR, GrammarError, Grammars, tell
+from engine.sampling.params import Grammar
 
 MASK_SECONDS, TOKEN_SECONDS = 0.05, 0.001
 """Seconds of its thread that a row's masks may take, and for each token of its answer: some ten times the usual."""

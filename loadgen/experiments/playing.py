@@ -7,7 +7,8 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 
-from engine.messages import RowUpdate, SamplingParams
+from engine.messages import RowUpdate
+from engine.sampling.params import SamplingParams
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.simulation import Watch
 from loadgen.workload.lengths import Lengths

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
-from engine.messages import ExecutorInfo, Report, SamplingParams, StepReport, Tally
+from engine.messages import ExecutorInfo, Report, StepReport, Tally
+from engine.sampling.params import SamplingParams
 from engine.simulated.cost import Cost
 from engine.simulated.executor import SimulatedExecutor, Usage
 from engine.simulated.row import SimulatedKv, SimulatedRow

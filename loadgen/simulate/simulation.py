@@ -13,7 +13,8 @@ from functools import partial
 from heapq import heappop, heappush
 
 from engine.kv.prefix_cache import CHUNK
-from engine.messages import FinishReason, RowUpdate, SamplingParams, Tally
+from engine.messages import FinishReason, RowUpdate, Tally
+from engine.sampling.params import SamplingParams
 from engine.simulated.executor import Usage
 from loadgen.simulate.node import Machine, Node, Note
 from loadgen.simulate.prediction import Predict, split_forecast

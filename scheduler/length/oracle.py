@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from scheduler.length.prediction import Prediction, Source
 
 

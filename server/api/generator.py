@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 from aiohttp import web
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery

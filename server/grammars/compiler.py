@@ -19,8 +19,8 @@ from typing import Protocol
 
 import msgspec
 
-from engine.messages import Grammar
 from engine.sampling.grammar import Compiled, GrammarError, Grammars
+from engine.sampling.params import Grammar
 from server.grammars.trial import MEMORY, Bounds, Exceeded, Outcome, Trial
 
 QUICK, PATIENT = Bounds(0.15, 0), Bounds(1.0, 10)

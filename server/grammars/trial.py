@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from engine.messages import Grammar
 from engine.sampling.grammar import GrammarError, Grammars
+from engine.sampling.params import Grammar
 
 MEMORY = 64 * 2**20
 """Bytes that a trial may take."""

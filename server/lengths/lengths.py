@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from engine.messages import FinishReason, SamplingParams
+from engine.messages import FinishReason
+from engine.sampling.params import SamplingParams
 from scheduler.journal.writer import Journal
 from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from models.catalog.catalog import Catalog, CatalogError, default_cache
 from models.errors import UserError
 from models.network.embeddings import token_embeddings

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
-from engine.messages import RowId, RowSpec, RowUpdate, SamplingParams
+from engine.messages import RowId, RowSpec, RowUpdate
 from engine.pipeline import Pipeline
 from engine.row import Row
+from engine.sampling.params import SamplingParams
 from models.network.attention import Mask
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.messages import REPETITION, FinishReason, Grammar, GrammarKind, RowUpdate, TokenLogprob
+from engine.messages import REPETITION, FinishReason, RowUpdate, TokenLogprob
 from engine.row import Choice, Row
+from engine.sampling.params import Grammar, GrammarKind
 from models.text import Text
 from tests.engine.rows import END_TOKEN, row_of
 

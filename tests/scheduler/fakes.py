@@ -6,18 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine.messages import (
-    Admit,
-    Cancel,
-    Command,
-    ExecutorInfo,
-    FinishReason,
-    RowId,
-    RowUpdate,
-    SamplingParams,
-    StepReport,
-    Terms,
-)
+from engine.messages import Admit, Cancel, Command, ExecutorInfo, FinishReason, RowId, RowUpdate, StepReport, Terms
+from engine.sampling.params import SamplingParams
 from scheduler.batching.batcher import Kit, Limits
 from scheduler.batching.memory import Memory, scale
 from scheduler.plan import Returns

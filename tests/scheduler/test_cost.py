@@ -9,7 +9,8 @@ from types import FrameType
 
 import pytest
 
-from engine.messages import BatchShape, FinishReason, SamplingParams, StepReport
+from engine.messages import BatchShape, FinishReason, StepReport
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher

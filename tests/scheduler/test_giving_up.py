@@ -7,17 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import (
-    Admit,
-    Cancel,
-    Cause,
-    ExecutorDied,
-    ExecutorHealth,
-    FinishReason,
-    HandedBack,
-    SamplingParams,
-    Stop,
-)
+from engine.messages import Admit, Cancel, Cause, ExecutorDied, ExecutorHealth, FinishReason, HandedBack, Stop
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher

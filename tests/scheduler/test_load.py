@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import Admit, Cause, ExecutorDied, FinishReason, HandedBack, RowId, SamplingParams
+from engine.messages import Admit, Cause, ExecutorDied, FinishReason, HandedBack, RowId
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher

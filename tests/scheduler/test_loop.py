@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from engine.messages import Admit, Cancel, ExecutorDied, FinishReason, RowId, RowUpdate, SamplingParams
+from engine.messages import Admit, Cancel, ExecutorDied, FinishReason, RowId, RowUpdate
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.continuous import ContinuousBatcher

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.messages import ExecutorDied, FinishReason, SamplingParams
+from engine.messages import ExecutorDied, FinishReason
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, SamplingParams
+from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher

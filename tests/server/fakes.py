@@ -24,11 +24,11 @@ from engine.messages import (
     RowId,
     RowSpec,
     RowUpdate,
-    SamplingParams,
     StepReport,
     TokenLogprob,
 )
 from engine.sampling.grammar import Grammars
+from engine.sampling.params import SamplingParams
 from models.catalog.catalog import CatalogError
 from models.errors import TextError
 from models.network.generation_config import SamplingDefaults

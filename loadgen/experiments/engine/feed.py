@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.messages import Admit, BatchShape, Command, ExecutorInfo, FinishReason, RowUpdate, SamplingParams, Tally
+from engine.messages import Admit, BatchShape, Command, ExecutorInfo, FinishReason, RowUpdate, Tally
 from engine.pipeline import Pipeline
+from engine.sampling.params import SamplingParams
 from loadgen.experiments.engine.job import Job, longest
 from models.errors import UserError
 from scheduler.batching.batcher import Batcher

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from loadgen.experiments.grid.cells import Cell, all_cells
 from loadgen.experiments.grid.contenders import BASE, BOOST, CONTENDERS
 from loadgen.experiments.grid.figures import Figures, Results

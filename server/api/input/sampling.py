@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from server.api.errors import bad_request
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.served_model import ServedModel

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 from msgspec import Raw
 
-from engine.messages import Grammar, GrammarKind
 from engine.sampling.grammar import Compiled, GrammarError, GrammarsFull
+from engine.sampling.params import Grammar, GrammarKind
 from server.api.errors import ApiError, bad_request, busy
 from server.api.input.given_json import given_json, is_given
 from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs

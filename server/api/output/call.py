@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 import msgspec
 from aiohttp import web
 
-from engine.messages import FinishReason, RowUpdate, SamplingParams
+from engine.messages import FinishReason, RowUpdate
+from engine.sampling.params import SamplingParams
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from engine.messages import Grammar, GrammarKind
 from engine.sampling.grammar import WHITESPACE
+from engine.sampling.params import Grammar, GrammarKind
 from server.api.tools.tools import Tool, Toolbox
 from server.api.tools.words import BETWEEN, CALL_TAIL, call_head
 

@@ -10,8 +10,9 @@ import pytest
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
-from engine.messages import NO_LENGTH, Cause, Entry, FinishReason, Overflow, RowId, RowSpec, SamplingParams, Terms
+from engine.messages import NO_LENGTH, Cause, Entry, FinishReason, Overflow, RowId, RowSpec, Terms
 from engine.pipeline import Pipeline
+from engine.sampling.params import SamplingParams
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.reference import Reference

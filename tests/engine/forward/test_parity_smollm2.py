@@ -10,8 +10,9 @@ import pytest
 
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
-from engine.messages import RowSpec, SamplingParams
+from engine.messages import RowSpec
 from engine.pipeline import Pipeline
+from engine.sampling.params import SamplingParams
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.network.loader import load
 from models.text import Text

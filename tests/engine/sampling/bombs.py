@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from engine.messages import Grammar, GrammarKind
+from engine.sampling.params import Grammar, GrammarKind
 from tests.engine.sampling.grammars import closed, schema, text
 
 Link = Callable[[dict[str, Any]], dict[str, Any]]

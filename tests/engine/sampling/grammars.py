@@ -8,8 +8,8 @@ from typing import Any
 
 import jsonschema_rs
 
-from engine.messages import Grammar, GrammarKind
 from engine.sampling.grammar import HELD_BYTES, MAX_STATES, STATE_BYTES, Grammars
+from engine.sampling.params import Grammar, GrammarKind
 from models.network.loader import LoadedModel
 from models.text import Text
 

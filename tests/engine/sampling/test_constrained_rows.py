@@ -10,22 +10,11 @@ from typing import Any
 import pytest
 
 from engine.kv.host_store import HostStore
-from engine.messages import (
-    EVERY_LENGTH,
-    NO_LENGTH,
-    Cause,
-    Entry,
-    FinishReason,
-    Grammar,
-    GrammarKind,
-    RowId,
-    RowSpec,
-    RowUpdate,
-    Terms,
-)
+from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Entry, FinishReason, RowId, RowSpec, RowUpdate, Terms
 from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Compiled, Grammars
+from engine.sampling.params import Grammar, GrammarKind
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.network.loader import LoadedModel, load
 from models.text import Text

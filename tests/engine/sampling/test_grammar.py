@@ -14,10 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.messages import Grammar, GrammarKind
 from engine.sampling.grammar import Compiled, GrammarError, Grammars, GrammarsFull, tell
 from engine.sampling.masks import unpack
 from engine.sampling.matcher import MASK_SECONDS, TOKEN_SECONDS, GrammarFault, GrammarTooCostly, Matcher
+from engine.sampling.params import Grammar, GrammarKind
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.sampling.bombs import REAL, SLOW_MASKS

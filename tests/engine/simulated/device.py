@@ -6,7 +6,8 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from engine.messages import ExecutorInfo, Report, RowId, RowSpec, RowUpdate, SamplingParams, StepReport, Tally
+from engine.messages import ExecutorInfo, Report, RowId, RowSpec, RowUpdate, StepReport, Tally
+from engine.sampling.params import SamplingParams
 from engine.simulated.cost import Cost
 from engine.simulated.executor import SimulatedExecutor
 from scheduler.serving_time.bilinear import Bilinear

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from engine.messages import FinishReason, RowUpdate, SamplingParams
+from engine.messages import FinishReason, RowUpdate
+from engine.sampling.params import SamplingParams
 from loadgen.experiments.playing import random_prompts, serve
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, served

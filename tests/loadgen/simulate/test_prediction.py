@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from loadgen.simulate.prediction import read_prediction
 from models.errors import UserError
 from scheduler.length.distribution import LengthDistribution

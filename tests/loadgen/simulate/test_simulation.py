@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.messages import SamplingParams, Tally
+from engine.messages import Tally
+from engine.sampling.params import SamplingParams
 from loadgen.simulate.figures import figures
 from loadgen.simulate.node import Machine, Node
 from loadgen.simulate.routers import ROUTERS

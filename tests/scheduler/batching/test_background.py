@@ -8,7 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from engine.messages import Cause, FinishReason, HandedBack, Pause, SamplingParams, StepReport
+from engine.messages import Cause, FinishReason, HandedBack, Pause, StepReport
+from engine.sampling.params import SamplingParams
 from loadgen.simulate.node import Machine, Node
 from loadgen.simulate.virtual_clock import VirtualClock
 from scheduler.assembly import Parts, assemble

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import Admit, Cause, ExecutorDied, HandedBack, SamplingParams
+from engine.messages import Admit, Cause, ExecutorDied, HandedBack
+from engine.sampling.params import SamplingParams
 from loadgen.simulate.node import Machine
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths

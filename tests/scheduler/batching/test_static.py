@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, SamplingParams
+from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import fixed

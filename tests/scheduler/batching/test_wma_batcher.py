@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.messages import Cause, Overflow, SamplingParams
+from engine.messages import Cause, Overflow
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.wma import Lengths, batch_lengths, memory_tokens

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from scheduler.length import oracle as module
 from scheduler.length.oracle import NoReplay, oracle, true_length
 from scheduler.length.prediction import Source

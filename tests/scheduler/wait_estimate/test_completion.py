@@ -7,7 +7,7 @@ from math import exp
 
 import pytest
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher

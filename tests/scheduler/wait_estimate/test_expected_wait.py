@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from engine.messages import FinishReason, RowUpdate, SamplingParams, StepReport
+from engine.messages import FinishReason, RowUpdate, StepReport
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher

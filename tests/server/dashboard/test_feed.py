@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.messages import BatchShape, ExecutorDied, FinishReason, Report, SamplingParams, StepReport, Tally
+from engine.messages import BatchShape, ExecutorDied, FinishReason, Report, StepReport, Tally
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits as BatchLimits
 from scheduler.dispatcher import Dispatcher

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from engine.messages import Grammar, GrammarKind
 from engine.sampling.grammar import Grammars
+from engine.sampling.params import Grammar, GrammarKind
 from server.grammars.compiler import PATIENT, QUICK, GrammarCompiler, RefusedGrammar
 from server.grammars.trial import Bounds, Exceeded, Outcome, Trial
 from tests.server.fakes import END, FakeText

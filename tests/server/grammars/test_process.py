@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from engine.messages import Grammar, GrammarKind
+from engine.sampling.params import Grammar, GrammarKind
 from models.text import Text
 from server.grammars.compiler import PATIENT, QUICK
 from server.grammars.process import TrialProcess

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import oracle

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.messages import FinishReason, SamplingParams
+from engine.messages import FinishReason
+from engine.sampling.params import SamplingParams
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
 from models.errors import UserError
 from scheduler.clock import MonotonicClock

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.messages import REPETITION, FinishReason, SamplingParams
+from engine.messages import REPETITION, FinishReason
+from engine.sampling.params import SamplingParams
 from scheduler.journal.file import BatchEntry, RequestEntry, read
 from scheduler.journal.writer import Journal
 from scheduler.length.features import LengthQuery

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import BatchShape, ExecutorDied, SamplingParams, StepReport
+from engine.messages import BatchShape, ExecutorDied, StepReport
+from engine.sampling.params import SamplingParams
 from server.observe.logs import QueuedLines
 from server.version import VERSION
 from tests.server.counted import Counted, counted

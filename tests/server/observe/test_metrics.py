@@ -8,17 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.messages import (
-    BatchShape,
-    Cause,
-    ExecutorDied,
-    FinishReason,
-    HandedBack,
-    RowUpdate,
-    SamplingParams,
-    StepReport,
-    Tally,
-)
+from engine.messages import BatchShape, Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, StepReport, Tally
+from engine.sampling.params import SamplingParams
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import Expected

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import SamplingParams, Tally, Terms
+from engine.messages import Tally, Terms
+from engine.sampling.params import SamplingParams
 from loadgen.experiments.paper.trial import SliceCount, pooled, trial
 from loadgen.simulate.simulation import Served, Simulation, WorkerRecord
 from models.errors import UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.messages import SamplingParams
+from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.messages import Grammar, GrammarKind
 from engine.sampling.grammar import Grammars
+from engine.sampling.params import Grammar, GrammarKind
 from server.api.limits import Limits
 from server.grammars.compiler import GrammarCompiler
 from server.grammars.trial import Outcome, Trial, TrialsFailed

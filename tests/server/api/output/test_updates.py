@@ -7,7 +7,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from engine.messages import FinishReason, RowUpdate, SamplingParams
+from engine.messages import FinishReason, RowUpdate
+from engine.sampling.params import SamplingParams
 from scheduler.request import Request, Times
 from server.api.errors import ApiError
 from server.api.output.updates import Updates

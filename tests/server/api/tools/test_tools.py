@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.messages import FinishReason, Grammar, GrammarKind, RowSpec, RowUpdate
+from engine.messages import FinishReason, RowSpec, RowUpdate
+from engine.sampling.params import Grammar, GrammarKind
 from server.api.limits import Limits
 from server.api.tools.turns import instruction
 from tests.server.fakes import END, FakeText, say
