@@ -1,19 +1,27 @@
-"""Which rows join the running batch, and which make way for them. Torch-free, synchronous, single-threaded.
+"""Which rows join the running batch, and which leave it when memory runs short. Torch-free, synchronous,
+single-threaded.
 
 Staged rows are embedded in order of rank; rows that enter by shape come with a step of their own.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 
 from engine.device import OutOfMemoryError, RowT
-from engine.group import Rank
+from engine.group import Group, Rank
+from engine.messages import Cause, Overflow
 from engine.row_table import RowTable
+
+log = logging.getLogger(__name__)
+
+RELIEF = 0.9
+"""Part of the budget for K and V that is left after the device ran out of memory."""
 
 
 class Refill(RowTable[RowT]):
-    """The way of rows from their queues into the batch."""
+    """The way of rows from their queues into the batch, and out of it where there is no room."""
 
     def _refill(self) -> None:
         """Embed staged rows while they fit, best rank first; none overtakes a better one.
@@ -93,3 +101,43 @@ class Refill(RowTable[RowT]):
                 break
             entering.append(row)
         return entering
+
+    # Room
+
+    def _overflow(self) -> None:
+        """Rows outgrow the device: the batch is split (Magnus, section III-C) or scaled down (Baton, section 4.3)."""
+        group = self._closed
+        if group is not None and group.terms.overflow is Overflow.SPLIT and len(group.open) > 1:
+            self._hand_back(self._open_rows(group), Cause.OVERFLOW)
+        else:
+            self._extract_worst()
+
+    def _extract_worst(self) -> None:
+        worst = max(self._device.batch.rows, key=lambda row: row.rank)
+        if worst.ended:
+            self._forget(worst)
+        elif not self._save(worst):
+            self._hand_back([worst], Cause.OVERFLOW)
+        else:
+            self._queues.stage(worst)
+            self.extracted += (worst.row_id,)
+
+    def _relieve(self, error: OutOfMemoryError) -> None:
+        """Take every running row out and go on with a smaller budget; the rows come back as they fit."""
+        capacity = self._device.batch.capacity_tokens
+        smaller = max(1, int(capacity * RELIEF))
+        log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, capacity, error)
+        self.short = True
+        self._resize(smaller)
+
+    def grow(self, part: float) -> None:
+        """Take memory for K and V back, up to this part of what there was at first, for which the batch is put by."""
+        self._resize(max(1, int(self._full_capacity * min(part, 1.0))))
+
+    def _resize(self, capacity_tokens: int) -> None:
+        while self._device.batch.rows:
+            self._overflow()
+        self._device.batch.resize(capacity_tokens)
+
+    def _open_rows(self, group: Group) -> list[RowT]:
+        return [row for row in self._rows.values() if row.row_id in group.open]

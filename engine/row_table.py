@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Generic
 
-from engine.device import Device, OutOfMemoryError, RowFault, RowT
+from engine.device import Device, RowFault, RowT
 from engine.group import Group
 from engine.kv.host_store import HostStore
 from engine.messages import (
@@ -20,7 +20,6 @@ from engine.messages import (
     Entry,
     FinishReason,
     HandedBack,
-    Overflow,
     RowId,
     RowSpec,
     RowUpdate,
@@ -31,9 +30,6 @@ from engine.queues import Queues
 from engine.similar import similar_lengths
 
 log = logging.getLogger(__name__)
-
-RELIEF = 0.9
-"""Part of the budget for K and V that is left after the device ran out of memory."""
 
 
 class RowTable(Generic[RowT]):
@@ -231,46 +227,6 @@ class RowTable(Generic[RowT]):
         self._closed = None
         for row in [row for row in self._rows.values() if row.group is group]:
             self._forget(row)
-
-    # Room
-
-    def _overflow(self) -> None:
-        """Rows outgrow the device: the batch is split (Magnus, section III-C) or scaled down (Baton, section 4.3)."""
-        group = self._closed
-        if group is not None and group.terms.overflow is Overflow.SPLIT and len(group.open) > 1:
-            self._hand_back(self._open_rows(group), Cause.OVERFLOW)
-        else:
-            self._extract_worst()
-
-    def _extract_worst(self) -> None:
-        worst = max(self._device.batch.rows, key=lambda row: row.rank)
-        if worst.ended:
-            self._forget(worst)
-        elif not self._save(worst):
-            self._hand_back([worst], Cause.OVERFLOW)
-        else:
-            self._queues.stage(worst)
-            self.extracted += (worst.row_id,)
-
-    def _relieve(self, error: OutOfMemoryError) -> None:
-        """Take every running row out and go on with a smaller budget; the rows come back as they fit."""
-        capacity = self._device.batch.capacity_tokens
-        smaller = max(1, int(capacity * RELIEF))
-        log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, capacity, error)
-        self.short = True
-        self._resize(smaller)
-
-    def grow(self, part: float) -> None:
-        """Take memory for K and V back, up to this part of what there was at first, for which the batch is put by."""
-        self._resize(max(1, int(self._full_capacity * min(part, 1.0))))
-
-    def _resize(self, capacity_tokens: int) -> None:
-        while self._device.batch.rows:
-            self._overflow()
-        self._device.batch.resize(capacity_tokens)
-
-    def _open_rows(self, group: Group) -> list[RowT]:
-        return [row for row in self._rows.values() if row.row_id in group.open]
 
     def check(self) -> None:
         """Assert that every row is in exactly one place; for tests."""
