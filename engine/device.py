@@ -76,7 +76,7 @@ RowT = TypeVar("RowT", bound=DeviceRow)
 
 
 class Action(StrEnum):
-    """One step of a device."""
+    """A kind of step of a device."""
 
     PREFILL = "prefill"
     """A chunk of prefill."""
@@ -172,4 +172,4 @@ class Device(Protocol[RowT]):
         """Let rows enter the batch in a step that computes all their tokens (Baton's shape)."""
 
     def step(self, iterations: int) -> Outcome[RowT]:
-        """Decode."""
+        """Decode so many iterations."""

@@ -14,7 +14,7 @@ class Returns(StrEnum):
     """When the clients of a plan get to see their answers."""
 
     ROW_END = "row end"
-    """Each token as it is made."""
+    """Clients see each token as it is made."""
     BATCH_END = "batch end"
     """All answers of the batch when its last row has ended, as plain static batching has it."""
 

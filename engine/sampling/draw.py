@@ -44,12 +44,12 @@ def draw(rows: Sequence[Row], logits: Tensor) -> Tensor:
 
 
 def _scale(logits: Tensor, wishes: Tensor) -> Tensor:
-    """By temperature: never so low that dividing by it overflows; what is below is as good as greedy."""
+    """Logits divided by temperature, which is never so low that this overflows; below that it is as good as greedy."""
     return logits / wishes[:, :1].to(logits.dtype).clamp_(min=1e-6)
 
 
 def _wishes(rows: Sequence[Row]) -> list[tuple[float, ...]]:
-    """For each row: temperature, min-p, top-k, top-p, and its random number."""
+    """Temperature, min-p, top-k, top-p and random number of each row."""
     numbers = uniforms([(row.sampling.seed, row.step) for row in rows])
     return [
         (one.temperature, one.min_p, max(one.top_k, 0), one.top_p, number)

@@ -55,7 +55,7 @@ class Plan:
     """The model that servers at URLs are asked for; None takes the first that each lists."""
     fields: Mapping[str, object] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    """For servers at URLs only."""
+    """Headers of requests to servers at URLs."""
     timeout: float = 600.0
     ready_timeout: float = 600.0
     max_concurrency: int | None = None

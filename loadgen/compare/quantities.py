@@ -15,10 +15,10 @@ class Quantity:
     key: str
     title: str
     short: str
-    """For axes and narrow tables."""
+    """A short title for axes and narrow tables."""
     unit: str
     better: Better | None = None
-    """None: neither direction is better by itself."""
+    """The direction that is better; None where neither is by itself."""
     scale: float = 1.0
     """The factor from the stored figure to the unit."""
     judged: bool = True
@@ -74,7 +74,7 @@ QUANTITIES = (
     ),
     Quantity("server_mean_prediction_error_tokens", "Mean error of predicted lengths", "error", "tokens", judged=False),
 )
-"""In the order of the report; those that begin with `server_` are the server's own."""
+"""Quantities in the order of the report; those that begin with `server_` are the server's own."""
 
 COUNTS = ("completed", "failed", "rejected")
 

@@ -27,7 +27,7 @@ class Play:
     round: int
     point: Point
     figures: Mapping[str, object]
-    """By the names of `lengthwise bench`'s result, and those of the server's own figures where it tells any."""
+    """Name in the result of `lengthwise bench`, or of the server's own figures where it tells any -> value."""
     latencies: tuple[float, ...] = ()
     """Job completion times in seconds, ascending."""
     predictions: tuple[tuple[float, int], ...] = ()

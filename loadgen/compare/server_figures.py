@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from loadgen.client.client import Target
 
 Samples: TypeAlias = Mapping[tuple[str, str], float]
-"""By a sample's name and its `executor` label, summed over all other labels."""
+"""A sample's name and its `executor` label -> its value, summed over all other labels."""
 
 NOTHING: Samples = MappingProxyType({})
 TIMEOUT = aiohttp.ClientTimeout(total=10)

@@ -24,7 +24,7 @@ class Spread:
     """The values of a figure in the rounds."""
 
     values: tuple[float, ...]
-    """In the order of the rounds; at least one."""
+    """A value a round, in the order of the rounds; at least one."""
 
     @property
     def median(self) -> float:

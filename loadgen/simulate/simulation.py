@@ -92,7 +92,7 @@ class Simulation:
     """A trace served from its first request to its last."""
 
     requests: tuple[Served, ...]
-    """In order of arrival."""
+    """The requests in order of arrival."""
     workers: tuple[WorkerRecord, ...]
 
     @property
@@ -208,7 +208,7 @@ class _Simulator:
         return self._due[0][0] if self._due else math.inf
 
     def _move(self) -> None:
-        """To the next event."""
+        """Move the clock to the next event."""
         time = min(self._next_arrival, min(node.due for node in self._nodes))
         if time == math.inf:
             left = len(self._requests) - self._ended

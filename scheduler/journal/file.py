@@ -52,7 +52,7 @@ class RequestEntry:
     started: float | None
     first_token: float | None
     latency: float
-    """From arrival to the end."""
+    """Seconds from arrival to the end."""
     runs: int = 1
     """Times that it was given to an executor."""
     replayed: bool = False

@@ -56,7 +56,7 @@ class Examples:
         return len(self.lengths)
 
     def joined(self, other: Examples, keep: int) -> Examples:
-        """Both, the newest `keep` of them."""
+        """The newest `keep` of these examples and the others."""
         features = np.concatenate((self.features, other.features))[-keep:]
         return Examples(features, np.concatenate((self.lengths, other.lengths))[-keep:])
 

@@ -131,7 +131,7 @@ class Trainer(Protocol):
 
 
 class Learning:
-    """Event loop only."""
+    """Trains the forest at each interval, on answers that have ended and surprised it. Event loop only."""
 
     def __init__(
         self, trainer: Trainer, clock: Clock, training: Examples | None = None, interval: float = INTERVAL

@@ -35,9 +35,9 @@ class Expected:
     place: int
     """Requests ahead in the queue."""
     wait: float | None = None
-    """Until it starts; None when nothing has been measured yet, and then all below is 0."""
+    """Seconds until the request starts; None when nothing has been measured yet, and then all below is 0."""
     point: float = 0.0
-    """Until its answer is complete, as it is before calibration."""
+    """Seconds until the answer is complete, before calibration."""
     spread: float = 0.0
     """ln(high / low) of the point, before calibration."""
     low: float = 0.0

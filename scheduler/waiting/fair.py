@@ -69,7 +69,7 @@ class _Client:
     expected: dict[Request, float] = field(default_factory=dict)
     """Service that each request in the queue would be charged for."""
     waiting: float = 0.0
-    """Sum of it."""
+    """Service that all requests in the queue would be charged for."""
 
     @property
     def mean(self) -> float:

@@ -26,12 +26,12 @@ class Ahead(NamedTuple):
     tokens: float = 0.0
     """Tokens that those with a prediction are expected to generate from now on."""
     unpredicted: int = 0
-    """Number of those without one."""
+    """Number of requests without a prediction."""
     unread: int = 0
-    """Tokens of theirs that must be read before they can generate."""
+    """Tokens that must be read before these requests can generate."""
 
     def and_all(self, entries: Iterable[_Entry]) -> Ahead:
-        """These requests and more."""
+        """The sum over these requests and those of more entries."""
         place, tokens, unpredicted, unread = self
         for entry in entries:
             place, tokens = place + 1, tokens + entry.tokens

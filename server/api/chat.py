@@ -99,7 +99,7 @@ class ChatForm:
         return self.readers[answer.index].push(update.text, last=update.finish_reason is not None)
 
     def _finish(self, answer: Answer, update: RowUpdate) -> ChatFinish | None:
-        """After the pieces of the same update."""
+        """Why the answer ended, once the pieces of the update are read; None where it goes on."""
         if update.finish_reason is None:
             return None
         reader = self.readers.get(answer.index)

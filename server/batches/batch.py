@@ -63,7 +63,7 @@ class BatchRecord(msgspec.Struct, kw_only=True):
         return self.status in UNDER_WAY
 
     def enter(self, status: BatchStatus) -> None:
-        """Come to another status."""
+        """Give the batch another status, and note the time."""
         self.status = status
         self.times = {**self.times, status: int(time.time())}
 

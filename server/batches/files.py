@@ -107,7 +107,7 @@ class FileStore:
         return file
 
     def find(self, name: str, holder: str | None) -> StoredFile:
-        """Raises NoSuchFile."""
+        """The holder's file of this id; raises NoSuchFile."""
         file = self._files.get(name)
         if file is None or file.holder != holder:
             raise NoSuchFile(name)
@@ -123,7 +123,7 @@ class FileStore:
         return sorted(own, key=lambda file: (file.created_at, file.id), reverse=True)
 
     def remove(self, name: str, holder: str | None) -> None:
-        """Raises NoSuchFile."""
+        """Delete the holder's file of this id; raises NoSuchFile."""
         self.find(name, holder)
         (self._folder / f"{name}.json").unlink(missing_ok=True)
         self.path(name).unlink(missing_ok=True)

@@ -19,7 +19,7 @@ MOST_ERRORS = 100
 
 
 class InputLine(msgspec.Struct, frozen=True):
-    """One request."""
+    """A line of a batch's input: one request."""
 
     custom_id: Annotated[str, Meta(min_length=1, max_length=512)]
     url: str

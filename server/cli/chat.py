@@ -49,7 +49,7 @@ Ctrl-D         leave"""
 
 @dataclass(frozen=True, kw_only=True)
 class Talk:
-    """How to talk."""
+    """The settings of a conversation."""
 
     system: str | None = option(None, "system message: what the assistant shall be")
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = option(None, "0 takes the likeliest token; at most 2")
@@ -58,7 +58,7 @@ class Talk:
 
 @dataclass(frozen=True, kw_only=True)
 class Chat(Talk):
-    """Whom to talk to, and how."""
+    """The server to talk to, and the settings of the conversation."""
 
     url: str = option("http://127.0.0.1:8000", "where the server listens", metavar="URL")
     api_key: str | None = option(

@@ -20,7 +20,7 @@ named as vLLM's where they mean the same. `make docs` writes this page from the 
 
 
 def document() -> str:
-    """The page."""
+    """The text of docs/flags.md."""
     return HEAD + "".join(_lines())
 
 

@@ -22,11 +22,11 @@ class Stage(IntEnum):
     PREFILL = 1
     """The prompt is being read."""
     STAGED = 2
-    """Read, and waiting for a slot."""
+    """The prompt is read, and the row waits for a slot."""
     DECODE = 3
-    """In the batch, one token a step."""
+    """The row is in the batch, and gets one token a step."""
     PAUSED = 4
-    """Taken out of the batch to host memory, for a while."""
+    """The row is taken out of the batch to host memory, for a while."""
     INVALID = 5
     """The row has ended but keeps its slot: what is computed for it is of no use."""
 
@@ -44,7 +44,7 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From this moment on, another stage."""
+    """A row's change to another stage, and its moment."""
 
     at: float
     lane: int
@@ -53,7 +53,7 @@ class Change:
 
 
 class Lanes:
-    """Everything public belongs to the event loop's thread."""
+    """The lanes of one executor's rows. Everything public belongs to the event loop's thread."""
 
     def __init__(self, held: Iterable[Request] = ()) -> None:
         """`held` are requests that the executor has already; what became of those that run is found out by and by."""

@@ -38,7 +38,7 @@ REMEMBERED = 200
 
 
 class Scene:
-    """Event loop only."""
+    """The server as a dashboard shows it, snapshot by snapshot. Event loop only."""
 
     def __init__(self, dispatcher: Dispatcher, model: str, strategy: str, context_length: int) -> None:
         self._dispatcher = dispatcher

@@ -64,7 +64,7 @@ class FirstToken(msgspec.Struct, frozen=True, array_like=True):
 
     at: float
     seconds: float
-    """From the arrival of its request."""
+    """Seconds from the arrival of the request."""
 
 
 class Device(msgspec.Struct, frozen=True):

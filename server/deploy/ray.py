@@ -48,7 +48,7 @@ BLOCK = 256
 """Bytes of a body's beginning that are remembered together, as what a node keeps."""
 
 BYTES_PER_TOKEN = 4
-"""Where no node can tell."""
+"""Bytes that a token is taken to have where no node can count tokens."""
 
 GENERATING = frozenset(operation.path for operation in OPERATIONS if operation.generates)
 

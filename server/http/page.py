@@ -45,7 +45,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
 
 
 class Page:
-    """The files, by name."""
+    """The files of the pages by name, read once, and the answers with them."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in TYPES}

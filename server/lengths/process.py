@@ -155,7 +155,7 @@ class NicedProcess:
 
 
 def _predict(connection: Connection[Any, Any], setup: Setup) -> None:
-    """The predictor's process."""
+    """Answer what comes over the connection with the forest's predictions, in a process of its own."""
     answer_all(connection, partial(_real_worker, setup))
 
 

@@ -47,7 +47,7 @@ class ProxyWorker:
 
 
 def predict_by_proxy(connection: Connection[Any, Any], setup: Setup) -> None:
-    """The predictor's process."""
+    """Answer what comes over the connection with the proxy's predictions, in a process of its own."""
     answer_all(connection, partial(_worker, setup))
 
 

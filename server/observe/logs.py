@@ -35,7 +35,7 @@ FLUSH_SECONDS = 0.3
 
 
 class LogFormat(StrEnum):
-    """How a line looks."""
+    """The form of a line of the log."""
 
     HUMAN = "human"
     JSON = "json"
@@ -164,7 +164,7 @@ def _timestamp(moment: float) -> str:
 
 
 def _severity(level: int) -> int:
-    """syslog's number."""
+    """Number of a level in syslog."""
     for least, number in ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6)):
         if level >= least:
             return number

@@ -30,13 +30,13 @@ SWAP_GIB = 4.0
 """Most host memory for rows that wait, as vLLM's --swap-space has it, unless --swap-space says."""
 
 SWAP_MEMORY_SHARE = 0.25
-"""Part of the free memory that this may be."""
+"""Part of the free memory that rows which wait may take at most."""
 
 PREFIX_MEMORY_SHARE = 0.125
 """Part of the free memory that K and V of prompts may take, unless --prefix-cache-memory says."""
 
 PREDICTOR_THREADS = 4
-"""At most: a short text's products are too small for more."""
+"""Threads of a predictor at most: a short text's products are too small for more."""
 
 PREDICTOR_NICENESS = 10
 """As in nice(1): a tenth of a core that an executor computes on, all of a core that is free."""

@@ -32,7 +32,7 @@ class _Axis:
     points: tuple[Point, ...]
     label: str = ""
     of: Callable[[Point], float] | None = None
-    """None: there is one load only."""
+    """The load of a point, as the plot's axis has it; None where there is one load only."""
     logarithmic: bool = False
     note: str = ""
     """The words for what all its loads have in common, where there are plots of others too."""

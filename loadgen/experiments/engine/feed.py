@@ -28,7 +28,7 @@ class Moment:
     seconds: float
     tally: Tally
     shape: BatchShape
-    """At the end of the turn."""
+    """The batch at the end of the turn."""
     ended: int
     """Rows whose last token it brought."""
 

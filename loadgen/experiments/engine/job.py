@@ -34,7 +34,7 @@ class Turn:
     """The outcome of one run over some jobs."""
 
     seconds: float
-    """From the first prompt to the last token."""
+    """Seconds from the first prompt to the last token."""
     steps: tuple[float, ...]
     """Seconds from token to token while nothing was read, each step once or once a row."""
     lengths: tuple[int, ...]

@@ -71,7 +71,7 @@ class Course:
     limits: Limits
     max_tokens: int
     prediction: Prediction
-    """For strategies that predict, other than by the oracle."""
+    """The predictions for strategies that predict, other than by the oracle."""
 
 
 Player: TypeAlias = Callable[[Course, Sequence[Lengths], int, Watch], Trial]

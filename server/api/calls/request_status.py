@@ -27,11 +27,11 @@ class CallState(StrEnum):
     ARRIVED = "arrived"
     """The prompt is read and the length predicted; the call is not in line yet."""
     WAITING = "waiting"
-    """In line, or with an executor that has not begun it."""
+    """The call is in line, or with an executor that has not begun it."""
     RUNNING = "running"
     FINISHED = "finished"
     CANCELLED = "cancelled"
-    """By its id, or because its client left."""
+    """The call was cancelled by its id, or because its client left."""
     FAILED = "failed"
 
 

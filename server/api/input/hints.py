@@ -47,7 +47,7 @@ class _Record:
 
 
 class Hints:
-    """Event loop only."""
+    """Weighs clients' forecasts of lengths by how well earlier ones were kept. Event loop only."""
 
     def __init__(self) -> None:
         self._records: OrderedDict[str, _Record] = OrderedDict()

@@ -110,7 +110,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
     regex: GrammarText | None = None
     choice: Annotated[list[ChoiceText], Meta(min_length=1, max_length=1024)] | None = None
     grammar: GrammarText | None = None
-    """In Lark, with a rule named start."""
+    """A grammar in Lark, with a rule named start."""
     json_object: bool | None = None
 
 

@@ -18,9 +18,9 @@ class Objectives:
     """Seconds that a client allows; None for any."""
 
     first_token: float | None = None
-    """From the arrival to the first token."""
+    """Seconds from the arrival to the first token."""
     per_token: float | None = None
-    """From one token to the next."""
+    """Seconds from one token to the next."""
 
 
 def read_objectives(request: web.Request) -> Objectives:

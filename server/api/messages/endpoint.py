@@ -90,11 +90,11 @@ class MessageForm:
     reader: Reader
 
     def begun(self) -> MessageObject:
-        """Before the first token."""
+        """The message before its first token."""
         return self._message([], None)
 
     def whole(self, update: RowUpdate) -> MessageObject:
-        """With all tokens."""
+        """The message with all its tokens."""
         pieces = self.reader.push(update.text, last=True)
         return self._message(_blocks(pieces), self.ending(update))
 

@@ -50,7 +50,7 @@ class Result:
     updates: list[RowUpdate]
 
     def join(self) -> RowUpdate:
-        """All of them as one."""
+        """All updates of the answer as one."""
         return join_updates(self.updates)
 
 
@@ -68,7 +68,7 @@ class Form(Protocol):
         """The event with the token counts of the whole call."""
 
     def whole(self, results: Sequence[Result], usage: Usage, metrics: Metrics) -> msgspec.Struct:
-        """All answers at once."""
+        """The body of a reply with all answers at once."""
 
 
 async def respond(

@@ -135,17 +135,17 @@ class ResponseAnswer:
             yield from self.items.finish("incomplete" if update.finish_reason is FinishReason.LENGTH else "completed")
 
     def begun(self) -> ResponseObject:
-        """Before the first token."""
+        """The response before its first token."""
         return self._response("in_progress", [])
 
     def ended(self, last: RowUpdate) -> ResponseObject:
-        """With all tokens."""
+        """The response with all its tokens."""
         cut = last.finish_reason is FinishReason.LENGTH
         details = IncompleteDetails("max_output_tokens") if cut else None
         return self._response("incomplete" if cut else "completed", self.items.done, incomplete_details=details)
 
     def failed(self, error: ApiError) -> ResponseObject:
-        """With what there was when it failed, or was broken off."""
+        """The response with the items that there were when it failed, or was broken off."""
         failure = ResponseFailure(error_body(error).error.code, error.message)
         status: Status = "cancelled" if self.call.record.cancelled else "failed"
         return self._response(status, self.items.all("incomplete"), error=failure)

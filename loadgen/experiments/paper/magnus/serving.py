@@ -44,7 +44,7 @@ class Place:
     machine: Machine
     limits: Limits
     loads: Mapping[str, Load]
-    """By point."""
+    """Point -> its load."""
     setting: str
     larger: Machine | None = None
     """Executors with memory for the batches of vsq; None where it cannot run."""

@@ -89,7 +89,7 @@ class Place:
 
     sweep: Sweep
     machine: Callable[[int], Machine]
-    """By the rows of a batch."""
+    """Rows of a batch -> the executors that run batches of so many."""
     group_tokens: int
     served: float
     """Requests a second of the unit of rates."""
