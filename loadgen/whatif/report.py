@@ -48,8 +48,9 @@ def write_sentences(found: WhatIf) -> Iterator[str]:
         )
     yield (
         f"How far to trust this: of {replay.strategy}, which served them, the simulator says a mean JCT "
-        f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded. Prices are those learned on this node, "
-        f"times {found.slowdown:.2f}, with which requests take as long from start to end as they did."
+        f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded. Prices are those learned on this node; "
+        f"it was {found.slowdown:.2f} times as slow on the average, and at each moment as slow as its requests tell. "
+        "What others do to its speed is the same for all strategies here."
     )
     yield (
         f"{len(replay.trace)} requests to {replay.model}; {replay.left_out} without a token are left out. Predicted "

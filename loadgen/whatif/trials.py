@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
-from statistics import fmean
 from types import MappingProxyType
 
 from loadgen.simulate.latencies import Latencies, measure_latencies
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction, replay_forecasts
 from loadgen.simulate.simulation import Served, simulate
+from loadgen.simulate.speed_curve import SpeedCurve
 from loadgen.whatif.replay import Replay
+from loadgen.whatif.speed import find_speed
 from models.errors import UserError
 from scheduler.assembly import assemble, find_strategies
 from scheduler.batching.batcher import Limits
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES, Length
-
-FITS = 11
-"""Simulations in which the speed of the machine is found, to 0.3 %."""
-
-MOST_SLOWDOWN = 16.0
-"""Factor by which a machine may be slower or faster than its learned prices."""
 
 OTHER_SIZES: Mapping[str, Callable[[Machine], Machine]] = MappingProxyType(
     {
@@ -66,7 +60,7 @@ class WhatIf:
 
     replay: Replay
     slowdown: float
-    """Seconds for which requests were served, over what the learned prices say."""
+    """Seconds for which requests were served, over the work done meanwhile by the learned prices."""
     recorded: Latencies
     own: Trial
     """The strategy that served, simulated."""
@@ -86,8 +80,8 @@ class WhatIf:
 
 def try_all(replay: Replay, setting: Setting, names: Sequence[str], done: Callable[[], None]) -> WhatIf:
     """Replay under each strategy, calling `done` after it; and the best of them and the own one on other machines."""
-    slowdown = find_slowdown(replay, setting)
-    setting = replace(setting, machine=replace(setting.machine, cost=setting.prices.slowed(slowdown)))
+    curve, slowdown = find_speed(replay.recorded, lambda one: play(replay, _paced(setting, one), replay.strategy))
+    setting = _paced(setting, curve)
     trials = []
     for name in dict.fromkeys((replay.strategy, *names)):
         trials.append(Trial(name, "", measure_latencies(play(replay, setting, name))))
@@ -115,17 +109,8 @@ def _other_machines(machine: Machine) -> Iterator[tuple[str, Machine]]:
             yield sizes, changed
 
 
-def find_slowdown(replay: Replay, setting: Setting) -> float:
-    """The factor by which the machine must be slower than its learned prices for the simulated requests to be served
-    as long, from their start to their end, as the recorded ones were."""
-    served_for = fmean(one.end - one.started for one in replay.recorded)
-    low, high = 1 / MOST_SLOWDOWN, MOST_SLOWDOWN
-    for _ in range(FITS):
-        factor = sqrt(low * high)
-        slowed = replace(setting, machine=replace(setting.machine, cost=setting.prices.slowed(factor)))
-        longer = fmean(one.end - one.started for one in play(replay, slowed, replay.strategy)) > served_for
-        low, high = (low, factor) if longer else (factor, high)
-    return sqrt(low * high)
+def _paced(setting: Setting, curve: SpeedCurve) -> Setting:
+    return replace(setting, machine=replace(setting.machine, pace=curve.pace))
 
 
 def play(replay: Replay, setting: Setting, name: str) -> tuple[Served, ...]:

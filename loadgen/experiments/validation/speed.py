@@ -12,34 +12,22 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from engine.messages import Report, StepReport, Tally
-from scheduler.serving_time.bilinear import Bilinear, FloatArray, fit_surfaces
+from loadgen.simulate.speed_curve import FOR_EVER, SpeedCurve
+from scheduler.serving_time.bilinear import Bilinear, fit_surfaces
 from scheduler.serving_time.step_timings import Phase, Step, StepTimings
 
 PHASES: tuple[Phase, Phase] = ("prefill", "decode")
 
-FOR_EVER = 1e9
-"""Seconds after a run for which the machine keeps the speed of its prices."""
-
 
 @dataclass(frozen=True, slots=True)
 class RunSpeed:
-    """The prices of a run, and how its speed changed about them: moments, and the work that a device which is never
-    idle has done by then. Both ascend, from 0; between them the speed is even.
-    """
+    """The prices of a run, and how its speed changed about them."""
 
     prices: Bilinear
     """Fitted to the run's steps; the sums of all prefills and of all iterations are what they took."""
     slowdown: float
     """Seconds of all steps, over what the profile says."""
-    moments: FloatArray
-    """(moments,), in seconds after the run's begin."""
-    work: FloatArray
-    """(moments,), in seconds by the prices."""
-
-    def pace(self, now: float, seconds: float) -> float:
-        """The Pace of a machine that is as fast at each moment as this one was."""
-        done = float(np.interp(now, self.moments, self.work))
-        return float(np.interp(done + seconds, self.work, self.moments)) - now
+    curve: SpeedCurve
 
 
 @dataclass(slots=True)
@@ -68,16 +56,16 @@ class Speedometer:
 
     def read(self) -> RunSpeed:
         """The speed of all that was heard; the profile's where it was nothing."""
-        even = np.array([0.0, FOR_EVER])
         if {step.phase for _, _, step in self._steps} != set(PHASES):
-            return RunSpeed(self.profile, 1.0, even, even)
+            even = np.array([0.0, FOR_EVER])
+            return RunSpeed(self.profile, 1.0, SpeedCurve(even, even))
         prices = self._fit()
         measured = sum(_seconds(step) for _, _, step in self._steps)
         profiled = sum(_price(self.profile, step) for _, _, step in self._steps)
-        return RunSpeed(prices, measured / profiled, *self._follow(prices))
+        return RunSpeed(prices, measured / profiled, self._follow(prices))
 
-    def _follow(self, prices: Bilinear) -> tuple[FloatArray, FloatArray]:
-        """The moments and the work of a RunSpeed, by the steps of the first executor: all share one machine."""
+    def _follow(self, prices: Bilinear) -> SpeedCurve:
+        """The curve by the steps of the first executor: all share one machine."""
         moments, work = [0.0], [0.0]
         for executor, now, step in self._steps:
             if executor == self._steps[0][0]:
@@ -85,7 +73,7 @@ class Speedometer:
                 idle = began - moments[-1]
                 moments += [began, max(began, now)]
                 work += [work[-1] + idle, work[-1] + idle + _price(prices, step)]
-        return np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER])
+        return SpeedCurve(np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER]))
 
     def _fit(self) -> Bilinear:
         """The model of all steps, whose sums over those of a phase are what these took."""

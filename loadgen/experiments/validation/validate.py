@@ -81,7 +81,7 @@ def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
                 twin = _twin(engine, [one.info for one in rig.executors])
             for rho, trace in _traces(args, config, engine, twin, bars):
                 real, speed = _play(args, config, engine, trace, bars)
-                by_run = replace(twin, cost=speed.prices, pace=speed.pace)
+                by_run = replace(twin, cost=speed.prices, pace=speed.curve.pace)
                 simulated = [_simulate(config, engine, one, trace) for one in (twin, by_run)]
                 compared = compare(*(measure_latencies(one.requests) for one in (real, *simulated)))
                 found.append(Verdict(name, rho, len(trace), speed.slowdown, compared))

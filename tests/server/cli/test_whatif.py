@@ -15,9 +15,10 @@ from loadgen.load.arrivals import Arrivals, arrival_times
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import simulate
+from loadgen.simulate.speed_curve import SpeedCurve
 from loadgen.whatif.replay import Replay, read_replay
 from loadgen.whatif.report import find_better, write_sentences
-from loadgen.whatif.trials import Setting, find_slowdown, play, try_all
+from loadgen.whatif.trials import Setting, play, try_all
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
@@ -83,26 +84,30 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) ->
     setting = Setting(Scheduling(), MACHINE, PRICES, 512, Prediction(0.5))
     found = try_all(replay, setting, ("srpt", "vs"), lambda: None)
     assert found.slowdown == pytest.approx(SLOWDOWN, rel=0.01)
-    assert found.errors == pytest.approx((0.0, 0.0), abs=0.02)
+    mean, p99 = found.errors
+    assert abs(mean) < 0.01 and abs(p99) < 0.05, "p99 is one request of 80"
     better = find_better(found)
     assert better is not None and better.latencies.jct.mean < 0.9 * found.own.latencies.jct.mean
     assert f"{better.strategy}" in next(iter(write_sentences(found)))
     assert {one.sizes for one in found.others} >= {"", "half the slots", "twice the slots", "one more executor"}
 
 
-@pytest.mark.parametrize("slowdown", [0.7, 1.5, 2.5])
-def test_the_speed_is_found_though_requests_do_not_take_longer_in_step(slowdown: float) -> None:
-    """With iterations whose price is their rows', a slower machine runs more rows, and each takes longer for both."""
+@pytest.mark.parametrize("strategy", ["baton-pd", "srpt"])
+def test_a_machine_that_is_slow_for_a_while_is_found_to_have_been_slow_then(strategy: str) -> None:
+    """One factor for the whole run made no queue of it: a third of the mean JCT was lost where the speed changes
+    threefold. Each row's part of an iteration is priced, so that a slower machine runs more rows as well."""
     prices = Bilinear(p1=0.0, p2=0.0, p3=0.0, p4=0.005, d1=0.0, d2=0.002, d3=0.0, d4=1e-4)
     random = np.random.default_rng(0)
-    times = arrival_times(Arrivals(8.0, 1.0), 150, random)
+    times = arrival_times(Arrivals(8.0, 1.0), 240, random)
     trace = tuple(Lengths(float(time), 20, int(random.integers(10, 110))) for time in times)
     machine = Machine(prices, capacity_tokens=8 * 600, max_num_seqs=8, context_length=600, max_prefill_tokens=512)
     setting = Setting(Scheduling(), machine, prices, 512, Prediction(0.5))
-    replay = Replay("tiny", "baton-pd", trace, (None,) * 150, (), 200, 0)
-    slow = replace(setting, machine=replace(machine, cost=prices.slowed(slowdown)))
-    recorded = replace(replay, recorded=play(replay, slow, "baton-pd"))
-    assert find_slowdown(recorded, setting) == pytest.approx(slowdown, rel=0.01)
+    replay = Replay("tiny", strategy, trace, tuple(float(one.output_length) for one in trace), (), 200, 0)
+    wavering = SpeedCurve.of_speeds(np.array([0.0, 6.0, 12.0, 20.0]), np.array([1.5, 0.5, 1.4, 0.6]), 26.0, 1.0)
+    recorded = play(replay, replace(setting, machine=replace(machine, pace=wavering.pace)), strategy)
+    found = try_all(replace(replay, recorded=recorded), setting, (), lambda: None)
+    mean, p99 = found.errors
+    assert abs(mean) < 0.02 and abs(p99) < 0.05
 
 
 def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
