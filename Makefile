@@ -15,10 +15,10 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench evidence evidence-engine test test-quick test-clients test-faults test-ray check docs docs-clients clean
+.PHONY: help install serve chat bench evidence evidence-engine evidence-engine-tiny test test-quick test-clients test-faults test-ray check docs docs-clients clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  ARGS="..." is passed on to the command; PYTHON=... chooses the interpreter for .venv'
 
 install: $(RUNTIME) ## make .venv with everything that serving and reports need
@@ -60,11 +60,17 @@ MODEL ?= smollm2-135m-instruct
 ENGINE_magnus = $(if $(TASKS),--tasks $(TASKS)) --experiments main,ablation
 ENGINE_scls = $(TRACED) --experiments main,ablation,keeping --executors 2 --requests 3000
 ENGINE_ssjf = --experiments rates,burstiness
+ENGINES := magnus scls ssjf
 
 evidence-engine: $(RUNTIME) ## repeat them on the real engine, with nothing beside it: hours
 	@mkdir -p $(EVIDENCE)
 	@$(BIN)/lengthwise profile $(MODEL) && $(BIN)/lengthwise profile $(MODEL) --executors 2
-	@for paper in magnus scls ssjf; do $(MAKE) --no-print-directory engine-$$paper || exit 1; done
+	@for paper in $(ENGINES); do $(MAKE) --no-print-directory engine-$$paper || exit 1; done
+
+evidence-engine-tiny: ## the cells of it that a queue decides, with a tiny MODEL, in some ten minutes
+	@$(MAKE) --no-print-directory evidence-engine ENGINES="magnus scls" \
+	  ENGINE_magnus="$(if $(TASKS),--tasks $(TASKS)) --experiments main --loads 8" \
+	  ENGINE_scls="$(TRACED) --experiments main --executors 2 --loads 3 --requests 1500"
 
 engine-%: $(RUNTIME)
 	@$(BIN)/lengthwise paper $* --real --model $(MODEL) --rounds 3 $(ENGINE_$*) $(ARGS) \
