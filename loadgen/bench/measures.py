@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
 
+from loadgen.bench.accuracy import Accuracy, Ending, judge
 from loadgen.bench.distribution import Distribution, summarize
 from loadgen.bench.metrics import METRICS, ttft
 from loadgen.client.outcome import Outcome
@@ -45,6 +46,8 @@ class Figures:
     ttft_by_turn: Sequence[float]
     """Median seconds to the first token, by the turn of a conversation; empty without conversations."""
     jain_fairness_index: float | None
+    foretold: Accuracy | None
+    """How well the server foretold when answers would be complete; None where it did not."""
     distributions: Mapping[str, Distribution | None]
     """The distribution of each metric; None where there was nothing to measure."""
 
@@ -79,6 +82,9 @@ def measure(
         max_concurrent_requests=_find_peak_requests(outcomes),
         ttft_by_turn=_median_ttfts(completed),
         jain_fairness_index=compute_fairness(completed),
+        foretold=judge(
+            [Ending(one.foretold, one.end - one.sent, one.output_tokens) for one in completed if one.foretold]
+        ),
         distributions={name: _summarize_metric(name, completed, percentiles) for name in metrics},
     )
 

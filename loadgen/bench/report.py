@@ -66,6 +66,12 @@ def _list_counts(
     yield "Total token throughput (tok/s):", f"{figures.total_token_throughput:.2f}"
     fairness = figures.jain_fairness_index
     yield "Jain fairness index:", "-" if fairness is None else f"{fairness:.3f}"
+    if (told := figures.foretold) is not None:
+        yield "Answers whose end was foretold:", str(told.answers)
+        yield "Median error of that (%):", f"{100 * told.error:.1f}"
+        if told.error_with_lengths is not None:
+            yield "... had their lengths been known (%):", f"{100 * told.error_with_lengths:.1f}"
+        yield "Ends within the interval (%):", f"{100 * told.inside:.1f}"
 
 
 def _list_metric(name: str, figures: Figures) -> Iterator[tuple[str, str]]:

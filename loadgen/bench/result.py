@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from loadgen.bench.accuracy import Accuracy
 from loadgen.bench.distribution import Distribution
 from loadgen.bench.measures import Figures
 from loadgen.bench.metrics import METRICS, itl, ttft
@@ -18,6 +19,8 @@ def figures_json(figures: Figures) -> Json:
     """All figures under their flat names, such as `p99_ttft_ms`; null where there was nothing to measure."""
     plain: Json = asdict(figures)
     del plain["distributions"]
+    del plain["foretold"]
+    plain |= accuracy_json(figures.foretold)
     del plain["ttft_by_turn"]
     plain["median_ttft_by_turn_ms"] = [1000 * seconds for seconds in figures.ttft_by_turn]
     for name, spread in figures.distributions.items():
@@ -32,6 +35,11 @@ def spread_json(name: str, spread: Distribution | None, unit: str = "ms", scale:
     values = {"mean": spread.mean, "median": spread.median, "std": spread.std}
     values |= {name_percentile(percentile): value for percentile, value in spread.percentiles.items()}
     return {f"{figure}_{name}_{unit}": value * scale for figure, value in values.items()}
+
+
+def accuracy_json(accuracy: Accuracy | None) -> Json:
+    """How well ends were foretold, under names such as `foretold_error`; nothing where none was."""
+    return {} if accuracy is None else {f"foretold_{name}": value for name, value in asdict(accuracy).items()}
 
 
 def name_percentile(percentile: float) -> str:
@@ -64,6 +72,7 @@ def details_json(outcomes: Sequence[Outcome]) -> Json:
         "turns": [one.turn for one in outcomes],
         "input_lens": [one.prompt_tokens or 0 for one in outcomes],
         "cached_lens": [one.cached_tokens for one in outcomes],
+        "foretold": [None if one.foretold is None else asdict(one.foretold) for one in outcomes],
         "output_lens": [one.output_tokens if one.completed else 0 for one in outcomes],
         "ttfts": [next(iter(ttft(one)), 0.0) for one in outcomes],
         "itls": [itl(one) for one in outcomes],

@@ -101,6 +101,7 @@ class Client:
             counted=transcript.output_tokens is not None,
             queue_time=transcript.queue_time,
             predicted_tokens=transcript.predicted_tokens,
+            foretold=transcript.foretold,
             failure=failure,
             label=request.label,
             turn=request.turn,
@@ -109,7 +110,7 @@ class Client:
 
     async def _exchange(self, request: PreparedRequest, transcript: Transcript, clock: Clock) -> None:
         """Send the request and read its stream. Raises RequestError, or TimeoutError when `cancel_after` has passed."""
-        headers = {"x-request-id": f"{self._id_prefix}{request.index}"}
+        headers = {"x-request-id": f"{self._id_prefix}{request.index}", "x-lengthwise-estimate": "1"}
         try:
             async with self._session.post(
                 self._target.url(request.path), data=request.body, headers=headers

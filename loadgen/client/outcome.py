@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from loadgen.client.foretold import Foretold
+
 Status: TypeAlias = Literal["completed", "failed", "rejected", "cancelled"]
 """Rejected: the server said that it has too much to do (429 or 503). Cancelled: this client left on purpose."""
 
@@ -53,6 +55,8 @@ class Outcome:
     """Seconds in the server's queue, where it reports that."""
     predicted_tokens: float | None = None
     """The length that the server predicted for the answer, where it reports that."""
+    foretold: Foretold | None = None
+    """When the server expected the answer's end as the request came, where it reports that."""
     failure: Failure | None = None
     label: str = ""
     turn: int = 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from loadgen.client.foretold import Foretold
 from loadgen.client.outcome import ErrorKind, Failure
 from loadgen.client.sse import EventParser
 
@@ -50,11 +51,28 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptDetails | None = None
 
 
+class Interval(msgspec.Struct):
+    """A median, and the ends of an interval about it."""
+
+    median: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Estimate(msgspec.Struct):
+    """What a server expected of a request when it came."""
+
+    predicted_tokens: Interval | None = None
+    expected_wait_s: float | None = None
+    expected_completion_s: Interval | None = None
+
+
 class Metrics(msgspec.Struct):
-    """Times and a prediction that a server reports about its own work."""
+    """Times and predictions that a server reports about its own work."""
 
     queue_time_ms: float | None = None
     predicted_tokens: float | None = None
+    estimate: Estimate | None = None
 
 
 class Event(msgspec.Struct):
@@ -80,6 +98,7 @@ class Transcript:
     output_tokens: int | None = None
     queue_time: float | None = None
     predicted_tokens: float | None = None
+    foretold: Foretold | None = None
     _parser: EventParser = field(default_factory=EventParser)
     _pieces: list[str] = field(default_factory=list)
     _finished: bool = False
@@ -129,10 +148,24 @@ class Transcript:
             self.output_tokens = event.usage.completion_tokens
             details = event.usage.prompt_tokens_details
             self.cached_tokens = 0 if details is None else details.cached_tokens or 0
-        if event.metrics is not None and event.metrics.queue_time_ms is not None:
-            self.queue_time = event.metrics.queue_time_ms / 1000
-        if event.metrics is not None and event.metrics.predicted_tokens is not None:
-            self.predicted_tokens = event.metrics.predicted_tokens
+        if event.metrics is not None:
+            self._note(event.metrics)
+
+    def _note(self, metrics: Metrics) -> None:
+        if metrics.queue_time_ms is not None:
+            self.queue_time = metrics.queue_time_ms / 1000
+        if metrics.predicted_tokens is not None:
+            self.predicted_tokens = metrics.predicted_tokens
+        if metrics.estimate is not None:
+            self.foretold = _foretold(metrics.estimate)
+
+
+def _foretold(estimate: Estimate) -> Foretold | None:
+    end, tokens = estimate.expected_completion_s, estimate.predicted_tokens
+    if end is None or end.low is None or end.high is None:
+        return None
+    wait = estimate.expected_wait_s or 0.0
+    return Foretold(end.low, end.median, end.high, wait, None if tokens is None else tokens.median)
 
 
 def _output(choice: Choice) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadgen.bench.accuracy import Accuracy, Ending, judge
 from loadgen.bench.distribution import Distribution, summarize
 from loadgen.simulate.simulation import Simulation
 
@@ -34,6 +35,8 @@ class SimulatedFigures:
     """Mean of a request."""
     slices: float
     """Mean times that a request was given to an executor."""
+    foretold: Accuracy | None
+    """How well the ends of answers were foretold."""
     completion_std: float
     """Standard deviation of the moments at which the executors finished their last work: load imbalance (SCLS, 3.2)."""
 
@@ -56,6 +59,9 @@ def figures(simulation: Simulation) -> SimulatedFigures:
         pad_tokens=sum(worker.tally.pad for worker in workers) / len(requests),
         invalid_tokens=sum(worker.tally.invalid for worker in workers) / len(requests),
         slices=sum(one.runs for one in requests) / len(requests),
+        foretold=judge(
+            [Ending(one.foretold, one.end - one.arrival, one.output_length) for one in done if one.foretold]
+        ),
         completion_std=float(np.std([worker.completion for worker in workers])),
     )
 

@@ -20,6 +20,7 @@ from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.routing import NodeLoad
+from scheduler.waiting.ranked import CountingQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Node:
         )
         self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
         prefixes = self._prefixes.length
-        self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes, foretell=False)
+        cheap = isinstance(parts.batcher.waiting, CountingQueue)  # else all that wait are looked at for each that comes
+        self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes, foretell=cheap)
         self._tallies = [Tally()] * machine.workers
         self._changed = False  # whether anything happened since the last decisions
         self._wake = math.inf

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 from rich.table import Table
 
+from loadgen.bench.accuracy import Accuracy
 from loadgen.bench.distribution import Distribution
-from loadgen.bench.result import spread_json
+from loadgen.bench.result import accuracy_json, spread_json
 from loadgen.result_file import Json
 from loadgen.simulate.figures import SimulatedFigures
 from loadgen.simulate.simulation import Simulation
@@ -84,8 +85,16 @@ def _lines() -> list[tuple[str, Cell]]:
         ("Pad tokens of prefills a request", lambda one: f"{one.pad_tokens:.1f}"),
         ("Invalid tokens a request", lambda one: f"{one.invalid_tokens:.1f}"),
         ("Slices a request", lambda one: f"{one.slices:.2f}"),
+        ("Median error of foretold ends (%)", lambda one: _percent(one, lambda told: told.error)),
+        ("... had lengths been known (%)", lambda one: _percent(one, lambda told: told.error_with_lengths)),
+        ("Ends within the interval (%)", lambda one: _percent(one, lambda told: told.inside)),
         ("STD of completion times (s)", lambda one: f"{one.completion_std:.2f}"),
     ]
+
+
+def _percent(one: SimulatedFigures, figure: Callable[[Accuracy], float | None]) -> str:
+    value = None if one.foretold is None else figure(one.foretold)
+    return "-" if value is None else f"{100 * value:.1f}"
 
 
 def _spread_lines(title: str, of: Callable[[SimulatedFigures], Distribution | None]) -> list[tuple[str, Cell]]:
@@ -107,8 +116,8 @@ def _spread_lines(title: str, of: Callable[[SimulatedFigures], Distribution | No
 
 def figures_json(one: SimulatedFigures) -> Json:
     """All figures under flat names, such as `p99_jct_ms`; null where nothing completed."""
-    plain = {name: value for name, value in asdict(one).items() if name not in ("jct", "ttft")}
-    return plain | spread_json("jct", one.jct) | spread_json("ttft", one.ttft)
+    plain = {name: value for name, value in asdict(one).items() if name not in ("jct", "ttft", "foretold")}
+    return plain | accuracy_json(one.foretold) | spread_json("jct", one.jct) | spread_json("ttft", one.ttft)
 
 
 def details_json(simulation: Simulation) -> Json:

@@ -16,6 +16,7 @@ from engine.kv.prefix_cache import CHUNK
 from engine.messages import FinishReason, RowUpdate, Tally
 from engine.sampling.params import SamplingParams
 from engine.simulated.executor import Usage
+from loadgen.client.foretold import Foretold
 from loadgen.simulate.node import Machine, Node, Note
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.routers import RoundRobin, Router
@@ -26,6 +27,7 @@ from scheduler.assembly import Parts
 from scheduler.request import Request, State
 from scheduler.routing import Job, list_prefixes
 from scheduler.stream import TokenStream
+from scheduler.wait_estimate.expected_wait import length_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class Served:
     """False when it failed."""
     cached_prompt: int = 0
     """Tokens of its prompt that were kept from earlier ones."""
+    foretold: Foretold | None = None
+    """When its end was expected as it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +275,16 @@ def served(request: Request, origin: float = 0.0) -> Served:
         predicted_length=request.predicted_length,
         completed=request.state is State.FINISHED,
         cached_prompt=request.cached_prompt,
+        foretold=_foretold(request),
     )
+
+
+def _foretold(request: Request) -> Foretold | None:
+    expected, lengths = request.expected, length_interval(request)
+    if expected is None or not expected.known:
+        return None
+    tokens = request.predicted_length if lengths is None else lengths[1]
+    return Foretold(expected.low, expected.median, expected.high, expected.wait or 0.0, tokens)
 
 
 def _worker_record(usage: Usage, tally: Tally) -> WorkerRecord:

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from loadgen.bench.accuracy import Ending, judge
 from loadgen.bench.measures import compute_fairness, measure, meets
+from loadgen.client.foretold import Foretold
 from tests.loadgen.bench.outcomes import completed, ended
 
 
@@ -78,3 +80,12 @@ def test_peak_concurrency_counts_all_and_lets_an_end_make_room() -> None:
 
 def test_uncounted_answers_are_told() -> None:
     assert measure([replace(completed((1.0,), tokens=1), counted=False)], 1.0).uncounted == 1
+
+
+def test_ends_that_were_foretold_are_judged_by_shares_of_the_true_time_and_as_if_lengths_had_been_known() -> None:
+    told = Foretold(low=2.0, median=5.0, high=6.0, wait=1.0, tokens=20.0)
+    endings = [Ending(told, 10.0, 40), Ending(told, 4.0, 10), Ending(told, 5.0, 20), Ending(told, 0.0, 1)]
+    accuracy = judge(endings)
+    assert accuracy is not None and (accuracy.answers, accuracy.error, accuracy.inside) == (3, 0.25, 2 / 3)
+    assert accuracy.error_with_lengths == pytest.approx(0.1), "9 of 10 s, 3 of 4 and 5 of 5"
+    assert judge([]) is None

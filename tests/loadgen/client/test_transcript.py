@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 
+from loadgen.client.foretold import Foretold
 from loadgen.client.transcript import Event, RequestError, Transcript, error_message
 from tests.loadgen.scripted import DONE, finish, role, said, usage
 
@@ -66,6 +67,15 @@ def test_the_last_usage_counts_and_queue_time_is_seconds() -> None:
     heard = transcript()
     heard.feed(usage(3, 1) + usage(3, 2) + event(choices=[], metrics={"queue_time_ms": 250.0}), 0.0)
     assert (heard.output_tokens, heard.queue_time) == (2, 0.25)
+
+
+def test_the_end_that_a_server_expected_is_read_where_it_tells_an_interval() -> None:
+    heard, end = transcript(), {"median": 5.0, "low": 2.0, "high": 6.0}
+    told = {"predicted_tokens": {"median": 20.0}, "expected_wait_s": 1.0, "expected_completion_s": end}
+    heard.feed(event(choices=[], metrics={"estimate": told}), 0.0)
+    assert heard.foretold == Foretold(2.0, 5.0, 6.0, 1.0, 20.0)
+    heard.feed(event(choices=[], metrics={"estimate": {"expected_completion_s": {"median": 5.0}}}), 0.0)
+    assert heard.foretold is None
 
 
 def test_an_answer_without_output_ends_when_its_stream_does() -> None:
