@@ -1,19 +1,23 @@
 """Which of several nodes, each a whole server, a request goes to: the one that is expected to be done with it first.
 
-A node tells its load now and then, a router sends requests all the time. So a node is ranked by
+A node tells its load now and then, a router sends requests all the time. Let R be the requests that it had at that
+moment `at` and those sent to it since, and W the seconds that all of these take the node, less those since `at`. A
+request of g tokens is expected to be done after
 
-    max(0, work - (now - at))  +  own work of the requests sent to it since `at`  +  own work of this request there,
+    W·max(0, R + 1 - slots) / R  +  seconds to read its prompt  +  g·v(min(R + 1, slots)).
 
-in seconds of that node, where `at` is when it told. A request's own work is that of its tokens to read and to generate
-at the node's prices; what the node is thought to keep, the beginnings of prompts that were sent to it, costs nothing.
-Nodes of different speed thus get work by seconds. It knows no network; time is passed in.
+While slots are free none waits, and what a token takes depends on how many rows share the node, v (prices.py), and not
+on how long they will go on; where all are taken, it waits for its part of the work. With one slot this is the least
+work left, with many and little else that an iteration costs the shortest queue. What the node is thought to keep, the
+beginnings of prompts that were sent to it, costs nothing to read. Nodes of different speed thus get work by seconds. It
+knows no network; time is passed in.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Generic, TypeVar
 
@@ -38,6 +42,10 @@ class NodeLoad:
     """Seconds until all that it has would be answered, if nothing came."""
     prices: Prices
     """Prices of rows there, its executors together; so `unit` is seconds of the node."""
+    requests: int = 0
+    """Those that it has and has not answered."""
+    slots: int = 1
+    """Rows that it runs at a time."""
     length: float | None = None
     """Tokens of its recent answers, on the average; None before the first."""
 
@@ -76,17 +84,29 @@ class _Node:
     prefixes: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
     def own_work(self, job: Job) -> float:
-        """Seconds of the node for a request."""
-        prices, kept = self.load.prices, 0
-        while kept < len(job.prefixes) and job.prefixes[kept] in self.prefixes:
-            kept += 1
-        unread = round(job.prompt_tokens * (1 - kept / max(1, len(job.prefixes))))
-        length = next((one for one in (job.output_tokens, self.load.length) if one is not None), LENGTH)
-        return prices.unit * prices.price(unread, job.prompt_tokens, length)
+        """Seconds of the node for a request, while all its slots are taken."""
+        prices = self.load.prices
+        return prices.unit * prices.price(self._unread(job), job.prompt_tokens, self._length(job))
 
     def seconds(self, job: Job, now: float) -> float:
-        """Seconds until the node would have done all that it has, and the request."""
-        return max(0.0, self.load.work - (now - self.load.at)) + self.seconds_sent + self.own_work(job)
+        """Seconds until the request would be done there."""
+        load, prices = self.load, self.load.prices
+        requests = load.requests + len(self.sent)
+        work = max(0.0, load.work - (now - load.at)) + self.seconds_sent
+        wait = work * max(0, requests + 1 - load.slots) / max(1, requests)
+        read = prices.unit * prices.price(self._unread(job), 0, 0.0)
+        length = self._length(job)
+        context = job.prompt_tokens + length / 2
+        return wait + read + length * prices.seconds_per_token(min(requests + 1, load.slots), load.slots, context)
+
+    def _unread(self, job: Job) -> int:
+        kept = 0
+        while kept < len(job.prefixes) and job.prefixes[kept] in self.prefixes:
+            kept += 1
+        return round(job.prompt_tokens * (1 - kept / max(1, len(job.prefixes))))
+
+    def _length(self, job: Job) -> float:
+        return next((one for one in (job.output_tokens, self.load.length) if one is not None), LENGTH)
 
     def send(self, job: Job, now: float) -> None:
         """Take note that a request was sent there."""
@@ -112,7 +132,7 @@ class _Node:
 
 
 class WorkRouter(Generic[Name]):
-    """Ranks nodes, whatever names them, by seconds of work."""
+    """Ranks nodes, whatever names them, by when they are expected to be done with a request."""
 
     def __init__(self) -> None:
         self._nodes: dict[Name, _Node] = {}
@@ -136,8 +156,8 @@ class WorkRouter(Generic[Name]):
         self._node(name).send(job, now)
 
     def _node(self, name: Name) -> _Node:
-        """The node of that name; one that has told nothing is idle, and has the prices of another."""
+        """The node of that name; one that has told nothing is idle, and as fast and large as another."""
         if name not in self._nodes:
-            prices = next((node.load.prices for node in self._nodes.values()), device_prices())
-            self._nodes[name] = _Node(NodeLoad(-inf, 0.0, prices))
+            other = next((node.load for node in self._nodes.values()), NodeLoad(-inf, 0.0, device_prices()))
+            self._nodes[name] = _Node(replace(other, at=-inf, work=0.0, requests=0))
         return self._nodes[name]

@@ -131,7 +131,8 @@ class SchedulerStatus:
             prices = replace(prices, unit=prices.unit / max(1, len(workers)))
             held = (request for worker in workers for request in worker.requests.values())
             work = prices.unit * expected.work(chain(self.waiting, held), prices)
-            self._load = NodeLoad(now, work, prices, expected.mean_length)
+            requests, slots = self.requests_queued + self._table.held, sum(worker.info.max_rows for worker in workers)
+            self._load = NodeLoad(now, work, prices, requests, max(1, slots), expected.mean_length)
         return self._load
 
     @property

@@ -40,6 +40,8 @@ class Prices:
     """Price of a prompt's tokens squared: each reads all before it."""
     unit: float = 1.0
     """Seconds of a device for such a token, for what must be compared with a clock; a guess while nothing is known."""
+    iteration: float = 0.0
+    """Seconds of an iteration whatever runs, of which the price of a token holds the part of one slot in all."""
 
     def work(self, request: Request) -> float:
         """Price of all that a request has still to do, in a batch no longer than itself. K and V that a row brings back
@@ -53,6 +55,10 @@ class Prices:
     def price(self, unread: int, tokens: int, left: Quantity) -> Quantity:
         """Price of reading `unread` of a row's tokens, and of generating `left` more."""
         return (self._read(unread) if unread else 0.0) + left * (self.token + self.cell * (tokens + left / 2))
+
+    def seconds_per_token(self, rows: int, slots: int, context: float) -> float:
+        """Seconds between two tokens of each of so many rows, of so many slots, that are about as long as this."""
+        return self.iteration * (1 - rows / slots) + rows * self.unit * (self.token + self.cell * context)
 
     def attained(self, request: Request) -> float:
         """Price of what a request has had; its prompt counts also before it is read."""
@@ -88,4 +94,4 @@ def device_prices(
     cell = model.d1 + model.d3 / rows + (model.d4 / capacity_tokens if by_cells and capacity_tokens else 0.0)
     unit = token + cell * usual or 1.0
     read = (model.p1 + model.p3) / unit, (model.p2 + model.p4) / unit
-    return Prices(*read, token / unit, cell / unit, model.p5 / unit, unit)
+    return Prices(*read, token / unit, cell / unit, model.p5 / unit, unit, model.d4)

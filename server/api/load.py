@@ -12,11 +12,14 @@ from server.api.output.reply import json_response
 
 class Load(msgspec.Struct, frozen=True):
     """The server's load as it was `age_s` seconds ago: seconds until all that it had would be answered, prices of rows,
-    and tokens of its recent answers, null before the first."""
+    how many requests that were, the rows that it runs at a time, and tokens of its recent answers, null before the
+    first."""
 
     age_s: float
     work_s: float
     prices: Prices
+    requests: int
+    slots: int
     mean_output_tokens: float | None
 
 
@@ -24,4 +27,5 @@ async def load(request: web.Request) -> web.Response:
     """Tell how much there is to do, and what a request would add to that."""
     dispatcher = request.app[DISPATCHER]
     told = dispatcher.load()
-    return json_response(Load(dispatcher.now() - told.at, told.work, told.prices, told.length))
+    age = dispatcher.now() - told.at
+    return json_response(Load(age, told.work, told.prices, told.requests, told.slots, told.length))

@@ -110,7 +110,8 @@ class Node:
         patience = aiohttp.ClientTimeout(PATIENCE)
         async with self._open().get("/load", headers=self._own, timeout=patience, raise_for_status=True) as answer:
             told = msgspec.json.decode(await answer.read(), type=Load)
-        return NodeLoad(time.time() - told.age_s, told.work_s, told.prices, told.mean_output_tokens)
+        at = time.time() - told.age_s
+        return NodeLoad(at, told.work_s, told.prices, told.requests, told.slots, told.mean_output_tokens)
 
     def _open(self) -> aiohttp.ClientSession:
         assert self._session is not None, "it has started"
