@@ -7,10 +7,13 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import aiohttp
+import orjson
 import pytest
 
 from scheduler.clock import background
@@ -79,6 +82,36 @@ BODIES: Mapping[str, Callable[[], tuple[str, dict[str, Any], int]]] = MappingPro
             {"prompt": [IDS] * 128, "prompt_logprobs": 20, "max_tokens": 1},
             400,
         ),
+        "an estimate of as many answers as there may be": lambda: (
+            "/v1/estimate",
+            {"prompt": [IDS] * 256, "max_tokens": 1},
+            200,
+        ),
+        "a message of many blocks": lambda: (
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 2_000}] * 10, "max_tokens": 1},
+            200,
+        ),
+        "a message of many calls": lambda: (
+            "/v1/messages",
+            {
+                "messages": [
+                    {"role": "user", "content": "Hi"},
+                    {
+                        "role": "assistant",
+                        "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}] * 2_000,
+                    },
+                ]
+                * 8,
+                "max_tokens": 1,
+            },
+            400,
+        ),
+        "a response of many turns": lambda: (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": prose(1_000)}] * 2_000, "max_output_tokens": 1},
+            400,
+        ),
         "a large text echoed in many answers": lambda: (
             COMPLETION,
             {"prompt": prose(3_000), "echo": True, "n": 32, "max_tokens": 1},
@@ -86,6 +119,29 @@ BODIES: Mapping[str, Callable[[], tuple[str, dict[str, Any], int]]] = MappingPro
         ),
     }
 )
+
+
+LINES: Mapping[str, tuple[Callable[[], bytes], str]] = MappingProxyType(
+    {
+        "a line of a million prompts": (lambda: line("a", {"prompt": [[1]] * 950_000}), "completed"),
+        "a line of a long prompt": (lambda: line("a", {"prompt": prose(2_300_000)}), "completed"),
+        "a line with as many log-probabilities as there may be": (
+            lambda: line("a", {"prompt": [IDS] * 7, "prompt_logprobs": 20, "max_tokens": 1}),
+            "completed",
+        ),
+        "as many lines as there may be, the last wrong": (
+            lambda: b"".join(line(str(place), {"prompt": "x"}) for place in range(50_000)) + b"x",
+            "failed",
+        ),
+        "more lines than there may be": (lambda: b"x\n" * 1_000_000, "failed"),
+        "a line of ten million letters": (lambda: line("a", {"prompt": "x" * 10_000_000}), "failed"),
+    }
+)
+"""Inputs of batches, and how these end."""
+
+
+def line(name: str, body: dict[str, Any]) -> bytes:
+    return orjson.dumps({"custom_id": name, "url": COMPLETION, "body": body}) + b"\n"
 
 
 class Service:
@@ -122,8 +178,8 @@ class Service:
 
 
 @asynccontextmanager
-async def watched(folder: Path) -> AsyncIterator[Service]:
-    flags = {"model": str(folder), "no_journal": True, "strategy": "baton-pd"}
+async def watched(folder: Path, **given: object) -> AsyncIterator[Service]:
+    flags = {"model": str(folder), "no_journal": True, "strategy": "baton-pd", **given}
     with socket.create_server(("127.0.0.1", 0)) as port:
         async with open_service(load_config(flags, {}, None)) as inner, listen(inner, port):
             service = Service(port.getsockname()[1])
@@ -149,3 +205,35 @@ async def test_no_body_that_is_allowed_holds_the_event_loop(large_folder: Path) 
                 if stalls[name] <= MOST:
                     break
     assert not {name: stall for name, stall in stalls.items() if stall > MOST}, stalls
+
+
+async def test_no_line_of_a_batch_holds_the_event_loop(
+    large_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines were parsed where streams are served, and their answers encoded in one piece."""
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
+    stalls = {}
+    async with watched(large_folder) as service, aiohttp.ClientSession(f"http://127.0.0.1:{service.port}") as session:
+        for name, (make, end) in LINES.items():
+            content = make()
+            for _ in range(ATTEMPTS):
+                service.stall = 0.0
+                assert await run_batch(session, content) == end, name
+                stalls[name] = service.stall
+                if stalls[name] <= MOST:
+                    break
+    assert not {name: stall for name, stall in stalls.items() if stall > MOST}, stalls
+
+
+async def run_batch(session: aiohttp.ClientSession, content: bytes) -> str:
+    """The status in which a batch of these lines ends."""
+    form = aiohttp.FormData({"purpose": "batch"})
+    form.add_field("file", BytesIO(content), filename="in.jsonl")
+    async with session.post("/v1/files", data=form) as response:
+        body = {"input_file_id": (await response.json())["id"], "endpoint": COMPLETION, "completion_window": "24h"}
+    async with session.post("/v1/batches", json=body) as response:
+        batch = await response.json()
+    while batch["status"] not in ("completed", "failed"):
+        async with session.get(f"/v1/batches/{batch['id']}") as response:
+            batch = await response.json()
+    return str(batch["status"])

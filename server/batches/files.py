@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,6 +32,14 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the API key that it belongs to; None where there are no keys."""
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A content that is being written, of so many bytes so far."""
+
+    holder: str | None
+    bytes: int = 0
+
+
 class NoSuchFile(Exception):
     """Raised where no file has this id, or the file is another's."""
 
@@ -46,19 +55,22 @@ class FileStore:
         self._capacity = capacity
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._files = {file.id: file for file in map(_read, folder.glob("*.json")) if file is not None}
-        self._drafts: dict[str, int] = {}
+        self._drafts: dict[str, _Draft] = {}
 
-    @property
-    def room(self) -> int:
-        """Bytes that still fit beside files and drafts."""
-        kept = sum(file.bytes for file in tuple(self._files.values()))  # a copy: threads add and remove files
-        return max(0, self._capacity - kept - sum(tuple(self._drafts.values())))
+    def room_of(self, holder: str | None) -> int:
+        """Bytes that still fit beside files and drafts. One key of several has half of them all at most, so that it
+        cannot keep the others out.
+        """
+        kept: tuple[StoredFile | _Draft, ...] = (*self._files.values(), *self._drafts.values())  # threads change them
+        own = sum(one.bytes for one in kept if one.holder == holder)
+        most = self._capacity if holder is None else self._capacity // 2
+        return max(0, min(most - own, self._capacity - sum(one.bytes for one in kept)))
 
     def take_room(self, draft: str, count: int) -> bool:
         """Count bytes for a draft; returns False where they do not fit."""
-        if count > self.room:
+        if count > self.room_of(self._drafts[draft].holder):
             return False
-        self._drafts[draft] += count
+        self._drafts[draft].bytes += count
         return True
 
     def path(self, name: str) -> Path:
@@ -72,10 +84,10 @@ class FileStore:
                 content.unlink(missing_ok=True)
 
     @contextmanager
-    def draft(self) -> Iterator[tuple[str, BinaryIO]]:
-        """An id, and a content to write; it becomes a file by `keep`, else it is removed."""
+    def draft(self, holder: str | None) -> Iterator[tuple[str, BinaryIO]]:
+        """An id, and a content to write; it becomes a file of the holder's by `keep`, else it is removed."""
         name = new_file_id()
-        self._drafts[name] = 0
+        self._drafts[name] = _Draft(holder)
         try:
             with open(os.open(self.path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as content:
                 yield name, content
@@ -83,14 +95,15 @@ class FileStore:
             if self._drafts.pop(name, None) is not None:
                 self.path(name).unlink(missing_ok=True)
 
-    def keep(self, draft: str, filename: str, purpose: str, holder: str | None) -> StoredFile:
+    def keep(self, name: str, filename: str, purpose: str) -> StoredFile:
         """Make a file of a draft. Raises NoSuchFile where it was left meanwhile, and OSError."""
-        if self._drafts.pop(draft, None) is None:
-            raise NoSuchFile(draft)
+        draft = self._drafts.pop(name, None)
+        if draft is None:
+            raise NoSuchFile(name)
         try:
-            return self.add(draft, filename, purpose, holder)
+            return self.add(name, filename, purpose, draft.holder)
         except OSError:
-            self.path(draft).unlink(missing_ok=True)
+            self.path(name).unlink(missing_ok=True)
             raise
 
     def add(self, name: str, filename: str, purpose: str, holder: str | None) -> StoredFile:

@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -22,12 +23,13 @@ from server.api.embeddings.body import EmbeddingBody
 from server.api.embeddings.endpoint import embed
 from server.api.errors import ApiError, bad_request, error_body
 from server.api.generator import DISPATCHER
-from server.api.input.body import parse
+from server.api.input.body import parse, read_bounded
 from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.models import model_name
 from server.api.output.answer import Form, gather_answers
-from server.api.output.call import expected_work, open_call
+from server.api.output.call import bound_logprobs, expected_work, list_wanted, open_call
+from server.api.output.pieces import encode_whole
 from server.api.output.reply import Head, encode
 from server.api.served_model import MODEL, ServedModel
 from server.batches.runner import LineReply
@@ -35,6 +37,9 @@ from server.http.access import ACCESS, enter_patiently, widen_share
 from server.http.quota import Share
 
 log = logging.getLogger(__name__)
+
+LINE_LOGPROBS = 2**16
+"""Log-probabilities of one line, fewer than of a call: its answer is whole in memory before any of it is kept."""
 
 LATER = (429, 503)
 """Statuses of requests that are asked again."""
@@ -102,7 +107,7 @@ class ModelAsker:
             message = f"internal error; the server's log tells more under the request id {request_id}"
             return _failed(ApiError(500, message), request_id)
         loop, pool = asyncio.get_running_loop(), self._app[MODEL].tokenizer_pool  # a reply may be large
-        return LineReply(200, request_id, msgspec.Raw(await loop.run_in_executor(pool, encode, reply)))
+        return LineReply(200, request_id, msgspec.Raw(await loop.run_in_executor(pool, encode_whole, reply)))
 
     def part_done(self, request_id: str) -> float:
         record = self._under_way.get(request_id)
@@ -113,7 +118,8 @@ class ModelAsker:
 
     async def _answer(self, endpoint: str, raw: bytes, caller: Caller, share: Share) -> msgspec.Struct:
         if endpoint == EMBEDDINGS:
-            return (await embed(parse(raw, EmbeddingBody), self._app, caller.holder))[0]
+            asked = await read_bounded(raw, partial(parse, raw, EmbeddingBody), self._app)
+            return (await embed(asked, self._app, caller.holder))[0]
         app, kind = self._app, ENDPOINTS[endpoint]
         body, prompts = await self._read(endpoint, raw)
         widen_share(app, share, (body.n or 1) * len(prompts))
@@ -133,12 +139,14 @@ class ModelAsker:
     async def _read(self, endpoint: str, raw: bytes) -> tuple[ChatBody | CompletionBody, Sequence[Prompt]]:
         """The body of a line, as one of no hurry, and its prompts. Raises ApiError."""
         kind, model = ENDPOINTS[endpoint], self._app[MODEL]
-        body = parse(raw, kind.schema)
+        body = await read_bounded(raw, partial(parse, raw, kind.schema), self._app)
         if body.stream:
             raise bad_request("stream: answers of a batch come whole; leave it out", "stream")
         model_name(body.model, model)
         patient = msgspec.structs.replace(body, priority=BACKGROUND, deadline_ms=None)
-        return patient, await kind.prompts(patient, model)
+        prompts = await kind.prompts(patient, model)
+        bound_logprobs(patient, list_wanted(patient, prompts, model), LINE_LOGPROBS)
+        return patient, prompts
 
 
 def _failed(error: ApiError, request_id: str) -> LineReply:

@@ -7,18 +7,21 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Literal, TypeVar
 
 import msgspec
-from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp import BodyPartReader, web
 
 from server.api.batches.keeping import ListPage, batches_of, page_of
 from server.api.errors import ApiError, bad_request
 from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
-from server.batches.files import FileStore, NoSuchFile, StoredFile
+from server.batches.files import NoSuchFile, StoredFile
 from server.http.access import holder_of
 
 T = TypeVar("T")
 
 PURPOSES = ("batch",)
+
+MOST_PARTS = 16
+"""Fields of a form: each takes the event loop as much time as many bytes of a file."""
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,29 +51,28 @@ class DeletedFile(msgspec.Struct, frozen=True):
 async def upload_file(request: web.Request) -> web.Response:
     """Take in a file of JSON lines for a batch; raises ApiError 400, 408, 413."""
     files, limits = batches_of(request).files, request.app[LIMITS]
-    if not request.content_type.startswith("multipart/"):
+    if request.content_type != "multipart/form-data":
         raise bad_request("send a form (multipart/form-data) with the fields purpose and file")
-    purpose, filename, size = None, None, 0
-    with files.draft() as (name, content):
-        try:
-            async for part in _parts(await request.multipart(), limits):
-                if part.name == "purpose":
-                    purpose = (await _chunk(part, limits)).decode("utf-8", "replace")
-                elif part.name == "file":
-                    filename = (part.filename or "file")[:256]
-                    while chunk := await _chunk(part, limits):
-                        size += len(chunk)
-                        if size > limits.max_file_bytes or not files.take_room(name, len(chunk)):
-                            raise _too_large(limits, files)
-                        await asyncio.to_thread(content.write, chunk)
-        except ValueError as error:  # as aiohttp has it
-            raise bad_request(f"the form cannot be read: {error}", code="invalid_form") from None
+    purpose, filename, size, holder = None, None, 0, holder_of(request)
+    with files.draft(holder) as (name, content):
+        async for part in _parts(request, limits):
+            if part.name == "purpose":
+                purpose = (await _chunk(part, limits)).decode("utf-8", "replace")
+            elif part.name == "file":
+                if filename is not None:
+                    raise bad_request("file: send one at a time", "file")
+                filename = (part.filename or "file").encode("utf-8", "replace").decode()[:256]
+                while chunk := await _chunk(part, limits):
+                    size += len(chunk)
+                    if size > limits.max_file_bytes or not files.take_room(name, len(chunk)):
+                        raise _too_large(limits, files.room_of(holder))
+                    await asyncio.to_thread(content.write, chunk)
         if purpose not in PURPOSES:
             raise bad_request(f"purpose: must be one of {', '.join(PURPOSES)}", "purpose", "invalid_value")
         if filename is None:
             raise bad_request("file: is missing", "file")
         content.flush()
-        return json_response(_object(await asyncio.to_thread(files.keep, name, filename, purpose, holder_of(request))))
+        return json_response(_object(await asyncio.to_thread(files.keep, name, filename, purpose)))
 
 
 async def list_files(request: web.Request) -> web.Response:
@@ -114,15 +116,22 @@ def _object(file: StoredFile) -> FileObject:
     )
 
 
-async def _parts(form: MultipartReader, limits: Limits) -> AsyncIterator[BodyPartReader]:
-    """The fields of a form as they come; raises ApiError 408."""
-    while (part := await _soon(form.next(), limits)) is not None:
-        if isinstance(part, BodyPartReader):
-            yield part
+async def _parts(request: web.Request, limits: Limits) -> AsyncIterator[BodyPartReader]:
+    """The fields of a form as they come; raises ApiError 400 and 408."""
+    form = await _soon(request.multipart(), limits)
+    for _ in range(MOST_PARTS):
+        part = await _soon(form.next(), limits)
+        if part is None:
+            return
+        if not isinstance(part, BodyPartReader):
+            break
+        yield part
+    message = f"the form cannot be read: it has more than {MOST_PARTS} fields, or one with fields of its own"
+    raise bad_request(message, code="invalid_form")
 
 
 async def _chunk(part: BodyPartReader, limits: Limits) -> bytes:
-    """The next bytes of a field; raises ApiError 408."""
+    """The next bytes of a field; raises ApiError 400 and 408."""
     return bytes(await _soon(part.read_chunk(64 * 1024), limits))
 
 
@@ -132,11 +141,13 @@ async def _soon(coming: Awaitable[T], limits: Limits) -> T:
             return await coming
     except TimeoutError:
         raise ApiError(408, f"nothing of the file came for {limits.body_timeout:g} s", close=True) from None
+    except (ValueError, AssertionError, RuntimeError) as error:  # as aiohttp has it
+        raise bad_request(f"the form cannot be read: {error}", code="invalid_form") from None
 
 
-def _too_large(limits: Limits, files: FileStore) -> ApiError:
+def _too_large(limits: Limits, room: int) -> ApiError:
     message = (
-        f"the file is larger than {limits.max_file_bytes} bytes (--max-file-bytes), or than the {files.room} bytes "
+        f"the file is larger than {limits.max_file_bytes} bytes (--max-file-bytes), or than the {room} bytes "
         "that there is room for (--files-size); split it, or delete files"
     )
     return ApiError(413, message, param="file", code="file_too_large", close=True)

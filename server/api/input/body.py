@@ -77,17 +77,27 @@ async def read_chosen(request: web.Request, choose: Callable[[bytes], type[T]]) 
         refused = request.app[LIMITS].refuse_unknown_fields
 
         def read() -> tuple[T, tuple[str, ...]]:
-            if len(raw) >= LARGE:
-                _bound_parts(raw)
             schema = choose(raw)
             return parse(raw, schema), list_unknown(raw, schema, thoroughly=refused)
 
-        if len(raw) < LARGE:
-            body, unknown = read()
-        else:
-            body, unknown = await asyncio.get_running_loop().run_in_executor(request.app[MODEL].tokenizer_pool, read)
+        body, unknown = await read_bounded(raw, read, request.app)
     note_unknown(request, unknown, refused=refused)
     return body
+
+
+async def read_bounded(raw: bytes, read: Callable[[], T], app: web.Application) -> T:
+    """What `read` makes of a JSON text: in a thread where that is large, and only where it has not too many parts.
+
+    Raises ApiError 400.
+    """
+    if len(raw) < LARGE:
+        return read()
+
+    def read_large() -> T:
+        _bound_parts(raw)
+        return read()
+
+    return await asyncio.get_running_loop().run_in_executor(app[MODEL].tokenizer_pool, read_large)
 
 
 @asynccontextmanager

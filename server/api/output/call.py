@@ -137,7 +137,7 @@ def list_wanted(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], mode
         grammar = None if prompt.grammar is None else prompt.grammar.grammar
         sampling = replace(for_prompt(common, body, model, len(prompt.ids)), grammar=grammar)
         wanted += [WantedAnswer(prompt, sampling)] * choices
-    _bound_logprobs(body, wanted)
+    bound_logprobs(body, wanted, MAX_LOGPROBS)
     return wanted
 
 
@@ -152,20 +152,20 @@ def draw_seeds(
     ]
 
 
-def _bound_logprobs(body: ChatBody | CompletionBody, wanted: Sequence[WantedAnswer]) -> None:
-    """Raise ApiError 400 where the log-probabilities that have to be kept until they are sent are too many."""
+def bound_logprobs(body: ChatBody | CompletionBody, wanted: Sequence[WantedAnswer], most: int) -> None:
+    """Raise ApiError 400 where the log-probabilities that have to be kept until they are sent are more than `most`."""
     prompted = sum(len(item.prompt.ids) * (1 + (item.sampling.prompt_logprobs or 0)) for item in wanted)
     generated = sum(item.sampling.max_tokens * (1 + (item.sampling.logprobs or 0)) for item in wanted)
     asked = {
         "prompt_logprobs": prompted if wanted[0].sampling.prompt_logprobs is not None else 0,
         "logprobs": generated if wanted[0].sampling.logprobs is not None and not body.stream else 0,
     }
-    if sum(asked.values()) > MAX_LOGPROBS:
+    if sum(asked.values()) > most:
         name = max(asked, key=asked.__getitem__)
         remedy = "ask for fewer alternatives, prompts or answers" + (
             ", or set max_tokens" if name == "logprobs" else ""
         )
-        message = f"{name}: {sum(asked.values())} log-probabilities are more than {MAX_LOGPROBS} in one request"
+        message = f"{name}: {sum(asked.values())} log-probabilities are more than {most} in one request"
         raise bad_request(f"{message}; {remedy}", name)
 
 

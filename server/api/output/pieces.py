@@ -94,6 +94,11 @@ def _members(struct: msgspec.Struct) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
+def encode_whole(value: object) -> bytes:
+    """JSON of a reply, as one; other threads come to their turn while it is made."""
+    return b"".join(encode_pieces(value))
+
+
 async def in_thread(pool: Executor, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     """Pieces joined to about PIECE bytes, each made in the pool when it is asked for."""
     loop = asyncio.get_running_loop()

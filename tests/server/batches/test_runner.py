@@ -66,10 +66,10 @@ async def running(folder: Path, asker: Asker, slots: int = 2) -> AsyncIterator[B
 async def begin(
     batches: Batches, lines: int = 0, *, content: bytes | None = None, holder: str | None = None
 ) -> BatchRecord:
-    with batches.files.draft() as (name, file):
+    with batches.files.draft(holder) as (name, file):
         file.write(b"".join(LINE % place for place in range(lines)) if content is None else content)
         file.flush()
-        batches.files.keep(name, "in.jsonl", "batch", holder)
+        batches.files.keep(name, "in.jsonl", "batch")
     return await batches.create(name, "/x", holder, {})
 
 
@@ -135,12 +135,21 @@ async def test_a_batch_that_was_being_cancelled_when_the_server_died_counts_its_
 async def test_drafts_take_room_and_leave_nothing_when_they_are_left(tmp_path: Path) -> None:
     async with running(tmp_path, Asker()) as batches:
         files = batches.files
-        with files.draft() as (first, _), files.draft() as (second, _):
+        with files.draft(None) as (first, _), files.draft(None) as (second, _):
             assert files.take_room(first, 600_000) and not files.take_room(second, 600_000)
-        assert files.room == 10**6
+        assert files.room_of(None) == 10**6
         with pytest.raises(NoSuchFile):  # a thread that comes to it after its client has gone
-            files.keep(first, "in.jsonl", "batch", None)
+            files.keep(first, "in.jsonl", "batch")
         assert not [*(tmp_path / "files").iterdir()]
+
+
+async def test_no_key_takes_all_the_room_there_is_for_files(tmp_path: Path) -> None:
+    """One that did kept all others from sending any."""
+    async with running(tmp_path, Asker()) as batches:
+        files = batches.files
+        with files.draft("mine") as (mine, _), files.draft("other") as (other, _):
+            assert not files.take_room(mine, 500_001) and files.take_room(mine, 500_000)
+            assert files.take_room(other, 500_000) and files.room_of("third") == 0
 
 
 class Slow(Asker):

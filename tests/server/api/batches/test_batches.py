@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +22,10 @@ from server.api.limits import Limits
 from server.http.access import ALL, Access
 from server.http.front import OPEN, Front
 from server.http.keys import Keyring
+from server.http.listener import ConnectionLimits
 from server.http.quota import Quota
 from server.http.service import FilesPlace
+from server.observe.logs import quiet_broken_requests
 from tests.server.fakes import ANSWER, answer
 from tests.server.live import Live, live_server
 
@@ -46,12 +51,14 @@ def line(name: str, url: str = CHAT, **fields: object) -> bytes:
     return orjson.dumps({"custom_id": name, "method": "POST", "url": url, "body": body}) + b"\n"
 
 
-async def upload(live: Live, content: bytes, *, purpose: str | None = "batch", **headers: str) -> tuple[int, Any]:
-    form = aiohttp.FormData()
+async def upload(
+    live: Live, content: bytes | BytesIO, *, purpose: str | None = "batch", **headers: str
+) -> tuple[int, Any]:
+    fields = aiohttp.FormData()
     if purpose is not None:
-        form.add_field("purpose", purpose)
-    form.add_field("file", content, filename="in.jsonl")
-    async with live.session.post(f"{live.url}/v1/files", data=form, headers=headers) as response:
+        fields.add_field("purpose", purpose)
+    fields.add_field("file", content, filename="in.jsonl")
+    async with live.session.post(f"{live.url}/v1/files", data=fields, headers=headers) as response:
         return response.status, orjson.loads(await response.read())
 
 
@@ -248,6 +255,72 @@ async def test_bad_calls_are_refused(live: Live) -> None:
     broken = {"Content-Type": "multipart/form-data; boundary=x"}
     async with live.session.post(f"{live.url}/v1/files", data=b"--y\r\n", headers=broken) as response:
         assert response.status == 400, await response.text()
+
+
+def is_open(name: str) -> bool:
+    """Whether this process holds a file open."""
+    links = (Path("/proc/self/fd", one) for one in os.listdir("/proc/self/fd"))
+    return any(name in os.readlink(link) for link in links if link.is_symlink())
+
+
+def form(*fields: bytes) -> bytes:
+    return b"".join(b"--x\r\nContent-Disposition: form-data; " + field + b"\r\n" for field in fields) + b"--x--\r\n"
+
+
+PURPOSE, FILE = b'name="purpose"\r\n\r\nbatch', b'name="file"; filename="a"\r\n\r\nabc'
+NESTED = b"--x\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n"
+FORMS = {
+    "a character set of its own": (form(b'name="_charset_"\r\n\r\n' + b"u" * 100), "form cannot be read"),
+    "a boundary longer than what is looked for": (form(b'name="_charset_"\r\n\r\nutf-8'), "form cannot be read"),
+    "forms in forms": (NESTED * 3000, "form cannot be read"),
+    "more fields than bytes of a file": (form(*[b'name="x"\r\n\r\n1'] * 20_000), "has more than 16 fields"),
+    "fields that end nowhere": (form(PURPOSE)[:-10], "form cannot be read"),
+    "two files": (form(PURPOSE, FILE, FILE), "one at a time"),
+    "half a header": (b"--x\r\nA: " + b"b" * 100_000, "body cannot be read"),
+    "as many headers": (b"--x\r\n" + b"A: b\r\n" * 10_000, "body cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", FORMS)
+async def test_forms_made_to_break_their_reader_are_refused_at_once(live: Live, case: str) -> None:
+    """Some were answered 500, and one of 1.5 MB held the event loop for 10 s."""
+    boundary = b"y" * 60 if "longer" in case else b"x"
+    content, said = FORMS[case]
+    headers = {"Content-Type": f"multipart/form-data; boundary={boundary.decode()}"}
+    data = BytesIO(content.replace(b"--x", b"--" + boundary))
+    async with live.session.post(f"{live.url}/v1/files", data=data, headers=headers) as response:
+        assert response.status == 400 and said in (await response.json())["error"]["message"]
+    assert not (await get(live, "/v1/files"))[1].count(b"file-")
+
+
+@pytest.mark.parametrize(("name", "kept"), [(b"\xff\xfe", "??"), (b"../../etc/passwd", "../../etc/passwd")])
+async def test_a_files_name_is_only_a_name(live: Live, tmp_path: Path, name: bytes, kept: str) -> None:
+    """Bytes that are no text were answered 500, after the file had been kept."""
+    content = form(PURPOSE, FILE.replace(b'"a"', b'"' + name + b'"'))
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    async with live.session.post(f"{live.url}/v1/files", data=content, headers=headers) as response:
+        file = await response.json()
+        assert (response.status, file["filename"], file["bytes"]) == (200, kept, 3)
+    assert sorted(path.stem for path in (tmp_path / "files").iterdir()) == [file["id"]] * 2
+
+
+async def test_a_file_that_is_left_unread_is_not_sent_for_ever(
+    tmp_path: Path, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each left a traceback in the log."""
+    caplog.handler.addFilter(quiet_broken_requests)
+    front = replace(OPEN, connections=ConnectionLimits(send_timeout=0.3))
+    async with server(tmp_path, pool, capacity=10**8, front=front, max_file_bytes=10**8) as live:
+        size = 5 * 10**7
+        _, file = await upload(live, BytesIO(bytes(size)))
+        async with live.connect() as (reader, writer):
+            writer.write(f"GET /v1/files/{file['id']}/content HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            await reader.readline()
+            assert is_open(file["id"])
+            async with asyncio.timeout(30):
+                while is_open(file["id"]):
+                    await asyncio.sleep(0)
+    assert not caplog.records
 
 
 async def test_files_have_bounds(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
