@@ -31,6 +31,7 @@ ATTEMPTS = 4
 
 CONTEXT = 8192
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+CALL = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 IDS = [7, 8, 9, 10] * 100
 
 
@@ -97,10 +98,7 @@ BODIES: Mapping[str, Callable[[], tuple[str, dict[str, Any], int]]] = MappingPro
             {
                 "messages": [
                     {"role": "user", "content": "Hi"},
-                    {
-                        "role": "assistant",
-                        "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}] * 2_000,
-                    },
+                    {"role": "assistant", "content": [CALL] * 2_000},
                 ]
                 * 8,
                 "max_tokens": 1,
@@ -207,6 +205,7 @@ async def test_no_body_that_is_allowed_holds_the_event_loop(large_folder: Path) 
     assert not {name: stall for name, stall in stalls.items() if stall > MOST}, stalls
 
 
+@pytest.mark.slow
 async def test_no_line_of_a_batch_holds_the_event_loop(
     large_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,7 +168,7 @@ def _streamed(raw: bytes) -> Answer:
 async def serve(config: ServeConfig) -> AsyncIterator[Server]:
     port = socket.create_server(("127.0.0.1", 0))
     async with open_service(config) as service, listen(service, port):
-        timeout = aiohttp.ClientTimeout(60)
+        timeout = aiohttp.ClientTimeout(300)  # of what hangs; other programs may have the machine for a while
         async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
             yield Server(service, f"http://127.0.0.1:{port.getsockname()[1]}", session)
 

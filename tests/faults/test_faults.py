@@ -22,7 +22,7 @@ EVERY = int(os.environ.get("LENGTHWISE_TEST_FAULTS", 0))
 FEW = {"step": (13,), "allocation": (5, 60), "write and fsync": (0,), "send": (30,), "thread start": (0,)}
 STRATEGIES = ("baton-pd", "so")
 """Rows that join a running batch and make way for better ones; batches that are handed back after each slice."""
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
