@@ -250,6 +250,22 @@ async def test_stored_responses_are_shown_forgotten_and_bounded(pool: ThreadPool
         assert status == 404
 
 
+async def test_no_key_makes_another_ones_responses_be_forgotten(pool: ThreadPoolExecutor) -> None:
+    """One that stored many emptied the store of all the others."""
+    front, limits = Front(Access(Keyring(["mine", "other"]))), Limits(stored_response_bytes=6000)
+    async with live_server(pool, limits, front=front, context_length=4096) as live:
+
+        async def status_of(key: str, **fields: object) -> tuple[int, Any]:
+            headers, data = {"Authorization": f"Bearer {key}"}, orjson.dumps({"input": "Hi", **fields})
+            async with live.session.post(live.url + PATH, data=data, headers=headers) as response:
+                return response.status, await response.json()
+
+        _, kept = await status_of("mine")
+        for metadata in (*[{}] * 6, {"a": "x" * 6000}):
+            assert (await status_of("other", metadata=metadata))[0] == 200
+        assert (await status_of("mine", previous_response_id=kept["id"]))[0] == 200
+
+
 async def test_a_key_goes_on_from_its_own_responses_only(pool: ThreadPoolExecutor) -> None:
     async with live_server(pool, Limits(), front=Front(Access(Keyring(["mine", "other"])))) as live:
         earlier = None
