@@ -9,7 +9,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import BinaryIO
 import msgspec
 
 from models.files import replace_file
+from server.batches.room import Room
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,52 +53,62 @@ class FileStore:
     def __init__(self, folder: Path, capacity: int) -> None:
         """`capacity` in bytes. Raises OSError where the folder cannot be made."""
         self._folder = folder
-        self._capacity = capacity
+        self._room = Room(capacity)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._files = {file.id: file for file in map(_read, folder.glob("*.json")) if file is not None}
+        for file in self._files.values():
+            self._room.take(file.holder, file.bytes, files=1)
         self._drafts: dict[str, _Draft] = {}
 
     def room_of(self, holder: str | None) -> int:
-        """Bytes that still fit beside files and drafts. One key of several has half of them all at most, so that it
-        cannot keep the others out.
-        """
-        kept: tuple[StoredFile | _Draft, ...] = (*self._files.values(), *self._drafts.values())  # threads change them
-        own = sum(one.bytes for one in kept if one.holder == holder)
-        most = self._capacity if holder is None else self._capacity // 2
-        return max(0, min(most - own, self._capacity - sum(one.bytes for one in kept)))
+        """Bytes that a holder may still send."""
+        return self._room.left(holder)
 
     def take_room(self, draft: str, count: int) -> bool:
         """Count bytes for a draft; returns False where they do not fit."""
         if count > self.room_of(self._drafts[draft].holder):
             return False
-        self._drafts[draft].bytes += count
+        self._grow(draft, count)
         return True
+
+    def may_answer(self, holder: str | None) -> bool:
+        """Whether more answers may be written for a holder: they may take as much again as what is sent."""
+        return self._room.left(holder, times=2) > 0
+
+    def note_answers(self, name: str, holder: str | None, count: int) -> None:
+        """Count bytes that were written for a content that becomes a file by `add`."""
+        if name not in self._drafts:
+            self._begin(name, holder)
+        self._grow(name, count)
 
     def path(self, name: str) -> Path:
         """Where the content of a file is, or is being made."""
         return self._folder / f"{name}.data"
 
-    def remove_rests(self, wanted: frozenset[str]) -> None:
-        """Remove contents that belong to no file, and are not being made."""
+    def remove_rests(self, made: Mapping[str, str | None]) -> None:
+        """Remove contents that belong to no file; those of `made`, of these holders, are to become some."""
         for content in self._folder.glob("*.data"):
-            if content.stem not in self._files and content.stem not in wanted:
+            name = content.stem
+            if name in made and name not in self._files:
+                self.note_answers(name, made[name], content.stat().st_size)
+            elif name not in self._files:
                 content.unlink(missing_ok=True)
 
     @contextmanager
     def draft(self, holder: str | None) -> Iterator[tuple[str, BinaryIO]]:
         """An id, and a content to write; it becomes a file of the holder's by `keep`, else it is removed."""
         name = new_file_id()
-        self._drafts[name] = _Draft(holder)
+        self._begin(name, holder)
         try:
             with open(os.open(self.path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as content:
                 yield name, content
         finally:
-            if self._drafts.pop(name, None) is not None:
+            if self._leave(name) is not None:
                 self.path(name).unlink(missing_ok=True)
 
     def keep(self, name: str, filename: str, purpose: str) -> StoredFile:
         """Make a file of a draft. Raises NoSuchFile where it was left meanwhile, and OSError."""
-        draft = self._drafts.pop(name, None)
+        draft = self._leave(name)
         if draft is None:
             raise NoSuchFile(name)
         try:
@@ -116,7 +127,9 @@ class FileStore:
         )
         with replace_file(self._folder / f"{name}.json") as about:
             about.write(msgspec.json.encode(file))
+        self._leave(name)
         self._files[name] = file
+        self._room.take(holder, size, files=1)
         return file
 
     def find(self, name: str, holder: str | None) -> StoredFile:
@@ -137,10 +150,27 @@ class FileStore:
 
     def remove(self, name: str, holder: str | None) -> None:
         """Delete the holder's file of this id; raises NoSuchFile."""
-        self.find(name, holder)
+        file = self.find(name, holder)
         (self._folder / f"{name}.json").unlink(missing_ok=True)
         self.path(name).unlink(missing_ok=True)
-        self._files.pop(name, None)
+        if self._files.pop(name, None) is not None:
+            self._room.take(holder, -file.bytes, files=-1)
+
+    def _begin(self, name: str, holder: str | None) -> None:
+        self._drafts[name] = _Draft(holder)
+        self._room.take(holder, 0, files=1)
+
+    def _grow(self, name: str, count: int) -> None:
+        draft = self._drafts[name]
+        draft.bytes += count
+        self._room.take(draft.holder, count)
+
+    def _leave(self, name: str) -> _Draft | None:
+        """Count a draft no longer; None where it was left before."""
+        draft = self._drafts.pop(name, None)
+        if draft is not None:
+            self._room.take(draft.holder, -draft.bytes, files=-1)
+        return draft
 
 
 def new_file_id() -> str:

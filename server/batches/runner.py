@@ -118,8 +118,9 @@ class Batches:
     def start(self) -> None:
         """Go on with what an earlier server left."""
         open_ = [one for one in self._running.values() if one.record.under_way]
-        made = (name for one in open_ for name in (one.record.output_file_id, one.record.error_file_id))
-        self.files.remove_rests(frozenset(made))
+        records = [one.record for one in open_]
+        made = ((name, record.holder) for record in records for name in (record.output_file_id, record.error_file_id))
+        self.files.remove_rests(dict(made))
         for one in open_:
             self._launch(one)
 
@@ -272,12 +273,12 @@ class Batches:
         return await self._asker.estimate(record.endpoint, body)
 
     async def _take_slot(self, holder: str | None) -> Share:
-        """Wait for a slot, and for the quota of a key, without holding the one while the other is used up."""
+        """Wait for a slot, and for the quota of a key and its room for answers, without holding the one meanwhile."""
         while True:
             while self._out >= max(1, self._slots()):  # with none, one is asked again and again until there are some
                 self._room.clear()
                 await self._room.wait()
-            share = self._asker.enter(holder)
+            share = self._asker.enter(holder) if self.files.may_answer(holder) else None
             if share is not None:
                 self._out += 1
                 return share
@@ -312,9 +313,14 @@ class Batches:
         one.progress.failed += len(lines)
 
     async def _keep(self, record: BatchRecord, lines: Sequence[ResultLine], *, fine: bool) -> None:
-        file = ResultFile(self.files.path(record.output_file_id if fine else record.error_file_id))
+        name = record.output_file_id if fine else record.error_file_id
         # Shielded: an answer that is there counts, whatever breaks the batch off meanwhile.
-        await asyncio.shield(self._on_disk(_append, file, lines))
+        await asyncio.shield(self._on_disk(self._append, name, record.holder, lines))
+
+    def _append(self, name: str, holder: str | None, lines: Sequence[ResultLine]) -> None:
+        written = msgspec.json.Encoder().encode_lines(lines)
+        ResultFile(self.files.path(name)).append(written)
+        self.files.note_answers(name, holder, len(written))
 
     async def _finalize(self, one: _Running, last: BatchStatus) -> None:
         """Make files of the answers, and end."""
@@ -345,10 +351,6 @@ class Batches:
 
     async def _on_disk(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)
-
-
-def _append(file: ResultFile, lines: Sequence[ResultLine]) -> None:
-    file.append(msgspec.json.Encoder().encode_lines(lines))
 
 
 def _request_id(record: BatchRecord, place: Place) -> str:

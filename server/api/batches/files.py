@@ -54,6 +54,8 @@ async def upload_file(request: web.Request) -> web.Response:
     if request.content_type != "multipart/form-data":
         raise bad_request("send a form (multipart/form-data) with the fields purpose and file")
     purpose, filename, size, holder = None, None, 0, holder_of(request)
+    if not files.room_of(holder):
+        raise _too_large(limits, 0)
     with files.draft(holder) as (name, content):
         async for part in _parts(request, limits):
             if part.name == "purpose":

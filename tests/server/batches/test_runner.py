@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from server.batches.batch import BatchFolder, BatchRecord
-from server.batches.files import NoSuchFile
+from server.batches.files import FileStore, NoSuchFile
 from server.batches.lines import ResultFile
 from server.batches.order import AHEAD
 from server.batches.runner import Batches, LineReply, TooManyBatches
@@ -28,8 +28,9 @@ LONGEST = 1000
 class Asker:
     """Answers each line at once, or never."""
 
-    def __init__(self, *, answers: bool = True) -> None:
+    def __init__(self, *, answers: bool = True, size: int = 0) -> None:
         self.answers = answers
+        self.body = msgspec.Raw(b'"%s"' % (b"x" * size))
         self.asked = asyncio.Event()
 
     async def estimate(self, endpoint: str, body: bytes) -> float:
@@ -47,7 +48,7 @@ class Asker:
         self.asked.set()
         if not self.answers:
             await asyncio.Event().wait()
-        return LineReply(200, request_id, msgspec.Raw(b"{}"))
+        return LineReply(200, request_id, self.body)
 
     def part_done(self, request_id: str) -> float:
         return 0.0
@@ -150,6 +151,36 @@ async def test_no_key_takes_all_the_room_there_is_for_files(tmp_path: Path) -> N
         with files.draft("mine") as (mine, _), files.draft("other") as (other, _):
             assert not files.take_room(mine, 500_001) and files.take_room(mine, 500_000)
             assert files.take_room(other, 500_000) and files.room_of("third") == 0
+
+
+async def test_answers_wait_for_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were written until the disk was full."""
+    monkeypatch.setattr("server.batches.runner.RETRY", 0.001)
+    waits, may_answer = asyncio.Event(), FileStore.may_answer
+
+    def look(files: FileStore, holder: str | None) -> bool:
+        if not (may := may_answer(files, holder)):
+            waits.set()
+        return may
+
+    monkeypatch.setattr(FileStore, "may_answer", look)
+    async with running(tmp_path, Asker(size=400_000), slots=1) as batches:
+        with batches.files.draft(None) as (large, _):
+            assert batches.files.take_room(large, 900_000)
+            record = await begin(batches, lines=5)
+            await asyncio.wait_for(waits.wait(), 20)
+            found = batches.find(record.id, None)
+            assert found is not None and found[1].completed == 3
+        assert (await ended(record)).completed == 5
+        assert not batches.files.room_of(None)
+
+
+async def test_there_are_so_many_files_however_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.batches.room.MOST_FILES", 4)
+    async with running(tmp_path, Asker()) as batches:
+        with batches.files.draft("mine"), batches.files.draft("mine"):
+            assert not batches.files.room_of("mine") and batches.files.room_of("other")
+        assert batches.files.room_of("mine")
 
 
 class Slow(Asker):
