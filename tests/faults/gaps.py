@@ -1,0 +1,160 @@
+"""Time what others notice of a busy server. For a machine with nothing beside it:
+
+    python -m tests.faults.gaps streams     the lag of the event loop while 1,000 streams run: 99 % of looks <= 20 ms
+    python -m tests.faults.gaps bombs       the gaps between tokens while others send grammars that are bombs, by those
+                                            while nobody does: <= 2 at the 99th percentile
+
+Starts `lengthwise serve` with a tiny model, or with --model. Exit code 1 where a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from tests import tiny
+from tests.engine.sampling.bombs import BOMBS
+from tests.live_server import serve
+from tests.test_grammar_bombs import fields
+
+STREAMS, NEIGHBOURS, BOMBERS = 1000, 8, 4
+LAG = 0.02
+ROUNDS = 3
+"""Times that the neighbours run without bombs and with them, in turns."""
+LONG = {"prompt": [3, 4, 5], "max_tokens": 900, "ignore_eos": True, "temperature": 0, "stream": True}
+
+
+class Discard(asyncio.Protocol):
+    """A client that throws away what it is sent, and asks again when that has ended."""
+
+    def __init__(self, request: bytes, again: Callable[[], object]) -> None:
+        self._request, self._again = request, again
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(self._request)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._again()
+
+
+async def measure_lag(url: str, seconds: float) -> bool:
+    """Whether nearly all looks of the loop came in time while all streams ran."""
+    host, port = url.removeprefix("http://").split(":")
+    body = orjson.dumps(LONG)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    request = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[Any]]()
+
+    def ask() -> None:
+        task = loop.create_task(loop.create_connection(lambda: Discard(request, ask), host, int(port)))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(60)) as session:
+        for _ in range(STREAMS):
+            ask()
+        while (await read(session, "vllm:num_requests_running"))[""] < STREAMS:
+            await asyncio.sleep(0.5)
+        before = await read(session, "lengthwise:event_loop_lag_seconds_bucket")
+        await asyncio.sleep(seconds)
+        after = await read(session, "lengthwise:event_loop_lag_seconds_bucket")
+    looks = {le: after[le] - before[le] for le in after}
+    share = looks[str(LAG)] / looks["+Inf"]
+    print(f"{looks['+Inf']:.0f} looks at the loop, {share:.2%} came within {LAG * 1000:.0f} ms; all: {looks}")
+    return share >= 0.99
+
+
+async def read(session: aiohttp.ClientSession, name: str) -> dict[str, float]:
+    """A metric by its bound `le`, empty where it has none."""
+    async with session.get("/metrics") as response:
+        lines = re.findall(rf"^{name}(?:\{{(.*)\}})? (\S+)$", await response.text(), re.MULTILINE)
+    bounds = (re.search(r'le="([^"]+)"', labels) for labels, _ in lines)
+    return {"" if le is None else le[1]: float(value) for le, (_, value) in zip(bounds, lines, strict=True)}
+
+
+@asynccontextmanager
+async def running(work: Sequence[Coroutine[Any, Any, None]]) -> Any:
+    """Work that goes on until the context is left."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def stream(session: aiohttp.ClientSession, gaps: list[float]) -> None:
+    """Read one stream after another, and note the seconds between what comes."""
+    while True:
+        async with session.post("/v1/completions", json=LONG) as response:
+            latest = None
+            async for _ in response.content.iter_any():
+                now = time.perf_counter()
+                if latest is not None:
+                    gaps.append(now - latest)
+                latest = now
+
+
+async def throw(session: aiohttp.ClientSession, bodies: Iterator[bytes]) -> None:
+    """Send one bomb after another."""
+    for body in bodies:
+        with suppress(aiohttp.ClientError):
+            async with session.post("/v1/chat/completions", data=body) as response:
+                await response.read()
+
+
+async def measure_gaps(url: str, seconds: float) -> bool:
+    """Whether the neighbours' longest gaps are not much longer with bombs than without."""
+    asked = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 100}
+    bodies = cycle([orjson.dumps({**asked, **fields(bomb)}) for bomb in BOMBS.values()])
+    tails: dict[int, list[float]] = {0: [], BOMBERS: []}
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(120), connector=connector) as session:
+        gaps: list[float] = []
+        async with running([stream(session, gaps) for _ in range(NEIGHBOURS)]):
+            for bombers in (0, BOMBERS) * ROUNDS:
+                async with running([throw(session, bodies) for _ in range(bombers)]):
+                    await asyncio.sleep(1)
+                    gaps.clear()
+                    await asyncio.sleep(seconds)
+                    tails[bombers].append(statistics.quantiles(gaps, n=100)[-1])
+                    print(f"{bombers} bombers: {len(gaps)} gaps, 99th percentile {tails[bombers][-1] * 1000:.1f} ms")
+    ratio = statistics.median(tails[BOMBERS]) / statistics.median(tails[0])
+    print(f"with bombs by without: {ratio:.2f}")
+    return ratio <= 2
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["streams", "bombs"])
+    parser.add_argument(
+        "--seconds", type=float, default=None, help="how long (default: 100, or 6 times 20)"
+    )
+    parser.add_argument("--model", type=Path, default=None, help="folder of a model (default: a tiny one)")
+    options = parser.parse_args()
+    measure, seconds, slots, memory = (
+        (measure_lag, 100.0, STREAMS, "1") if options.what == "streams" else (measure_gaps, 20.0, 16, "0.1")
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model or tiny.build(Path(folder) / "tiny", context=1024)
+        with serve(model, "--max-num-seqs", str(slots), "--kv-cache-memory", memory) as url:
+            return 0 if asyncio.run(measure(url, options.seconds or seconds)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
