@@ -190,7 +190,8 @@ class Admission:
         100 * 1024 * 1024, "largest file that may be sent for a batch"
     )
     files_size: NonNegative = option(
-        1.0, "disk for files that clients send for batches, in GiB; answers may take as much again; 0: no files, no batches"
+        1.0,
+        "disk for files that clients send for batches, in GiB; answers may take as much again; 0: no files, no batches",
     )
     stored_response_bytes: Natural = option(
         64 * 1024 * 1024, "responses that are kept, in memory, for previous_response_id; 0: none"

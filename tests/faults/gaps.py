@@ -142,9 +142,7 @@ async def measure_gaps(url: str, seconds: float) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["streams", "bombs"])
-    parser.add_argument(
-        "--seconds", type=float, default=None, help="how long (default: 100, or 6 times 20)"
-    )
+    parser.add_argument("--seconds", type=float, default=None, help="how long (default: 100, or 6 times 20)")
     parser.add_argument("--model", type=Path, default=None, help="folder of a model (default: a tiny one)")
     options = parser.parse_args()
     measure, seconds, slots, memory = (

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 
 import instructor
 from instructor import Mode
+from instructor.core import InstructorRetryException
 from openai import OpenAI
 from pydantic import BaseModel
-from wanted import MESSAGES
+from wanted import MESSAGES, SOON, STALLED, times_out
 
 WITH_TOOLS = (Mode.TOOLS, Mode.TOOLS_STRICT, Mode.RESPONSES_TOOLS)
-WITH_JSON = (Mode.JSON_SCHEMA, Mode.JSON, Mode.MD_JSON)
+WITH_JSON = (Mode.JSON_SCHEMA, Mode.JSON, Mode.MD_JSON, Mode.JSON_O1)
 
 
 class Weather(BaseModel):
@@ -22,7 +24,7 @@ class Weather(BaseModel):
     days: int
 
 
-def main(url: str) -> None:
+def main(url: str, crowded: str) -> None:
     plain = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
     common = {"model": "fake", "messages": MESSAGES, "response_model": Weather, "max_retries": 0}
 
@@ -33,7 +35,19 @@ def main(url: str) -> None:
     *_, last = client.chat.completions.create_partial(**common)
     with_tools, with_json = {ask(mode) for mode in WITH_TOOLS}, {ask(mode) for mode in WITH_JSON}
     (tools,), (schema,) = with_tools, with_json  # every mode says the same
-    print(json.dumps({"tools": [tools], "streamed tools": [last.model_dump_json()], "schema": schema}))
+    parallel = instructor.from_openai(plain, mode=Mode.PARALLEL_TOOLS).chat.completions
+    several = common | {"response_model": Iterable[Weather]}
+    assert [one.model_dump_json() for one in parallel.create(**several)] == [tools]
+    hasty = instructor.from_openai(plain.with_options(timeout=SOON)).chat.completions
+    patient = instructor.from_openai(OpenAI(base_url=f"{crowded}/v1", api_key="none", max_retries=2))
+    told = {
+        "tools": [tools],
+        "streamed tools": [last.model_dump_json()],
+        "schema": schema,
+        "time-out": times_out(lambda: hasty.create(**common | {"messages": STALLED}), InstructorRetryException),
+        "retry": patient.chat.completions.create(**common).model_dump_json(),
+    }
+    print(json.dumps(told))
 
 
-main(sys.argv[1])
+main(*sys.argv[1:3])

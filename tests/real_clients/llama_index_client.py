@@ -8,7 +8,8 @@ import sys
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
-from wanted import MESSAGES
+from openai import APIStatusError, APITimeoutError
+from wanted import MESSAGES, SOON, STALLED, find_statuses, times_out
 
 
 def weather(city: str, days: int) -> str:
@@ -16,16 +17,13 @@ def weather(city: str, days: int) -> str:
     return f"{days} days of sun in {city}"
 
 
-def main(url: str) -> None:
-    model = OpenAILike(
-        model="fake",
-        api_base=f"{url}/v1",
-        api_key="none",
-        is_chat_model=True,
-        is_function_calling_model=True,
-        context_window=4096,
-        max_retries=0,
-    )
+def make(url: str, **fields: object) -> OpenAILike:
+    common = {"model": "fake", "api_base": f"{url}/v1", "api_key": "none", "max_retries": 0, "context_window": 4096}
+    return OpenAILike(**common | fields, is_chat_model=True, is_function_calling_model=True)
+
+
+def main(url: str, crowded: str) -> None:
+    model = make(url)
     said = [ChatMessage(**one) for one in MESSAGES]
     tools = {"tools": [FunctionTool.from_defaults(weather, name="Weather")], "chat_history": said}
     tools |= {"tool_required": True, "allow_parallel_tool_calls": True}
@@ -35,9 +33,14 @@ def main(url: str) -> None:
         "tools": [json.dumps(one.tool_kwargs) for one in model.get_tool_calls_from_response(whole)],
         "streamed tools": [json.dumps(one.tool_kwargs) for one in model.get_tool_calls_from_response(last)],
         "text": model.chat(said).message.content,
+        "errors": find_statuses(lambda **wrong: make(url, **wrong).chat(said), APIStatusError),
+        "time-out": times_out(
+            lambda: make(url, timeout=SOON).chat([ChatMessage(**one) for one in STALLED]), APITimeoutError
+        ),
+        "retry": make(crowded, max_retries=2).chat(said).message.content,
         "streamed text": "".join(chunk.delta or "" for chunk in model.stream_chat(said)),
     }
     print(json.dumps(told))
 
 
-main(sys.argv[1])
+main(*sys.argv[1:3])

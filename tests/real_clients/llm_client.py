@@ -7,11 +7,18 @@ import sys
 
 import llm
 from llm.default_plugins.openai_models import Chat
-from wanted import CITY, MESSAGES
+from openai import APIStatusError
+from wanted import CITY, MESSAGES, find_statuses
 
 
-def main(url: str) -> None:
-    model = Chat("fake", api_base=f"{url}/v1", key="none", supports_tools=True, supports_schema=True)
+def main(url: str, crowded: str) -> None:
+    def make(model: str = "fake", url: str = url) -> Chat:
+        return Chat(model, api_base=f"{url}/v1", key="none", supports_tools=True, supports_schema=True)
+
+    def ask_wrongly(model: str = "fake", **fields: object) -> str:
+        return make(model).prompt(question, stream=False, **fields).text()
+
+    model = make()
     question = MESSAGES[0]["content"]
     tools = {"tools": [llm.Tool(name="Weather", description="Tells it.", input_schema=CITY)]}
 
@@ -23,9 +30,11 @@ def main(url: str) -> None:
         "streamed tools": call(True),
         "text": model.prompt(question, stream=False).text(),
         "streamed text": "".join(model.prompt(question, stream=True)),
+        "errors": find_statuses(ask_wrongly, APIStatusError),
+        "retry": make(url=crowded).prompt(question, stream=False).text(),
         "schema": model.prompt(question, schema=CITY, stream=False).text(),
     }
     print(json.dumps(told))
 
 
-main(sys.argv[1])
+main(*sys.argv[1:3])

@@ -27,7 +27,7 @@ import pytest
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.api.limits import Limits
 from server.api.tools.words import OPEN
-from tests.real_clients.wanted import MESSAGES, TOOL
+from tests.real_clients.wanted import MESSAGES, SOON, STALLED, TOOL, WRONG
 from tests.server.fakes import ANSWER, END, answer
 from tests.server.live import Live, live_server
 
@@ -84,6 +84,9 @@ pytestmark = [
     pytest.mark.timeout(600),  # for an installation
 ]
 
+RETRY_AFTER = 1.0
+"""Seconds that a refused client is told to wait: more than any of them waits by itself."""
+
 ARGUMENTS = [{"city": "Graz", "days": 2}, {"city": "Wien", "days": 1}]
 
 
@@ -96,13 +99,14 @@ def called(count: int) -> Iterable[str]:
     return text[:begun], text[begun : begun + 9], text[begun + 9 :]
 
 
-async def ask(live: Live, name: str) -> Any:
-    """The output of a client's program, read as JSON."""
-    client = CLIENTS[name]
+def play(live: Live, client: Client) -> None:
+    """Let a server answer what the client's program asks."""
 
     def script(row: RowSpec) -> Iterable[RowUpdate]:
         asked = bytes(one for one in row.prompt if one != END).decode()
-        if OPEN in asked:
+        if STALLED[0]["content"] in asked:
+            yield from [*answer(row)][:1]
+        elif OPEN in asked:
             yield from say_pieces(called(client.calls), row)
         elif row.sampling.grammar is not None or '"properties"' in asked:  # words for a schema that binds nothing
             yield from say_pieces([json.dumps(ARGUMENTS[0])], row)
@@ -110,11 +114,19 @@ async def ask(live: Live, name: str) -> Any:
             yield from answer(row)
 
     live.dispatcher.script = script
+
+
+async def ask(live: Live, crowded: Live, name: str) -> Any:
+    """What a client's program prints."""
+    client = CLIENTS[name]
+    play(live, client)
+    play(crowded, client)
     folder = Path(os.environ[ASKED]) / name
     command = node(folder, client) if client.is_node else (interpreter(folder, client), HERE / client.program)
     environment = {"PATH": os.defpath, "HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    wanted = json.dumps({"messages": MESSAGES, "tool": TOOL})
-    process = await create_subprocess_exec(*command, live.url, wanted, stdout=PIPE, stderr=PIPE, env=environment)
+    wanted = {"messages": MESSAGES, "stalled": STALLED, "soon": SOON, "wrong": WRONG, "tool": TOOL}
+    arguments = live.url, crowded.url, json.dumps(wanted)
+    process = await create_subprocess_exec(*command, *arguments, stdout=PIPE, stderr=PIPE, env=environment)
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
     return json.loads(out.splitlines()[-1])
@@ -127,7 +139,18 @@ def say_pieces(pieces: Iterable[str], row: RowSpec) -> Iterable[RowUpdate]:
 
 
 COLUMNS: Mapping[str, str] = MappingProxyType(
-    {"text": "text", "streamed text": "streamed", "tools": "tools", "streamed tools": "streamed", "schema": "schema"}
+    {
+        "text": "text",
+        "streamed text": "streamed",
+        "tools": "tools",
+        "streamed tools": "streamed",
+        "schema": "schema",
+        "n": "n",
+        "logprobs": "logprobs",
+        "errors": "errors",
+        "time-out": "time-out",
+        "retry": "retry",
+    }
 )
 """A field of a program's output -> the head of the table's column."""
 
@@ -152,17 +175,57 @@ async def live(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
         yield live
 
 
+@dataclass(slots=True)
+class Crowd:
+    """A server whose queue is full until it has refused a call."""
+
+    live: Live
+    refused_at: float | None = None
+
+    def refuse(self) -> float:
+        """Seconds after which a refused client is told to come back; by then there is room."""
+        self.refused_at = self.live.dispatcher.now()
+        self.live.dispatcher.release()
+        return RETRY_AFTER
+
+    @property
+    def obeyed(self) -> bool:
+        """Whether the client that was refused came back, and not before it should."""
+        calls = [one for one in self.live.dispatcher.submitted if one.times.arrival > (self.refused_at or 0.0)]
+        return self.refused_at is not None and bool(calls) and calls[0].times.arrival >= self.refused_at + RETRY_AFTER
+
+
+@pytest.fixture
+async def crowd(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Crowd]:
+    async with live_server(pool, Limits(max_num_queued_reqs=1), context_length=4096) as live:
+        crowd = Crowd(live)
+        live.dispatcher.crowd(1)
+        monkeypatch.setattr(live.dispatcher, "retry_after", crowd.refuse)
+        yield crowd
+
+
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_client_gets_tool_calls_and_text_streamed_as_it_gets_them_whole(
-    live: Live, name: str, table: dict[str, list[str]]
-) -> None:
+async def test_a_client_reads_what_was_sent(live: Live, crowd: Crowd, name: str, table: dict[str, list[str]]) -> None:
     client = CLIENTS[name]
     if client.heavy and HEAVY not in os.environ:
         pytest.skip(f"takes minutes to install: set {HEAVY}=1")
-    told = await ask(live, name)
+    told = await ask(live, crowd.live, name)
     wanted = ARGUMENTS[: client.calls]
-    right = {"text": ANSWER, "streamed text": ANSWER, "tools": wanted, "streamed tools": wanted, "schema": ARGUMENTS[0]}
+    right = {
+        "text": ANSWER,
+        "streamed text": ANSWER,
+        "tools": wanted,
+        "streamed tools": wanted,
+        "schema": ARGUMENTS[0],
+        "n": [ANSWER] * 2,
+        "logprobs": ANSWER + "<end>",
+        "errors": [404, 400],
+        "time-out": True,
+        "retry": ANSWER if "text" in told else ARGUMENTS[0],
+    }
     found = {what: read(what, said) for what, said in told.items()}
+    if not crowd.obeyed:
+        found["retry"] = "too early, or never"
     fits = {what: "yes" if found[what] == right[what] else "no" for what in found}
     about = [client.package + (" (Node)" if client.is_node else ""), version(Path(os.environ[ASKED]) / name, client)]
     table[name] = [*about, *(fits.get(what, "") for what in COLUMNS)]
@@ -171,9 +234,9 @@ async def test_a_client_gets_tool_calls_and_text_streamed_as_it_gets_them_whole(
 
 def read(what: str, said: Any) -> object:
     """A field of a program's output, its JSON read."""
-    if isinstance(said, list):
+    if what in ("tools", "streamed tools"):
         return [json.loads(one) for one in said]
-    return json.loads(said) if what == "schema" else said
+    return json.loads(said) if what == "schema" or (what == "retry" and said.startswith("{")) else said
 
 
 def interpreter(folder: Path, client: Client) -> Path:

@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 MESSAGES = [{"role": "user", "content": "What is the weather in Graz?"}]
+STALLED = [{"role": "user", "content": "Never end."}]
+"""The answer to this begins, and does not go on."""
+SOON = 1.0
+"""Seconds that a client waits for it."""
+WRONG = ({"model": "other"}, {"max_tokens": 10**6})
 CITY = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
     "required": ["city", "days"],
+    "additionalProperties": False,
 }
 TOOL = {"type": "function", "function": {"name": "Weather", "description": "Tells it.", "parameters": CITY}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "weather", "schema": CITY, "strict": True}}
+
+
+def find_statuses(ask: Callable[..., object], error: Any) -> list[int]:
+    """HTTP status of the error, of this class, that each wrong call raises."""
+    found = []
+    for wrong in WRONG:
+        try:
+            ask(**wrong)
+        except error as caught:
+            found.append(caught.status_code)
+    return found
+
+
+def times_out(ask: Callable[[], object], error: type[Exception]) -> bool:
+    """Whether a call is given up by this error."""
+    try:
+        ask()
+    except error:
+        return True
+    return False
+
+
+def read_scored(scored: list[dict[str, Any]]) -> str:
+    """The text of tokens that have come with their log-probabilities."""
+    assert all(one["logprob"] < 0 and len(one["top_logprobs"]) == 2 for one in scored)
+    return bytes(byte for one in scored for byte in one["bytes"]).decode()
