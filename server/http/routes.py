@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import time
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
 
 from server.api.batches.keeping import start_batches, stop_batches
-from server.api.errors import error_code, errors_as_json
+from server.api.errors import ApiError, error_code, error_response, errors_as_json
 from server.api.input import unknown
 from server.api.input.admission import admit
 from server.api.models import remember_start
@@ -53,7 +53,12 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
     if front.tracing is not None:
         app[TRACING] = front.tracing
         app.on_cleanup.append(front.tracing.close)
-    app.add_routes([web.route(operation.method, operation.path, operation.handler) for operation in OPERATIONS])
+    app.add_routes(
+        [
+            web.route(operation.method, operation.path, operation.handler, expect_handler=meet_expectation)
+            for operation in OPERATIONS
+        ]
+    )
     app.on_startup.append(remember_start)
     app.on_startup.append(start_batches)
     app.on_shutdown.append(stop_batches)
@@ -61,6 +66,16 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
     app.on_response_prepare.append(_add_headers)
     app.on_response_prepare.append(add_origin_headers)
     return app
+
+
+async def meet_expectation(request: web.Request) -> web.Response | None:
+    """Tell a client that waits for it to go on with its body; answer 417 where it expects anything else."""
+    if request.headers.get("Expect", "").lower() != "100-continue":
+        return error_response(ApiError(417, "Expect: only 100-continue is met; leave it out", close=True))
+    if request.version >= HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # or no error could be answered any more
+    return None
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -152,10 +152,10 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def quiet_broken_requests(record: logging.LogRecord) -> bool:
-    """Drop what aiohttp logs, a traceback each, for bytes that are not HTTP, and for files that are left unread: any
-    client can do so at any rate."""
+    """Drop what aiohttp logs, a traceback each, for bytes that are not HTTP or no text, and for files that are left
+    unread: any client can do so at any rate."""
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, (HttpProcessingError, TimeoutError))
+    return not isinstance(error, (HttpProcessingError, UnicodeError, TimeoutError))
 
 
 def _timestamp(moment: float) -> str:

@@ -103,6 +103,27 @@ async def test_bytes_that_are_not_http_are_refused_without_filling_the_log(
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: test\r\n"
 
 
+@pytest.mark.parametrize("expected", [b"\xff", b"magic"])
+async def test_an_expectation_that_is_not_met_is_417_in_the_form_of_all_errors(
+    live: Live, caplog: pytest.LogCaptureFixture, expected: bytes
+) -> None:
+    """One that is no text was 500, with a traceback in the log."""
+    async with live.connect() as (reader, writer):
+        writer.write(HEAD + b"Expect: " + expected + b"\r\nContent-Length: 2\r\n\r\n{}")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 417 ") and b"\r\nServer: Lengthwise" in head
+    assert orjson.loads(body)["error"]["type"] == "ExpectationFailedError"
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_client_that_waits_to_be_told_is_told_to_go_on(live: Live) -> None:
+    async with live.connect() as (reader, writer):
+        writer.write(HEAD + b"Expect: 100-Continue\r\nConnection: close\r\nContent-Length: 2\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"{}")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+
+
 @pytest.mark.parametrize(
     "sent",
     [
