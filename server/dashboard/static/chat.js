@@ -6,6 +6,30 @@ import { Key } from "./key.js";
 import { render } from "./markdown.js";
 import { count } from "./numbers.js";
 
+const JSON_FIELDS = ["schema", "tools"];
+
+/** What is wrong with a text that shall be JSON; empty where nothing is. */
+function complain(text) {
+  try {
+    if (text) JSON.parse(text);
+    return "";
+  } catch (error) {
+    return `This is not JSON: ${error.message}`;
+  }
+}
+
+/** An answer as the conversation has it. */
+function message({ text, calls }) {
+  return calls.length ? { role: "assistant", content: text, tool_calls: calls } : { role: "assistant", content: text };
+}
+
+/** Nodes of what was said, and of the tools that were called. */
+function write({ content, tool_calls: calls = [] }) {
+  const page = render(content);
+  for (const { function: called } of calls) page.append(render(`\`\`\`call\n${called.name}(${called.arguments})`));
+  return page;
+}
+
 class Chat {
   constructor() {
     this.key = new Key(() => this.name());
@@ -14,8 +38,9 @@ class Chat {
     for (const name of ["talk", "prompt", "form", "note", "stop", "send", "new", "retry", "model", "settings"]) {
       this[name] = document.getElementById(name);
     }
+    this.usual = this.prompt.placeholder;
     this.wire();
-    for (const turn of this.conversation.turns) this.show(turn.role).replaceChildren(render(turn.content));
+    for (const turn of this.conversation.turns) this.show(turn.role).replaceChildren(write(turn));
     this.busy(null);
     this.name();
   }
@@ -32,9 +57,11 @@ class Chat {
     for (const field of this.settings.querySelectorAll("[name]")) {
       field.value = this.conversation.settings[field.name] ?? "";
       field.addEventListener("change", () => {
+        if (JSON_FIELDS.includes(field.name)) field.setCustomValidity(complain(field.value));
         this.conversation.settings[field.name] = field.value;
         this.conversation.keep();
       });
+      field.addEventListener("invalid", () => (this.settings.open = true)); // or the browser could not show which
     }
   }
 
@@ -61,51 +88,95 @@ class Chat {
     const text = this.prompt.value.trim();
     if (!text || this.stopper || !this.form.reportValidity()) return;
     this.prompt.value = "";
-    this.conversation.add("user", text);
-    this.show("user").replaceChildren(render(text));
-    this.ask();
+    for (const button of this.talk.querySelectorAll(".keep")) button.remove();
+    const call = this.conversation.openCall();
+    const turn = call ? { role: "tool", tool_call_id: call.id, content: text } : { role: "user", content: text };
+    this.conversation.add(turn);
+    this.show(turn.role).replaceChildren(write(turn));
+    if (this.conversation.openCall()) this.busy(null);
+    else this.ask();
   }
 
   again() {
-    while (this.talk.lastElementChild?.matches(".assistant")) this.talk.lastElementChild.remove();
+    while (this.talk.lastElementChild?.matches(".assistant, .pair")) this.talk.lastElementChild.remove();
     if (this.conversation.takeBack()) this.ask();
   }
 
+  /** Ask for the next answer, or for two beside each other, of which the first stays unless the user keeps the other. */
   async ask() {
     const stopper = new AbortController();
     const turns = this.conversation.turns; // that are answered; the user may have begun anew by the end
-    const answer = { text: "", pieces: 0, began: performance.now(), first: 0, drawn: false };
-    this.busy(stopper);
-    this.note.textContent = "Sent.";
     const current = () => turns === this.conversation.turns;
+    let answers = [];
+    this.busy(stopper);
     try {
-      const wait = (words) => (this.note.textContent = words);
-      await complete(this.conversation.body(), { key: this.key, signal: stopper.signal, wait, take: (chunk) => this.take(chunk, answer) });
+      const bodies = this.conversation.bodies();
+      const place = bodies.length > 1 ? this.pair() : this.talk;
+      answers = bodies.map(() => ({ place, text: "", calls: [], pieces: 0, began: performance.now(), first: 0, drawn: false }));
+      for (const answer of answers) this.tell(answer, "Sent.", answers);
+      await Promise.all(bodies.map((body, one) => complete(body, {
+        key: this.key,
+        signal: stopper.signal,
+        wait: (words) => this.tell(answers[one], words, answers),
+        take: (chunk) => this.take(chunk, answers[one], answers),
+      })));
     } catch (error) {
-      if (current()) this.fail(error, stopper.signal.aborted);
+      const stopped = stopper.signal.aborted;
+      stopper.abort(); // the other one too
+      if (current()) this.fail(error, stopped);
     } finally {
-      answer.element?.parentElement.classList.remove("busy");
-      if (answer.text && current()) {
-        this.conversation.add("assistant", answer.text);
-        answer.element.replaceChildren(render(answer.text));
-      }
+      this.finish(answers, current());
       if (this.stopper === stopper) this.busy(null);
     }
   }
 
-  take(chunk, answer) {
+  /** What was answered becomes part of the conversation. */
+  finish(answers, current) {
+    for (const answer of answers) answer.element?.parentElement.classList.remove("busy");
+    const whole = answers.filter((answer) => answer.element);
+    if (!current || !whole.length) return;
+    for (const answer of whole) answer.element.replaceChildren(write(message(answer)));
+    this.conversation.add(message(whole[0]));
+    if (whole.length < 2) return;
+    const at = this.conversation.turns.length - 1;
+    const keep = (answer) => {
+      this.conversation.turns[at] = message(answer);
+      this.conversation.keep();
+      for (const one of whole) one.element.parentElement.classList.toggle("kept", one === answer);
+      this.busy(null);
+    };
+    for (const answer of whole) {
+      const button = Object.assign(document.createElement("button"), { type: "button", className: "keep", textContent: "Continue with this one" });
+      button.addEventListener("click", () => keep(answer));
+      answer.element.after(button);
+    }
+    keep(whole[0]);
+  }
+
+  /** Words on an answer, beside those on the other. */
+  tell(answer, words, answers) {
+    answer.words = words;
+    this.note.textContent = answers.map((one) => one.words).join(" | ");
+  }
+
+  take(chunk, answer, answers) {
     const now = performance.now();
-    const text = chunk.choices[0]?.delta.content;
-    if (text) {
-      answer.element ??= this.show("assistant", "busy");
+    const { content, tool_calls: calls = [] } = chunk.choices[0]?.delta ?? {};
+    if (content || calls.length) {
+      answer.element ??= this.show("assistant", "busy", answer.place);
       answer.first ||= now;
-      answer.text += text;
+      answer.text += content ?? "";
       answer.pieces += 1;
+      for (const { index, id, function: named } of calls) {
+        const call = (answer.calls[index] ??= { id, type: "function", function: { name: "", arguments: "" } });
+        call.function.name += named.name ?? "";
+        call.function.arguments += named.arguments ?? "";
+      }
       const speed = (answer.pieces - 1) / ((now - answer.first) / 1000);
-      this.note.textContent = answer.pieces > 4 ? `Answering, ${count(speed)} tokens/s.` : "Answering.";
+      this.tell(answer, answer.pieces > 4 ? `Answering, ${count(speed)} tokens/s.` : "Answering.", answers);
       this.draw(answer);
     }
-    if (chunk.usage) this.note.textContent = summarize(chunk, (now - answer.began) / 1000);
+    if (chunk.usage) this.tell(answer, summarize(chunk, (now - answer.began) / 1000), answers);
   }
 
   /** Once a frame, however many pieces come; and the end stays in view if it was. */
@@ -115,18 +186,26 @@ class Chat {
     requestAnimationFrame(() => {
       answer.drawn = false;
       const below = this.talk.scrollHeight - this.talk.scrollTop - this.talk.clientHeight;
-      answer.element.replaceChildren(render(answer.text));
+      answer.element.replaceChildren(write(message(answer)));
       if (below < 60) this.talk.scrollTop = this.talk.scrollHeight;
     });
   }
 
+  /** A place for answers beside each other. */
+  pair() {
+    const place = document.createElement("div");
+    place.className = "pair";
+    this.talk.append(place);
+    return place;
+  }
+
   /** An empty place for what a role says; returns the element of its text. */
-  show(role, state = "") {
+  show(role, state = "", place = this.talk) {
     const said = document.createElement("div");
-    said.className = `turn ${role} ${state}`;
+    said.className = `turn ${role === "tool" ? "user" : role} ${state}`;
     const body = document.createElement("div");
     said.append(body);
-    this.talk.append(said);
+    place.append(said);
     this.talk.scrollTop = this.talk.scrollHeight;
     return body;
   }
@@ -141,6 +220,8 @@ class Chat {
     this.stop.disabled = !stopper;
     this.send.disabled = Boolean(stopper);
     this.retry.disabled = Boolean(stopper) || !this.conversation.turns.length;
+    const call = this.conversation.openCall();
+    this.prompt.placeholder = call ? `The result of ${call.function.name}(${call.function.arguments})` : this.usual;
   }
 }
 

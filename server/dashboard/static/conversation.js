@@ -17,8 +17,8 @@ export class Conversation {
     }
   }
 
-  add(role, content) {
-    this.turns.push({ role, content });
+  add(turn) {
+    this.turns.push(turn);
     this.keep();
   }
 
@@ -34,11 +34,20 @@ export class Conversation {
     return this.turns.length > 0;
   }
 
-  /** The fields of a request for the next answer; settings that are empty are left to the server. */
-  body() {
-    const { system, ...sampling } = this.settings;
-    const before = system ? [{ role: "system", content: system }] : [];
-    const given = Object.entries(sampling).filter(([, value]) => value !== "");
-    return { messages: [...before, ...this.turns], ...Object.fromEntries(given.map(([name, value]) => [name, Number(value)])) };
+  /** The first call of a tool that has no result yet; undefined where the last answer called none, or all have theirs. */
+  openCall() {
+    const at = this.turns.findLastIndex((turn) => turn.role !== "tool");
+    return this.turns[at]?.tool_calls?.[this.turns.length - 1 - at];
+  }
+
+  /** The fields of a request for the next answer, of two where a second one is wanted beside it; settings that are empty
+   * are left to the server. Throws where one that is JSON is none. */
+  bodies() {
+    const { system, schema, tools, beside, ...sampling } = this.settings;
+    const body = { messages: [...(system ? [{ role: "system", content: system }] : []), ...this.turns] };
+    for (const [name, value] of Object.entries(sampling)) if (value !== "") body[name] = Number(value);
+    if (schema) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) } };
+    if (tools) body.tools = JSON.parse(tools);
+    return beside ? [body, { ...body, temperature: Number(beside) }] : [body];
   }
 }

@@ -14,7 +14,8 @@ from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
 from tests.browser import CHROMIUM, Page, opened_page
-from tests.server.fakes import ANSWER, say
+from tests.server.api.tools.test_tools import CLOCK, OTHER
+from tests.server.fakes import ANSWER, answer, say
 from tests.server.live import Live, live_server
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, as Debian's package `chromium`")
@@ -53,6 +54,13 @@ SHOWN = (
     '<div class="code"><div><span>python</span><button type="button">Copy</button></div>'
     '<pre><code>print("&lt;b&gt;" * 2)</code></pre></div>'
 )
+
+
+@pytest.fixture
+async def live(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
+    """With a context that the words about tools fit into."""
+    async with live_server(pool, Limits(), context_length=4096) as live:
+        yield live
 
 
 @pytest.fixture
@@ -111,6 +119,65 @@ async def test_settings_go_with_each_request_and_what_is_empty_is_left_out(page:
     assert (request.sampling.temperature, request.sampling.max_tokens, request.sampling.top_p) == (0.25, 3, 1.0)
 
 
+async def set_field(page: Page, name: str, value: str) -> None:
+    field = f"document.querySelector('#settings [name={name}]')"
+    await page.value(f"{field}.value = {json.dumps(value)}; {field}.dispatchEvent(new Event('change'))")
+
+
+async def test_an_answer_follows_a_schema_that_is_json(page: Page, live: Live) -> None:
+    await set_field(page, "schema", '{"type": ')
+    await send(page, "Hi")
+    await page.until("document.getElementById('settings').open")
+    assert live.dispatcher.submitted == []
+    await set_field(page, "schema", '{"type": "string"}')
+    live.dispatcher.script = lambda row: say('"Hi"', row)
+    await page.value("document.getElementById('prompt').focus()")
+    await page.press("Enter")
+    await page.until(ENDED)
+    assert await page.value(SAID) == ["Hi", '"Hi"']
+    (request,) = live.dispatcher.submitted
+    assert request.sampling.grammar is not None and '"string"' in request.sampling.grammar.text
+
+
+async def test_a_tool_is_called_and_the_next_message_is_its_result(page: Page, live: Live) -> None:
+    await set_field(page, "tools", json.dumps([CLOCK]))
+    live.dispatcher.script = lambda row: say(OTHER, row)
+    await send(page, "When?")
+    await page.until(ENDED)
+    assert await page.value("document.querySelector('.turn.assistant code').textContent") == "clock({})"
+    await page.until("document.getElementById('prompt').placeholder === 'The result of clock({})'")
+    await page.call("Page.navigate", url=f"{live.url}/chat")
+    await page.until("document.getElementById('prompt')?.placeholder === 'The result of clock({})'")
+    live.dispatcher.script = answer
+    await send(page, "noon")
+    await page.until(ENDED)
+    prompt = bytes(live.dispatcher.submitted[-1].prompt).decode()
+    assert "user:When?" in prompt and OTHER in prompt and "noon" in prompt
+    assert (await page.value(SAID))[-2:] == ["noon", ANSWER]
+
+
+async def test_two_answers_stand_side_by_side_and_one_is_kept(page: Page, live: Live) -> None:
+    await set_field(page, "temperature", "0.5")
+    await set_field(page, "beside", "1.5")
+    live.dispatcher.script = lambda row: say(f"at {row.sampling.temperature}", row)
+    await send(page, "Hi")
+    await page.until(f"{ENDED} && document.querySelectorAll('.keep').length === 2")
+    told = await page.value("document.getElementById('note').textContent")
+    assert told.count(" in all") == 2
+    left, right = await page.value("[...document.querySelectorAll('.pair .turn')].map((one) => one.offsetLeft)")
+    assert left != right
+    hot = "[...document.querySelectorAll('.turn')].find((one) => one.textContent.startsWith('at 1.5'))"
+    await page.value(f"{hot}.querySelector('.keep').click()")
+    await send(page, "More")
+    await page.until(f"{ENDED} && document.querySelectorAll('.pair').length === 2")
+    prompts = {bytes(request.prompt).decode() for request in live.dispatcher.submitted[2:]}
+    assert prompts == {"user:Hi\nassistant:at 1.5\nuser:More\nassistant:"}
+    await page.value("document.getElementById('retry').click()")
+    await page.until(f"{ENDED} && document.querySelectorAll('.keep').length === 2")
+    assert len(live.dispatcher.submitted) == 6
+    assert await page.value("document.querySelectorAll('.pair').length") == 2
+
+
 async def test_an_answer_can_be_stopped_and_asked_for_again(page: Page, live: Live) -> None:
     live.dispatcher.pause = 3
     await send(page, "Hi")
@@ -137,8 +204,8 @@ async def test_the_place_in_the_queue_is_told(page: Page, live: Live) -> None:
 
 
 async def test_a_refusal_is_told_and_not_remembered_as_an_answer(page: Page) -> None:
-    await send(page, "x" * 300)
-    await page.until("document.querySelector('.turn.failed')?.textContent.includes('context holds 256 tokens')")
+    await send(page, "x" * 5000)
+    await page.until("document.querySelector('.turn.failed')?.textContent.includes('context holds 4096 tokens')")
     assert await page.value("JSON.parse(localStorage.getItem('lengthwise-chat')).turns.length") == 1
     page.problems[:] = [one for one in page.problems if "400" not in one]  # the browser itself logs that status
 
