@@ -54,6 +54,7 @@ class Talk:
     system: str | None = option(None, "system message: what the assistant shall be")
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = option(None, "0 takes the likeliest token; at most 2")
     max_tokens: Count | None = option(None, "longest answer, in tokens")
+    markdown: bool = option(True, "show headings, lists, code as such, at a terminal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ def talk(url: str, how: Talk, model: str | None = None, key: str | None = None) 
     given = {"temperature": how.temperature, "max_tokens": how.max_tokens}
     options = {name: value for name, value in given.items() if value is not None}
     conversation = Conversation(url, model, how.system, options, key=_key(key, os.environ))
-    return Terminal(conversation, sys.stdin.isatty()).run()
+    return Terminal(conversation, sys.stdin.isatty(), how.markdown and sys.stdout.isatty()).run()
 
 
 def _key(given: str | None, environ: Mapping[str, str]) -> str | None:
@@ -95,9 +96,10 @@ def _key(given: str | None, environ: Mapping[str, str]) -> str | None:
 class Terminal:
     """Reads turns and prints answers, with prompts and hints only at a terminal."""
 
-    def __init__(self, conversation: Conversation, interactive: bool) -> None:
+    def __init__(self, conversation: Conversation, interactive: bool, markdown: bool = False) -> None:
         self._conversation = conversation
         self._interactive = interactive
+        self._markdown = markdown
         self._failed = False
         self._noted = False  # the line that the cursor is in tells a place in the queue
 
@@ -162,13 +164,31 @@ class Terminal:
 
     def _answer(self, line: str, runner: asyncio.Runner) -> None:
         try:
-            runner.run(self._conversation.say(line, self._show, self._queued))
-            print()
+            if self._interactive and self._markdown:
+                self._print_markdown(line, runner)
+            else:
+                runner.run(self._conversation.say(line, self._show, self._queued))
+                print()
         except KeyboardInterrupt:
             print("\n[stopped]")
         except UserError as error:
             self._failed = True
             print(f"\nlengthwise: error: {error}", file=sys.stderr)
+
+    def _print_markdown(self, line: str, runner: asyncio.Runner) -> None:
+        from server.cli.markdown import MarkdownPrinter  # rich, which pipes can do without
+
+        printer = MarkdownPrinter()
+
+        def show(piece: str) -> None:
+            if self._noted:
+                self._show("")
+            printer.show(piece)
+
+        try:
+            runner.run(self._conversation.say(line, show, self._queued))
+        finally:
+            printer.end()
 
     def _queued(self, progress: Progress) -> None:
         """Tell the place in one line, which the next place or the answer takes over."""
