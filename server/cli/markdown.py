@@ -1,4 +1,4 @@
-"""Markdown in a terminal while it comes: a block that is whole is printed for good, the last one anew with each piece."""
+"""Markdown in a terminal while it comes: a whole block is printed for good, the last one anew with each piece."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import keyword
 import re
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -18,6 +20,10 @@ TEMPLATES: Mapping[str, str] = MappingProxyType(
     {"NAME.py": "new_strategy.txt", "test_NAME.py": "new_strategy_test.txt"}
 )
 """The templates beside this file, by the names of the files that are made of them."""
+
+
+WHERE_REQUESTS_WAIT = "--cost cpu-smollm2-135m --max-num-seqs 8 --rate 1"
+"""A machine and a load under which orders differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +61,12 @@ def _write_new(new: New) -> None:
     for path, text in files.items():
         path.write_text(text, "utf-8")
     module, tests = files
+    python = shlex.quote(sys.executable)
     print(f"Wrote {module} and {tests}. Next:")
-    print(f"  python -m pytest {tests}")
-    print(f"  lengthwise simulate --strategies {module}:{row},baton-pd,lengthwise")
+    if find_spec("pytest") is None:  # the program does without
+        print(f"  {python} -m pip install pytest")
+    print(f"  {python} -m pytest {tests}")
+    print(f"  lengthwise simulate {WHERE_REQUESTS_WAIT} --strategies {module}:{row},baton-pd,lengthwise")
     print(f"  lengthwise serve --strategy {module}:{row}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_new_strategy_passes_its_own_tests_and_is_simulated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["strategy", "new", "my_order"]) == 0
-    assert "simulate --strategies my_order.py:MY_ORDER,baton-pd" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"{sys.executable} -m pytest test_my_order.py" in told and "pip install" not in told
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_order.py"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -31,8 +33,8 @@ def test_a_new_strategy_passes_its_own_tests_and_is_simulated(folder: Path, caps
         text=True,
     )
     assert done.returncode == 0 and "23 passed" in done.stdout, done.stdout + done.stderr
-    simulated = ["simulate", "--strategies", "my_order.py:MY_ORDER,baton-pd", "--rate", "4", "--duration", "5"]
-    assert main(simulated) == 0
+    (simulated,) = re.findall("lengthwise (simulate .*)", told)
+    assert main(simulated.split()) == 0
     assert "my_order.py:MY_ORDER" in capsys.readouterr().out
 
 
