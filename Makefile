@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench evidence evidence-engine evidence-engine-tiny test test-quick test-clients test-faults test-ray check docs docs-clients clean
+.PHONY: help install serve chat bench evidence evidence-engine evidence-engine-tiny test test-quick test-clients test-faults test-ray check docs docs-clients site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,11 @@ docs: $(RUNTIME) ## write anew what in docs/ is made from the program
 	@$(BIN)/lengthwise openapi > docs/openapi.json
 	@$(BIN)/python -P -m server.cli.flags_document > docs/flags.md
 	@$(BIN)/python -P -m loadgen.experiments.timelines docs/families
+
+site: $(RUNTIME) ## build the documents as a site, in build/site
+	$(PIP) -e '.[docs]'
+	@rm -rf build/pages && mkdir -p build/pages && cp -r --parents *.md CITATION.cff LICENSE docs server/deploy build/pages
+	@cp docs/mkdocs.yml build/ && $(BIN)/zensical build --strict --clean -f build/mkdocs.yml
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
