@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 VERSION = "0.1.0"
-"""Equals the version in pyproject.toml; a test keeps them together."""
+"""The one place of it: pyproject.toml reads it, and a test holds all that names it to it."""

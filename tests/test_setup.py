@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from server.version import VERSION
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PIN = re.compile(r"([A-Za-z0-9._-]+)==([0-9][A-Za-z0-9.]*)")
@@ -41,6 +43,27 @@ def test_every_requirement_has_a_tested_version() -> None:
     wanted = [*PROJECT["project"]["dependencies"], *(line for extra in extras for line in extra)]
     names = {canonical(re.split(r"[<>=!~ \[]", line, maxsplit=1)[0]) for line in wanted}
     assert names - pins().keys() == set()
+
+
+NAMED = re.compile(r"lengthwise[:/-](\d+\.\d+\.\d+)|^version: (\S+)|checkout v(\d\S*)", re.MULTILINE)
+
+
+def test_what_names_a_version_names_this_one() -> None:
+    files = [ROOT / "CITATION.cff", *ROOT.glob("server/deploy/*"), *ROOT.glob("docs/*.md")]
+    texts = {path.name: path.read_text("utf-8") for path in files if path.is_file()}
+    found = {name: {one for groups in NAMED.findall(text) for one in groups if one} for name, text in texts.items()}
+    named = {name: versions for name, versions in found.items() if versions}
+    assert named.keys() == {"CITATION.cff", "Dockerfile", "compose.yaml", "kubernetes.yaml", "operations.md"}
+    assert set[str]().union(*named.values()) == {VERSION}
+
+
+def test_a_tag_is_the_version_that_it_tags() -> None:
+    """And the changelog has what is in it under its heading."""
+    latest = re.findall(r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)[0]
+    assert latest in ("Unreleased", VERSION)
+    command = ["git", "describe", "--tags", "--exact-match", "--match", "v*"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 or (done.stdout.strip(), latest) == (f"v{VERSION}", VERSION)
 
 
 @pytest.mark.parametrize("target", ["install", "serve", "chat", "bench", "test", "test-clients", "check", "clean"])
