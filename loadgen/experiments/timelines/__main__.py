@@ -1,4 +1,4 @@
-"""`python -m loadgen.experiments.timelines FOLDER`: a picture of each family of strategies, for `make docs`."""
+"""`python -P -m loadgen.experiments.timelines FOLDER`: a picture of each family of strategies, for `make docs`."""
 
 from __future__ import annotations
 
