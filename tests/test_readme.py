@@ -1,5 +1,5 @@
 """Commands of README, index and tutorials do what they are there for: each is run as printed, or stands below with why
-it is not."""
+it is not. Those of all other documents have flags that exist."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.live_server import serve
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs/index.md", *sorted(ROOT.glob("docs/tutorial-*.md")))
+OTHERS = sorted({ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")} - {*DOCUMENTS})
 ADDRESS = "http://127.0.0.1:8000"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -70,10 +71,11 @@ def commands(document: Path) -> list[str]:
         open_line += line
         try:
             shlex.split(open_line, comments=True)
-        except ValueError:  # a quotation goes on in the next line
+        except ValueError:  # a quotation, or a command, goes on in the next line
             open_line += "\n"
             continue
-        found += [re.sub(r"\s+# .*", "", open_line)] if open_line.strip() else []
+        line = re.sub(r"(^|\s+)# .*", "", open_line.replace("\\\n", ""))
+        found += [line] if line.strip() else []
         open_line = ""
     return [command.replace(".venv/bin/lengthwise", "lengthwise") for command in found]
 
@@ -106,7 +108,9 @@ def equivalent(command: str) -> list[str]:
         return [command]
     done = subprocess.run(["make", "--dry-run", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return re.findall(r"^(?:exec )?\S*/(lengthwise .*?)(?: >.*)?$", done.stdout, re.MULTILINE)
+    return re.findall(
+        r"(?:^|exec |&& )\S*/(lengthwise .*?)(?= && | >|$)", done.stdout.replace("\\\n", ""), re.MULTILINE
+    )
 
 
 def test_all_shell_commands_are_in_blocks_that_say_so() -> None:
@@ -121,13 +125,25 @@ def test_the_exceptions_are_commands_of_the_documents() -> None:
     assert LEFT_OUT.keys() & SMALLER.keys() == set()
 
 
-@pytest.mark.parametrize("command", [one for one in dict.fromkeys(COMMANDS) if one.startswith(("make", "lengthwise"))])
-def test_every_command_has_flags_that_exist(command: str) -> None:
+def parse(command: str) -> None:
     found = equivalent(command)
     assert found
     if "--help" not in command:
         for one in found:
             cli.build_parser().parse_args(shlex.split(one)[1:])
+
+
+@pytest.mark.parametrize("command", [one for one in dict.fromkeys(COMMANDS) if one.startswith(("make", "lengthwise"))])
+def test_every_command_has_flags_that_exist(command: str) -> None:
+    parse(command)
+
+
+@pytest.mark.parametrize("document", [one for one in OTHERS if commands(one)], ids=lambda path: path.stem)
+def test_commands_of_other_documents_have_flags_that_exist(document: Path) -> None:
+    assert run(["strategy", "new", "my_order"]) == 0  # which some of them serve
+    for command in commands(document):
+        if command.startswith(("make", "lengthwise")):
+            parse(command)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
