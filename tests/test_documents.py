@@ -32,6 +32,24 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [link for link, path in linked(document) if not path.exists()] == []
 
 
+def slugs(document: Path) -> set[str]:
+    """Anchors of a document's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_into_documents_lead_to_headings(document: Path) -> None:
+    wrong = []
+    for link in LINK.findall(document.read_text("utf-8")):
+        name, _, anchor = link.partition("#")
+        target = document.parent / name if name else document
+        if anchor and target.suffix == ".md" and not re.match(r"[a-z]+:", link):
+            wrong += [link] if anchor not in slugs(target) else []
+    assert wrong == []
+
+
 def test_documents_that_the_code_names_exist() -> None:
     folders = ("engine", "loadgen", "models", "scheduler", "server")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
