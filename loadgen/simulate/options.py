@@ -94,7 +94,7 @@ class SimulatedLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What is kept."""
+    """The files that figures are written to, and the values of flags that are swept."""
 
     save_result: Path | None = option(None, "write figures and all requests as JSON; not with --sweep")
     sweep: tuple[str, ...] = option(
