@@ -55,7 +55,7 @@ class Limits:
     """When waiting requests are promoted, for orders that promote, and when they are due by their deadline. Its seconds
     of a token stay those of the profile: keys of a sorted queue must not change unless the order says when."""
     head_start: float = Scheduling.head_start
-    """D: work, in mean requests, by which half the work puts a request forward, for the default's queue."""
+    """D: work, in mean requests, by which half the mean work puts a request forward, for the default's queue."""
     boost_gamma: float = Scheduling.boost_gamma
     """γ of boost, in 1/s."""
     wma_threshold: int = Scheduling.wma_threshold

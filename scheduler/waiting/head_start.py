@@ -1,17 +1,17 @@
-"""The default's order: by arrival, but each halving of its predicted work puts a request forward by as much.
+"""The default's order: by arrival, but what is cheaper than the mean is put forward, as much for each halving.
 
 To count waiting without a clock, and at whatever speed the device works, it is counted in work (prices.py): S, the work
 of all requests that have been taken from the queue. A request of work w that comes at S = s is ranked, for good, by
 
-    s + D·m·log2(w / m)
+    s - D·m·max(0, log2(m / w))
 
-the least first, where m is the mean work of the requests that came last. So one that costs half as much as another is
-served as if it had come D mean requests earlier: a short queue is served shortest job first, a long one nearly in order
-of arrival. (Boost's key, boost.py, is this for all but the most expensive, with γ = ln 2 / (D·m).)
+the least first, where m is the mean work of the requests that came last. So one that costs half as much as the mean is
+served as if it had come D mean requests earlier: of a short queue the cheap go first, and a long one is served nearly
+in order of arrival. What costs the mean or more is never put back: the longest waits are of those.
 
 The bound. A request that came later goes first only while less than H has been taken since the other came, where
 
-    H = D·m·log2(w / w_min)
+    H = D·m·log2(min(w, m) / w_min)
 
 w_min is the work of the cheapest request; should m change meanwhile, H is the difference of the two keys' second terms
 at most. Once H has been taken, only such requests go first as wait by then. Let B* be the most work that waits at a
@@ -56,14 +56,14 @@ class _Entry:
     work: float
     """w: what it has still to do, as of its latest prediction."""
     head_start: float
-    """Work by which it is put forward; below 0 it is put back."""
+    """Work by which it is put forward."""
 
 
 class HeadStartQueue(RankedQueue):
     """A Queue: requests that are due first, then by place less head start. It is its own Order."""
 
     def __init__(self, prices: PricesNow, halving: float, aging: Aging) -> None:
-        """`halving` is D: the head start of half the work, in works of the mean request; 0 ranks by place alone."""
+        """`halving` is D: the head start of half the mean work, in works of the mean request; 0: by place alone."""
         if halving < 0:
             raise ValueError(f"the head start must not be negative: {halving}")
         super().__init__(DueFirst(self, aging))
@@ -121,4 +121,4 @@ class HeadStartQueue(RankedQueue):
         return max(LEAST_WORK, self._prices().work(request))
 
     def _head_start(self, work: float) -> float:
-        return self._halving * self._mean * log2(self._mean / work) if self._mean else 0.0
+        return self._halving * self._mean * log2(self._mean / work) if work < self._mean else 0.0
