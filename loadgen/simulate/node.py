@@ -41,6 +41,9 @@ class Machine:
     """Tokens of prompts whose K and V are kept in host memory, for all executors."""
     pace: Pace = keep_pace
     """How its speed changes about that of `cost`, in seconds after the simulation's begin."""
+    runs_ahead: bool = False
+    """Whether executors begin their next step before the scheduler has answered the last, as threads do: what is sent
+    when a row ends finds an iteration under way. Else the scheduler takes no time at all."""
 
     @property
     def longest(self) -> int:
@@ -67,6 +70,7 @@ class Node:
         cheap = isinstance(parts.batcher.waiting, CountingQueue)  # else all that wait are looked at for each that comes
         self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes, foretell=cheap)
         self._tallies = [Tally()] * machine.workers
+        self._runs_ahead = machine.runs_ahead
         self._changed = False  # whether anything happened since the last decisions
         self._wake = math.inf
         self.due = math.inf
@@ -97,8 +101,11 @@ class Node:
 
     def advance(self) -> None:
         """Let executors do what is due, and decide what they do next."""
+        now = self._clock.now()
         for executor in self._executors:
-            if executor.due <= self._clock.now():
+            if executor.due <= now:
+                executor.advance()
+            if self._runs_ahead and executor.due <= now:
                 executor.advance()
         if self._changed or self._wake <= self._clock.now():
             self._decide()

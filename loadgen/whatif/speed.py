@@ -9,8 +9,8 @@ speeds v of some stretches of time follow from
 
 and a simulation at these speeds tells a better W. The equations are solved by Richardson's and Lucy's iteration, which
 keeps speeds positive: each v is multiplied by the mean of W / ∫ v of the requests served then, weighted by how long.
-A faster machine runs fewer rows at once, each for less work, so that the next simulation is at the geometric mean of
-the speeds before and after: without it the two take turns in being far off.
+A faster machine runs fewer rows at once, each for less work, so that, once speeds are about right, the next simulation
+is at the geometric mean of those before and after: without it the two take turns in being far off.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ PER_STRETCH = 10
 
 ROUNDS = 11
 """Simulations."""
+
+COARSE = 2
+"""Simulations whose speeds are taken as they come: of a machine without a queue, and of one with the first such."""
 
 UPDATES = 5
 """Steps of the iteration after each."""
@@ -50,7 +53,7 @@ def find_speed(recorded: Sequence[Served], play: Callable[[SpeedCurve], Sequence
     together = np.maximum(served.sum(axis=0), LEAST)  # (stretches,)
     speeds, usual = np.ones(len(begins)), 1.0
     found, least = (SpeedCurve.of_speeds(begins, speeds, last, usual), usual), inf
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         curve = SpeedCurve.of_speeds(begins, speeds, last, usual)
         done = np.array([(one.started, one.end) for one in play(curve)])
         if (missed := float(np.abs(done[:, 1] - end).mean())) < least:
@@ -61,5 +64,5 @@ def find_speed(recorded: Sequence[Served], play: Callable[[SpeedCurve], Sequence
         for _ in range(UPDATES):
             factors = served.T @ (work / (served @ better)) / together
             better = np.where(factors > 0, better * factors, better)
-        speeds = np.sqrt(speeds * better)
+        speeds = better if number < COARSE else np.sqrt(speeds * better)
     return found

@@ -104,6 +104,12 @@ def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:
     context = max(config.max_model_len or 0, replay.longest, replay.max_tokens)
     capacity = asked.capacity_tokens or config.max_num_seqs * context
     machine = Machine(
-        prices, capacity, config.max_num_seqs, context, config.executors or 1, config.max_num_batched_tokens
+        cost=prices,
+        capacity_tokens=capacity,
+        max_num_seqs=config.max_num_seqs,
+        context_length=context,
+        workers=config.executors or 1,
+        max_prefill_tokens=config.max_num_batched_tokens,
+        runs_ahead=True,
     )
     return Setting(config, machine, prices, config.max_num_batched_tokens, Prediction(asked.noise), asked.trial_seed)

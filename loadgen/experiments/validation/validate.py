@@ -138,6 +138,7 @@ def _twin(engine: Engine, infos: Sequence[ExecutorInfo]) -> Machine:
         context_length=min(info.context_length for info in infos),
         workers=len(infos),
         max_prefill_tokens=engine.config.max_num_batched_tokens,
+        runs_ahead=True,
     )
 
 

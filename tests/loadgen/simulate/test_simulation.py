@@ -51,6 +51,17 @@ def trace(count: int, seed: int = 0, rate: float = 5.0) -> list[Lengths]:
     return requests
 
 
+def test_an_executor_that_runs_ahead_is_in_the_next_iteration_when_a_row_is_sent() -> None:
+    """Two slots: 0-1 reads the first, 1-1.1 decodes it, 1.1-2.1 reads the second, and the first ends at 2.2. The third
+    request is sent then, and read at once, or after the iteration that the second row has begun."""
+    trace = [Lengths(0.0, 3, 3), Lengths(0.0, 600, 9), Lengths(0.0, 3, 2)]
+    machine = replace(MACHINE, max_num_seqs=2, capacity_tokens=2000, context_length=1000)
+    for ahead, started in ((False, 2.2), (True, 2.3)):
+        twin = replace(machine, runs_ahead=ahead)
+        done = simulate(parts("baton-pd", twin, prefill_ahead=0), twin, trace, max_tokens=9)
+        assert [one.started for one in done.requests] == pytest.approx([0.0, 1.1, started])
+
+
 def test_where_batches_are_arranged_a_simulated_request_is_told_nothing_of_when_it_ends() -> None:
     """That means to look at all that wait, for each that comes: nine tenths of the time."""
     request = Node(parts("magnus"), MACHINE, VirtualClock()).submit((0,) * 3, SamplingParams(5, replay_tokens=2), "", 2)

@@ -37,7 +37,9 @@ PRICES = Bilinear(p1=1e-4, p2=0.0, p3=0.0, p4=0.01, d1=1e-6, d2=1e-3, d3=0.0, d4
 SLOWDOWN = 1.5
 """How much slower the server was than its learned prices say."""
 
-MACHINE = Machine(PRICES, capacity_tokens=4 * 600, max_num_seqs=4, context_length=600, max_prefill_tokens=512)
+MACHINE = Machine(
+    PRICES, capacity_tokens=4 * 600, max_num_seqs=4, context_length=600, max_prefill_tokens=512, runs_ahead=True
+)
 
 
 def served_by(strategy: str) -> list[RequestEntry]:
