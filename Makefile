@@ -44,10 +44,10 @@ OPTIONS_baton = baton
 TRACED = $(if $(TRACE),--trace $(TRACE))
 OPTIONS_scls = scls $(TRACED) --experiments main,ablation,keeping
 OPTIONS_scls-ds = scls $(TRACED) --experiments main-ds,ablation-ds,keeping-ds
-OPTIONS_scls-sweeps = scls $(TRACED) --experiments slices,workers,slices-ds,workers-ds --scale 0.25 --duration 300
+OPTIONS_scls-sweeps = scls $(TRACED) --experiments slices,workers,slices-ds,workers-ds --scale 0.25
 SIMULATED := $(PAPERS) $(if $(TASKS),magnus-comments) $(if $(TRACE),ssjf-times)
 
-evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in half an hour
+evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in minutes
 	@$(MAKE) --no-print-directory -j 2 $(addprefix evidence-,$(SIMULATED))
 
 evidence-%: $(RUNTIME)
