@@ -1,9 +1,11 @@
 """When an answer is expected to be complete: an estimate's median and interval, calibrated by the answers that ended.
 
-An estimate's point p and its spread s, both of this moment, come from elsewhere. Of each answer that ends, after t
-seconds, the score z = ln(t / p) / s is kept. The median of the estimates to come is p·exp(s·z50), their interval from
-p·exp(s·z05) to p·exp(s·z95), with the quantiles of the latest scores: split conformal prediction (Lei et al., JASA 113,
-2018), with scores that know their sign. So a bias that lasts is corrected, and the interval covers what it says.
+An estimate's point p and the spread of its length l, both of this moment, come from elsewhere. Of each answer that
+ends, after t seconds, the score z = ln(t / p) / s is kept; s = sqrt(l² + e²), with e the mean of |ln(t / p)| of late:
+wait and speed are uncertain also where the length is known. The median of the estimates to come is p·exp(s·z50), their
+interval from p·exp(s·z05) to p·exp(s·z95), with the quantiles of the latest scores: split conformal prediction (Lei et
+al., JASA 113, 2018), with scores that know their sign. So a bias that lasts is corrected, and the interval covers what
+it says.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, hypot, log
 
 COVERAGE = 0.9
 """Part of the answers whose end shall be within the interval."""
@@ -21,6 +23,9 @@ RECENT = 256
 
 FEWEST = 32
 """Answers before which estimates are taken as they come."""
+
+LEAST_SPREAD = 0.25
+"""Spread of an estimate at least."""
 
 LEAST_SECONDS = 1e-3
 """Seconds that an answer and its estimate count for at least, so that they have logarithms."""
@@ -39,7 +44,7 @@ class Expected:
     point: float = 0.0
     """Seconds until the answer is complete, before calibration."""
     spread: float = 0.0
-    """ln(high / low) of the point, before calibration."""
+    """s, by which the distance of the end from the point is measured."""
     low: float = 0.0
     median: float = 0.0
     high: float = 0.0
@@ -56,14 +61,23 @@ class Calibration:
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
         self._sorted: list[float] = []
+        self._error = 0.0  # e
+        self._count = 0
 
     def add(self, expected: Expected, seconds: float) -> None:
         """Note that an answer was complete so many seconds after the moment of its estimate."""
-        score = log(max(seconds, LEAST_SECONDS) / expected.point) / expected.spread
+        error = log(max(seconds, LEAST_SECONDS) / expected.point)
+        self._count = min(self._count + 1, RECENT)
+        self._error += (abs(error) - self._error) / self._count
+        score = error / expected.spread
         self._latest.append(score)
         insort(self._sorted, score)
         if len(self._latest) > RECENT:
             del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+
+    def spread(self, lengths: float) -> float:
+        """s of an estimate whose length spreads so far: the logarithm of the interval's ends' ratio."""
+        return max(LEAST_SPREAD, hypot(lengths, self._error))
 
     def interval(self, point: float, spread: float) -> tuple[float, float, float]:
         """The low end, the median and the high end for an estimate."""

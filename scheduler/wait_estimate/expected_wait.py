@@ -43,9 +43,6 @@ SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
 UNKNOWN_FACTOR = 3.0
 """How many times shorter or longer an answer may be of whose length nothing but a number is known."""
 
-LEAST_SPREAD = 0.25
-"""Spread of an estimate at least: the wait is uncertain too."""
-
 
 class _Held(NamedTuple):
     """Rows that executors hold."""
@@ -136,7 +133,7 @@ class ExpectedWait:
         begins = wait + self._entry_seconds(request, ahead)
         low, middle, high = (begins + length * seconds for length in self._lengths(request))
         point = max(middle, LEAST_SECONDS)
-        spread = max(log(max(high, point) / max(min(low, point), LEAST_SECONDS)), LEAST_SPREAD)
+        spread = self._calibration.spread(log(max(high, point) / max(min(low, point), LEAST_SECONDS)))
         return Expected(now, ahead.place, wait, point, spread, *self._calibration.interval(point, spread))
 
     def newcomer_wait(self, now: float) -> float | None:

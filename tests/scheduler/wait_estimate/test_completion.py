@@ -41,6 +41,21 @@ def test_a_bias_that_lasts_is_corrected_and_the_interval_covers_nine_in_ten() ->
     assert len(calibration._sorted) == RECENT and median / point == pytest.approx(2.0, rel=0.25)
 
 
+def test_intervals_of_uncertain_lengths_do_not_grow_with_errors_where_the_length_is_known() -> None:
+    """One that was known to a token and took ten times as long had a score of 9, and made ends of ten hours possible
+    where lengths are uncertain by ten."""
+    rng, calibration, inside = random.Random(5), Calibration(), []
+    for number in range(800):
+        lengths = (0.0, 2.5)[number % 2]
+        spread, seconds = calibration.spread(lengths), exp(rng.gauss(0, 1) + rng.gauss(0, lengths / 3.3))
+        low, _, high = calibration.interval(1.0, spread)
+        if number >= RECENT:
+            inside.append(low <= seconds <= high)
+            assert high / low < 10_000
+        calibration.add(Expected(0.0, 0, 0.0, 1.0, spread), seconds)
+    assert 0.85 <= sum(inside) / len(inside) <= 0.95
+
+
 def test_an_objective_of_the_first_token_or_between_tokens_is_refused_where_it_cannot_be_met() -> None:
     clock, one = VirtualClock(), port(rows=2, capacity=1000)
     dispatcher = Dispatcher(assemble(STRATEGIES["fcfs-continuous"], Limits(100, 0)), [one], clock)
