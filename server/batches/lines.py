@@ -54,7 +54,7 @@ def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
     """The places of all lines, of so many bytes at most. Raises BadInput with the first faults."""
     places: dict[str, Place] = {}
     errors: list[LineError] = []
-    offset = 0
+    offset, number = 0, 0
     with open(path, "rb") as file:
         for number, raw in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
             if raw.strip():
@@ -69,10 +69,10 @@ def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
                 except BadInput as fault:
                     errors += fault.errors
             offset += len(raw)
-            if len(errors) >= MOST_ERRORS or len(places) > MOST_LINES:
+            if len(errors) >= MOST_ERRORS or len(places) > MOST_LINES or number > 2 * MOST_LINES:
                 break
-    if len(places) > MOST_LINES:
-        errors.append(LineError("too_many_requests", f"a batch has {MOST_LINES} lines at most"))
+    if len(places) > MOST_LINES or number > 2 * MOST_LINES:
+        errors.append(LineError("too_many_requests", f"a batch has {MOST_LINES} lines at most, and as many blank ones"))
     if not places and not errors:
         errors.append(LineError("empty_file", "the file has no lines"))
     if errors:

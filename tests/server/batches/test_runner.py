@@ -230,6 +230,13 @@ async def test_of_batches_that_have_ended_those_of_the_key_with_most_are_forgott
         assert [batches.find(one.id, "other") is None for one in others] == [True, False, False]
 
 
+async def test_blank_lines_have_a_bound(tmp_path: Path) -> None:
+    """A file of nothing else kept all batches waiting for as long as it took to read."""
+    async with running(tmp_path, Asker()) as batches:
+        record = await ended(await begin(batches, content=b"\n" * 10**6))
+        assert [error.code for error in record.errors] == ["too_many_requests"]
+
+
 async def test_a_line_has_a_bound(tmp_path: Path) -> None:
     """One of 100 MB was read into memory, and held the interpreter for a second."""
     async with running(tmp_path, Asker()) as batches:
