@@ -162,7 +162,7 @@ class Dispatcher(SchedulerStatus):
             pass
         for preemption in self._parts.preemptions:
             self._preempt(preemption)
-        self._table.expected_wait.dispatched(self._clock.now())
+        self._table.expected_wait.dispatched(self._clock.now(), stuck=self.requests_in_line > 0)
 
     def give_up(self, executor: int, error: str) -> None:
         """Treat an executor that stands still as dead. Should it ever go on, its reports are ignored, and it ends."""

@@ -57,6 +57,11 @@ class SchedulerStatus:
         return len(self._table.waiting)
 
     @property
+    def requests_in_line(self) -> int:
+        """Requests that no executor has, but for those in the background."""
+        return len(self._table.queued_tokens)
+
+    @property
     def requests_waiting(self) -> int:
         """Requests that are queued, or that an executor has and has not begun."""
         return self.requests_queued + len(self.not_begun)
@@ -68,7 +73,7 @@ class SchedulerStatus:
 
     @property
     def tokens_waiting(self) -> int:
-        """Tokens of the requests that no executor has: prompt, generated, and expected to come."""
+        """Tokens of the requests that are in line: prompt, generated, and expected to come."""
         return self._table.queued_tokens.total
 
     @property

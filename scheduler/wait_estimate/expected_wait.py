@@ -65,12 +65,12 @@ class ExpectedWait:
         self._places = Places(batcher)
         self._speed = Speed()
         self._calibration = Calibration()
-        self._stuck = False  # whether anything had to wait at the latest dispatch
+        self._stuck = False  # whether anything but what is in the background had to wait at the latest dispatch
         self._held: _Held | None = None  # until anything changes for the rows that are held
 
-    def dispatched(self, now: float) -> None:
-        """Note that all requests which could go to an executor have gone."""
-        self._stuck, self._held = bool(self._batcher.waiting), None
+    def dispatched(self, now: float, *, stuck: bool) -> None:
+        """Note that all requests which could go to an executor have gone, and whether any had to stay in line."""
+        self._stuck, self._held = stuck, None
         self._speed.observe(self._rows(), self._decoding(), now)
 
     def made(self, tokens: int, decoded: int, read: int, begun: int, now: float) -> None:
@@ -94,7 +94,8 @@ class ExpectedWait:
     @property
     def free_slots(self) -> int:
         """Slots that the first in the queue can have at once; none while any had to wait at the latest dispatch."""
-        return 0 if self._stuck else max(0, _slots(self._live()) - self._rows())
+        live = self._live()
+        return 0 if self._stuck else max(0, _slots(live) - sum(len(worker.others) for worker in live))
 
     def place(self, request: Request, now: float) -> int | None:
         """How many requests are ahead in the queue, by the batcher's order; None when this one does not wait."""

@@ -1,4 +1,7 @@
-"""How many tokens wait: a running sum, so that asking costs the same however many requests wait."""
+"""How many tokens wait: a running sum, so that asking costs the same however many requests wait.
+
+Background requests do not count, since whatever comes goes before them.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,14 @@ class QueuedTokens:
         self._tokens: dict[RowId, int] = {}
         self.total = 0
 
+    def __len__(self) -> int:
+        """Requests that are counted."""
+        return len(self._tokens)
+
     def enter(self, request: Request) -> None:
         """Count a waiting request, or count it anew."""
+        if request.in_background:
+            return
         self.leave(request)
         self._tokens[request.row_id] = tokens = request.tokens + int(remaining_length(request))
         self.total += tokens

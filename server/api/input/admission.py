@@ -30,7 +30,7 @@ class Admission:
         """Raise ApiError 429 when the queue is full."""
         limits, dispatcher = self._limits, self._dispatcher
         most, tokens = limits.max_num_queued_reqs, limits.max_num_queued_tokens
-        ahead = dispatcher.requests_queued + self._pending.arrived - dispatcher.free_slots
+        ahead = dispatcher.requests_in_line + self._pending.arrived - dispatcher.free_slots
         if most is not None and ahead >= most:
             raise _full(f"{most} requests wait already (--max-num-queued-reqs)", dispatcher)
         if tokens is not None and dispatcher.tokens_waiting >= tokens:
@@ -46,7 +46,7 @@ class Admission:
         what waits; a call by itself always does."""
         most, others = (
             self._limits.max_num_queued_reqs,
-            self._dispatcher.requests_queued + self._pending.arrived - self._counted,
+            self._dispatcher.requests_in_line + self._pending.arrived - self._counted,
         )
         if most is not None and others and others + answers - self._dispatcher.free_slots > most:
             message = f"{others} requests wait already, with these {answers} it would be more than {most}"

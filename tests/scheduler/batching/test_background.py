@@ -93,6 +93,16 @@ def test_rows_make_way_when_others_come_and_go_on_when_they_have_gone() -> None:
     assert admitted(executor.take()) == [[1, 2]]
 
 
+def test_background_requests_that_wait_are_in_nobodys_way() -> None:
+    dispatcher = Dispatcher(parts_for("baton-pd", 0.0, 4), [port(rows=4)], FakeClock())
+    dispatcher.submit((1, 2), SamplingParams(max_tokens=8))
+    for _ in range(3):
+        dispatcher.submit((1, 2), SamplingParams(max_tokens=8), priority=BACKGROUND)
+    dispatcher.dispatch()
+    assert (dispatcher.requests_queued, dispatcher.requests_in_line, dispatcher.tokens_waiting) == (3, 0, 0)
+    assert dispatcher.free_slots == 3
+
+
 def serve(strategy: str, slowdown: float, *, beside: bool) -> list[float]:
     """Seconds that each of some requests takes, with as many background rows as there are slots beside them or none."""
     slots, clock, draw = 8, VirtualClock(), random.Random(0)

@@ -137,6 +137,23 @@ async def test_lines_go_below_all_others_the_longest_first_no_more_than_slots(li
     assert asked == sorted(lengths.values(), reverse=True)
 
 
+async def test_lines_that_wait_turn_no_other_request_away(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    """Lines in the queue filled it, so that others were refused with 429."""
+    async with server(tmp_path, pool, max_num_queued_reqs=0) as live:
+        submitted = live.dispatcher.submitted
+        live.dispatcher.pause = 1
+        first = asyncio.create_task(live.chat())
+        await live.dispatcher.until(lambda: len(submitted) == 1)
+        await begin(live, line("a"))
+        await live.dispatcher.until(lambda: len(submitted) == 2)
+
+        async def release() -> None:
+            await live.dispatcher.until(lambda: len(submitted) == 3)
+            live.dispatcher.release()
+
+        await asyncio.gather(first, live.chat(), release())
+
+
 async def test_a_cancelled_batch_keeps_what_it_has(live: Live) -> None:
     live.dispatcher.script = first_answers("a")
     live.dispatcher.pause = None
