@@ -123,6 +123,8 @@ def _serve(args: argparse.Namespace) -> int:
     with taken(config.host, config.port, config.uds):
         pass  # what is in use is told at once; it is taken for good when torch is there, seconds later
     spin_briefly(os.environ)
+    if sys.stderr.isatty():
+        print(f"Loading {config.model}, which takes from seconds to a minute ...", file=sys.stderr, flush=True)
     # These import torch, which other commands and --help can do without.
     from server.process.app import fetch, open_service
     from server.process.life import serve

@@ -196,3 +196,13 @@ def test_each_command_has_an_example_that_can_be_typed(capsys: pytest.CaptureFix
     assert "Example: lengthwise run\n" in capsys.readouterr().out
     assert cli.main([]) == 0
     assert "Measure and compare:\n  lengthwise bench --num-prompts 50" in capsys.readouterr().out
+
+
+def test_who_watches_a_terminal_is_told_what_is_loaded_before_it_is(
+    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["serve", "some/model"]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert cli.main(["serve", "some/model"]) == 0
+    assert capsys.readouterr().err.startswith("Loading some/model, ")
