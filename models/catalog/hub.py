@@ -50,12 +50,15 @@ def fetch(name: str, admit: Admit) -> Path:
 def _require_fit(repo: str, wanted: dict[str, Any], admit: Admit) -> None:
     """Refuse weights that are still to be downloaded where the disk has no space for them, or `admit` refuses."""
     from huggingface_hub import constants, get_safetensors_metadata, snapshot_download
+    from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 
     coming = [file for file in snapshot_download(repo, **wanted, dry_run=True) if file.will_download]
     if any(file.filename.endswith(".safetensors") for file in coming):
         require_space(Path(constants.HF_HUB_CACHE), sum(file.file_size or 0 for file in coming), repo, "HF_HOME")
-        found = get_safetensors_metadata(repo, revision=wanted["revision"])
-        admit(sum(found.parameter_count.values()))
+        # Weights in files of other names, of which the hub tells nothing, are counted when they are here.
+        with suppress(NotASafetensorsRepoError, SafetensorsParsingError):
+            found = get_safetensors_metadata(repo, revision=wanted["revision"])
+            admit(sum(found.parameter_count.values()))
 
 
 def _why(name: str, error: Exception) -> str:

@@ -60,7 +60,8 @@ def _list(args: argparse.Namespace) -> int:
 def _pull(args: argparse.Namespace) -> int:
     config = _config(args)
     folder = fetch_model(config)
-    told = read_need(folder).tell(_width(config), config.max_num_seqs, config.max_model_len)
+    need = next((one.need for one in Catalog().known() if one.folder == folder), None) or read_need(folder)
+    told = need.tell(_width(config), config.max_num_seqs, config.max_model_len)
     print(f"{config.model}: {told}", file=sys.stderr)
     print(folder)
     return 0

@@ -111,6 +111,18 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_downloaded(
     assert len(asked) == 1
 
 
+def test_weights_of_which_the_hub_tells_nothing_are_downloaded(
+    tmp_path: Path, coming: list[DryRunFileInfo], asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lack(repo: str, revision: str | None) -> None:
+        raise errors.NotASafetensorsRepoError(repo)
+
+    monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lack)
+    coming.append(weights(18))
+    Catalog(tmp_path / "cache", progress=RecordedProgress(), packaged=()).resolve("org/name", refuse)
+    assert len(asked) == 1
+
+
 def test_what_is_here_is_used_where_the_hub_is_out_of_reach(
     tmp_path: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
