@@ -16,7 +16,7 @@ from loadgen.html.page import render_page
 from loadgen.html.plot import Plot, Spec
 from loadgen.html.table import Cell as TableCell
 from loadgen.html.table import Table
-from loadgen.simulate.frontier import find_frontier
+from loadgen.simulate.report import find_frontier
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 MEASURED = Path(__file__).parents[3] / "docs" / "research" / "validation"

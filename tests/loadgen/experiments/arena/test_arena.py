@@ -13,7 +13,7 @@ from loadgen.experiments.arena.report import make_page, tabulate, tabulate_measu
 from loadgen.experiments.arena.run import measure_fairness, measure_slowdown, run_arena
 from loadgen.experiments.grid.cells import Cell
 from loadgen.experiments.grid.contenders import BASE
-from loadgen.simulate.frontier import find_frontier
+from loadgen.simulate.report import find_frontier
 from loadgen.simulate.simulation import Served
 from scheduler.strategy import STRATEGIES
 
