@@ -23,7 +23,7 @@ import numpy as np
 from loadgen.simulate.simulation import Served
 from loadgen.simulate.speed_curve import SpeedCurve
 
-PER_STRETCH = 10
+PER_STRETCH = 5
 """Requests that begin in a stretch of even speed."""
 
 ROUNDS = 11
