@@ -129,8 +129,6 @@ class Dispatcher(SchedulerStatus):
         """Apply an executor's report."""
         match report:
             case StepReport():
-                if self._parts.steps is not None:
-                    self._parts.steps.receive(report, self._clock.now())
                 self._table.record(report)
             case ExecutorDied(executor, error, salvaged):
                 self._table.remove_executor(executor, error, set(salvaged))
@@ -139,6 +137,8 @@ class Dispatcher(SchedulerStatus):
             case ExecutorHealth(executor, fault):
                 self._table.workers[executor].fault = fault
         self._changed()
+        if self._parts.steps is not None and isinstance(report, StepReport):  # last: no answer hangs on what is learned
+            self._parts.steps.receive(report, self._clock.now())
 
     async def run(self) -> None:
         """Dispatch until cancelled or broken: on an arrival, a report, or when the batcher asked to be woken."""

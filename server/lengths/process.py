@@ -120,6 +120,7 @@ class NicedProcess:
     def __init__(self, niceness: int = NICENESS) -> None:
         self._niceness = niceness
         self._thread = ThreadPoolExecutor(1, "length training")
+        self._thread.submit(int)  # its thread starts now: while answers are made, the system may have none to give
         self._process: BaseProcess | None = None
         self._closed = False
 

@@ -131,6 +131,7 @@ def _build_parts(
 ) -> tuple[Parts, StepLearning]:
     """The strategy's parts, whose batches are recorded and counted besides being learned from; and what steps take."""
     learner = ThreadPoolExecutor(1, "learner")
+    learner.submit(int)  # its thread starts now: while answers are made, the system may have none to give
     steps = stack.enter_context(closing(learn_steps(loaded.conditions, learner.submit)))
     stack.enter_context(learner)  # ends before the last steps are learned from
     infos = [executor.info for executor in loaded.executors]

@@ -19,7 +19,7 @@ from tests.faults.points import POINTS, Fault, Point
 from tests.faults.scenario import CALLS, Answer, Server, config_of, serve, what_is_open
 
 EVERY = int(os.environ.get("LENGTHWISE_TEST_FAULTS", 0))
-FEW = {"step": (13,), "allocation": (5, 60), "write and fsync": (0,), "send": (30,), "thread start": (0,)}
+FEW = {"step": (13,), "allocation": (5, 60), "write and fsync": (0,), "send": (30,), "thread start": (0, 5)}
 STRATEGIES = ("baton-pd", "so")
 """Rows that join a running batch and make way for better ones; batches that are handed back after each slice."""
 PATIENCE = 60.0
