@@ -44,14 +44,14 @@ TEXTS, WORDS = 16, 40
 """Texts of a call for embeddings, and words of each."""
 
 
-def mixed_bodies(count: int, seed: int) -> list[dict[str, Any]]:
+def make_bodies(count: int, seed: int) -> list[dict[str, Any]]:
     """Bodies of requests whose answers have 4 to 128 tokens, 20 in the median: lognormal, as real answers are."""
     draw = random.Random(seed)
     lengths = [min(128, max(4, round(draw.lognormvariate(3.0, 0.8)))) for _ in range(count)]
-    return [answer_of(n, draw) for n in lengths]
+    return [make_body(n, draw) for n in lengths]
 
 
-def answer_of(tokens: int, draw: random.Random) -> dict[str, Any]:
+def make_body(tokens: int, draw: random.Random) -> dict[str, Any]:
     """Body of a request whose answer has so many tokens."""
     return {"prompt": [draw.randrange(1, 200) for _ in range(16)], "max_tokens": tokens, "ignore_eos": True}
 
@@ -116,21 +116,23 @@ class Figures:
         return {
             "makespan_s": self.makespan,
             "makespan_batch_over": {side: round(spans["batch"] / spans[side], 3) for side in ("at once", "fcfs")},
-            "expected_end_off_by_part_of_makespan": quantiles(self.end_errors, 0.5, 0.9),
-            "interactive_latency_s": {side: quantiles(found, 0.5, 0.99) for side, found in self.latency.items()},
-            "interactive_beside_over_alone": ratios(self.latency, 0.5, 0.99),
+            "expected_end_off_by_part_of_makespan": find_quantiles(self.end_errors, 0.5, 0.9),
+            "interactive_latency_s": {side: find_quantiles(found, 0.5, 0.99) for side, found in self.latency.items()},
+            "interactive_beside_over_alone": find_ratios(self.latency, 0.5, 0.99),
             "embedded_texts_per_s": {side: statistics.median(found) for side, found in self.texts_per_second.items()},
-            "token_gap_s": {side: quantiles(found, 0.5, 0.99) for side, found in self.gaps.items()},
-            "token_gap_beside_over_alone": ratios(self.gaps, 0.5, 0.99),
+            "token_gap_s": {side: find_quantiles(found, 0.5, 0.99) for side, found in self.gaps.items()},
+            "token_gap_beside_over_alone": find_ratios(self.gaps, 0.5, 0.99),
         }
 
 
-def quantiles(values: Sequence[float], *shares: float) -> dict[str, float]:
+def find_quantiles(values: Sequence[float], *shares: float) -> dict[str, float]:
+    """Quantiles of values, by name: p99 is that of 0.99."""
     return {f"p{share * 100:g}": round(float(np.quantile(values, share)), 4) for share in shares}
 
 
-def ratios(sides: dict[str, list[float]], *shares: float) -> dict[str, float]:
-    alone, beside = quantiles(sides["alone"], *shares), quantiles(sides["beside"], *shares)
+def find_ratios(sides: dict[str, list[float]], *shares: float) -> dict[str, float]:
+    """Quantiles of what was measured beside something over those of what was measured alone."""
+    alone, beside = find_quantiles(sides["alone"], *shares), find_quantiles(sides["beside"], *shares)
     return {name: round(beside[name] / alone[name], 3) for name in alone}
 
 
@@ -161,7 +163,7 @@ async def batch_beside(server: Server, size: int) -> AsyncIterator[None]:
     if not size:
         yield
         return
-    batch = await server.begin_batch(mixed_bodies(size, seed=size))
+    batch = await server.begin_batch(make_bodies(size, seed=size))
     while (await server.state(batch))["request_counts"]["completed"] == 0:
         await asyncio.sleep(POLL)
     yield
@@ -172,7 +174,7 @@ async def batch_beside(server: Server, size: int) -> AsyncIterator[None]:
 async def run_interactive(server: Server, count: int, rate: float, batch: int) -> list[float]:
     """Seconds that each of `count` requests takes that come at `rate` a second, beside a batch of this size."""
     draw, at = random.Random(count), 0.0
-    bodies = mixed_bodies(count, seed=1)
+    bodies = make_bodies(count, seed=1)
     async with batch_beside(server, batch):
         calls = []
         for body in bodies:
@@ -198,7 +200,7 @@ async def embed_until(server: Server, done: asyncio.Event) -> float:
 
 async def run_gaps(server: Server, figures: Figures) -> None:
     """Note the gaps of some answers, alone and beside embeddings, and the rate of these, alone and beside answers."""
-    bodies = [answer_of(GAPS, random.Random(seed)) for seed in range(ROWS)]
+    bodies = [make_body(GAPS, random.Random(seed)) for seed in range(ROWS)]
     for side in ("alone", "beside"):
         done = asyncio.Event()
         embedding = asyncio.create_task(embed_until(server, done)) if side == "beside" else None
@@ -217,7 +219,7 @@ async def measure(url: str, args: argparse.Namespace) -> dict[str, object]:
     limit = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limit) as session:
         server, figures = Server(url, session), Figures()
-        bodies = mixed_bodies(args.requests, seed=0)
+        bodies = make_bodies(args.requests, seed=0)
         in_order = [{**body, "priority": place} for place, body in enumerate(bodies)]
         await run_at_once(server, bodies[: args.requests // 10])  # warm
         await server.post("/v1/embeddings", json={"input": "warm"})
@@ -226,7 +228,7 @@ async def measure(url: str, args: argparse.Namespace) -> dict[str, object]:
             await run_batch(server, bodies, figures)
             figures.makespan["fcfs"].append(await run_at_once(server, in_order))
             figures.latency["alone"] += await run_interactive(server, args.interactive, args.rate, 0)
-            figures.latency["beside"] += await run_interactive(server, args.interactive, args.rate, 20 * args.requests)
+            figures.latency["beside"] += await run_interactive(server, args.interactive, args.rate, args.beside)
             await run_gaps(server, figures)
         return figures.report()
 
@@ -235,7 +237,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure batches and embeddings on a server of its own.")
     parser.add_argument("model", help="as for `lengthwise serve`; flags that are none of these are for it too")
     parser.add_argument("--requests", type=int, default=500, help="requests of the batch")
-    parser.add_argument("--interactive", type=int, default=60, help="interactive requests of a round")
+    parser.add_argument("--beside", type=int, default=2000, help="requests of the batch beside interactive ones")
+    parser.add_argument("--interactive", type=int, default=45, help="interactive requests of a round")
     parser.add_argument("--rate", type=float, default=1.0, help="of these, a second")
     parser.add_argument("--rounds", type=int, default=2)
     args, flags = parser.parse_known_args()
