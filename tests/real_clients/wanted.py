@@ -10,6 +10,8 @@ STALLED = [{"role": "user", "content": "Never end."}]
 """The answer to this begins, and does not go on."""
 SOON = 1.0
 """Seconds that a client waits for it."""
+AT_ONCE = (64, 256)
+"""Requests under way at a time, of a load generator."""
 WRONG = ({"model": "other"}, {"max_tokens": 10**6})
 CITY = {
     "type": "object",
