@@ -104,7 +104,7 @@ def proxy(tmp_path: Path, live: Live) -> Iterator[Path]:
 async def test_tokens_pass_through_nginx_as_they_come(live: Live, proxy: Path) -> None:
     live.dispatcher.pause = 3
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(proxy))) as session,
         session.post("http://localhost/v1/chat/completions", json=chat_body(stream=True)) as response,
     ):
@@ -180,7 +180,7 @@ async def prometheus(tmp_path: Path, pool: ThreadPoolExecutor) -> AsyncIterator[
 async def test_prometheus_scrapes_a_server_and_understands_every_expression_of_the_dashboard(
     prometheus: Prometheus,
 ) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not (await prometheus.ask("query", query='up{job="lengthwise"} == 1'))["result"]:
             await asyncio.sleep(0.05)
     assert (await prometheus.ask("query", query="lengthwise:info"))["result"]
