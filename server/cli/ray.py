@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from models.errors import UserError
 from models.flags import Subparsers, add_options, read_options
 from models.options import options_of
-from server.deploy.settings import Cluster, check_flags
+from server.deploy.settings import Cluster, read_servers
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -30,10 +30,10 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes; returns the exit code. Raises UserError."""
     flags = [word for place, word in enumerate(args.flags) if place or word != "--"]
-    key = check_flags(flags)
+    servers = read_servers(flags)
     if find_spec("ray") is None:
         raise UserError("ray is not installed: pip install 'lengthwise[ray]'")
     from server.deploy.ray import serve_until_signal
 
-    serve_until_signal(flags, read_options(args, Cluster), key)
+    serve_until_signal(servers, read_options(args, Cluster))
     return 0

@@ -34,7 +34,7 @@ from scheduler.routing import Job, NodeLoad, WorkRouter, list_prefixes
 from scheduler.waiting.prices import Prices
 from server.api.operations import OPERATIONS
 from server.deploy.node import Headers, Node
-from server.deploy.settings import Cluster, check_flags
+from server.deploy.settings import Cluster, Servers, read_servers
 
 log = logging.getLogger("ray.serve")
 
@@ -54,8 +54,7 @@ GENERATING = frozenset(operation.path for operation in OPERATIONS if operation.g
 
 LOST = "the node that served this request is gone; send the request again"
 
-DRAIN = 3600.0
-"""Seconds within which calls of a node that shall end may do so; then its own --shutdown-timeout counts."""
+APP = "lengthwise"
 
 
 class ByWork(RequestRouter):  # type: ignore[misc]  # it has no types where ray is not installed
@@ -185,8 +184,8 @@ def _error() -> dict[str, object]:
     return {"error": {"message": LOST, "type": "ServiceUnavailableError", "param": None, "code": "node_lost"}}
 
 
-def build(flags: Sequence[str], settings: Cluster, key: str | None) -> serve.Application:
-    """The application: servers with these flags, of whose keys this is one, behind a front."""
+def build(servers: Servers, settings: Cluster) -> serve.Application:
+    """The application: servers behind a front."""
     config = RequestRouterConfig(
         request_router_class=ByWork if settings.router == "work" else settings.router,
         request_routing_stats_period_s=PERIOD,
@@ -199,25 +198,29 @@ def build(flags: Sequence[str], settings: Cluster, key: str | None) -> serve.App
         max_ongoing_requests=UNBOUNDED,
         request_router_config=config,
         health_check_period_s=PERIOD,
-        graceful_shutdown_timeout_s=DRAIN,
+        graceful_shutdown_timeout_s=servers.drain,
         user_config={},
     )
     front = serve.deployment(Front).options(
-        name="front", max_ongoing_requests=UNBOUNDED, ray_actor_options={"num_cpus": 0}
+        name="front",
+        max_ongoing_requests=UNBOUNDED,
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_timeout_s=servers.drain,
     )
-    return front.bind(replicas.bind(list(flags), key))
+    return front.bind(replicas.bind(servers.flags, servers.key))
 
 
-def serve_until_signal(flags: Sequence[str], settings: Cluster, key: str | None) -> None:
-    """Run the application until SIGINT or SIGTERM."""
+def serve_until_signal(servers: Servers, settings: Cluster) -> None:
+    """Run the application until SIGINT or SIGTERM; calls that run then may end as with `lengthwise serve`."""
     signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before there are threads, which then have them blocked too
     ray.init(address=settings.address, include_dashboard=False)
     try:
         serve.start(http_options={"host": settings.host, "port": settings.port})
-        serve.run(build(flags, settings, key), name="lengthwise", route_prefix="/")
+        serve.run(build(servers, settings), name=APP, route_prefix="/")
         print(f"ready on http://{settings.host}:{settings.port} with {settings.nodes} nodes", flush=True)
         signal.sigwait(signals)
+        serve.delete(APP)  # which drains it; a shutdown would end the proxy first, and all calls with it
     finally:
         serve.shutdown()
         ray.shutdown()
@@ -231,4 +234,4 @@ def app(settings: Mapping[str, str]) -> serve.Application:
     if strangers := given.keys() - known.keys():
         raise UserError(f"{', '.join(sorted(strangers))}: give {', '.join(known)} or flags")
     values: dict[str, Any] = {name: known[name].from_text(text) for name, text in given.items()}
-    return build(flags, Cluster(**values), check_flags(flags))
+    return build(read_servers(flags), Cluster(**values))

@@ -33,9 +33,20 @@ class Cluster:
     address: str | None = option(None, "Ray cluster to join, as `auto`; default: one on this machine, ended with this")
 
 
-def check_flags(flags: Sequence[str]) -> str | None:
-    """One of the API keys that servers with these flags would have, None without any; raises UserError for others than
-    `lengthwise serve` has, before any is started."""
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """What all servers of a cluster are started with."""
+
+    flags: tuple[str, ...]
+    """Those of `lengthwise serve`."""
+    key: str | None
+    """One of their API keys; None without any."""
+    drain: float
+    """Seconds for which calls that run may go on when a server shall end."""
+
+
+def read_servers(flags: Sequence[str]) -> Servers:
+    """Check flags before any server is started; raises UserError for those that `lengthwise serve` would refuse."""
     parser = CommandLine(prog="lengthwise serve")
     add_settings(parser, GROUPS)
     args = parser.parse_args(flags)
@@ -44,4 +55,5 @@ def check_flags(flags: Sequence[str]) -> str | None:
         raise UserError(
             "--ssl-certfile: servers behind Ray's proxy speak plain HTTP; put what ends TLS before the proxy"
         )
-    return next(iter(read_keys(config.api_key, config.api_key_file, os.environ)), None)
+    keys = read_keys(config.api_key, config.api_key_file, os.environ)
+    return Servers(tuple(flags), next(iter(keys), None), config.shutdown_timeout)

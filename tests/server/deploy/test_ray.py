@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,14 +10,18 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from http.client import HTTPConnection
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+from scheduler.routing import Job, NodeLoad, WorkRouter
+from scheduler.waiting.prices import Prices
 from tests.live_server import ready_url
 from tests.tiny import build
 
@@ -30,7 +35,8 @@ SHORT: dict[str, Any] = {"prompt": "the quick brown", "max_tokens": 3, "ignore_e
 class Cluster:
     """A cluster that listens."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, process: subprocess.Popen[str]) -> None:
+        self.process = process
         self._port = port
 
     def ask(self, body: dict[str, Any] | None, path: str = "/v1/completions") -> tuple[int, bytes]:
@@ -67,7 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         ready_url(line for line in process.stdout if "with 2 nodes" in line or "error" in line)
         drained = threading.Thread(target=process.stdout.read)
         drained.start()  # Ray says much, and would wait for a reader
-        yield Cluster(port)
+        yield Cluster(port, process)
         process.terminate()
         drained.join()
     assert process.returncode == 0
@@ -129,9 +135,10 @@ def test_only_calls_of_a_killed_replica_are_lost(cluster: Cluster) -> None:
     for thread in threads:
         thread.start()
     streams = [cluster.open({**LONG, "stream": True}) for _ in range(4)]
-    while sum(server.running() for server in servers()) < 8:
+    both = servers()
+    while sum(server.running() for server in both) < 8:
         pass
-    killed = max(servers(), key=lambda server: server.running())
+    killed = max(both, key=lambda server: server.running())
     had = killed.running()
     os.kill(killed.replica, signal.SIGKILL)
     assert [cluster.ask(SHORT)[0] for _ in range(8)] == [200] * 8
@@ -145,3 +152,35 @@ def test_only_calls_of_a_killed_replica_are_lost(cluster: Cluster) -> None:
     assert {status for status, _ in plain} <= {200, 503}
     assert len(lost) + sum(status == 503 for status, _ in plain) == had
     assert not psutil.pid_exists(killed.pid)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own, as it is imported
+def test_a_slow_replica_gets_calls_by_seconds_and_not_by_count() -> None:
+    """What replicas tell reaches the rule: one of a third of the speed gets a quarter."""
+    from server.deploy.ray import ByWork
+
+    router = ByWork.__new__(ByWork)  # what Ray needs of it is tried by the cluster
+    router._work = WorkRouter()
+    prices = Prices(prompt=0.1, entry=0.0, token=1.0, cell=0.0, unit=0.5)
+    loads = {"fast": NodeLoad(time.time(), 0.0, prices), "slow": NodeLoad(time.time(), 0.0, replace(prices, unit=1.5))}
+    replicas: list[Any] = [
+        SimpleNamespace(replica_id=name, routing_stats=json.loads(json.dumps(asdict(load))))
+        for name, load in loads.items()
+    ]
+
+    async def choose() -> str:
+        pending: Any = SimpleNamespace(kwargs={"job": Job(20, 4.0)}, routing_context=SimpleNamespace())
+        ranked = await router.choose_replicas(replicas, pending)
+        return str(ranked[0][0].replica_id)
+
+    chosen = [asyncio.run(choose()) for _ in range(100)]
+    assert chosen.count("fast") == pytest.approx(75, abs=2)
+
+
+def test_calls_that_run_end_before_the_cluster_does(cluster: Cluster) -> None:
+    """The proxy was ended first, and all calls with it."""
+    connection, answer = cluster.open({**LONG, "stream": True})
+    assert answer.readline().startswith(b"data: {")
+    cluster.process.terminate()
+    assert answer.read().endswith(b"data: [DONE]\n\n")
+    connection.close()
