@@ -1,16 +1,18 @@
 """Which of several nodes, each a whole server, a request goes to: the one that is expected to be done with it first.
 
 A node tells its load now and then, a router sends requests all the time. Let R be the requests that it had at that
-moment `at` and those sent to it since, and W the seconds that all of these take the node, less those since `at`. A
-request of g tokens is expected to be done after
+moment `at` and those sent to it since, W the seconds that all of these take the node, less those since `at`, and
+a = max(0, R + 1 - slots) / R the part of them that waits for a slot. Nodes are ranked by
 
-    W·max(0, R + 1 - slots) / R  +  seconds to read its prompt  +  g·v(min(R + 1, slots)).
+    a·W  +  a²·own  +  (1 - a²)·(seconds to read the prompt + g·v(min(R + 1, slots)))
 
-While slots are free none waits, and what a token takes depends on how many rows share the node, v (prices.py), and not
-on how long they will go on; where all are taken, it waits for its part of the work. With one slot this is the least
-work left, with many and little else that an iteration costs the shortest queue. What the node is thought to keep, the
-beginnings of prompts that were sent to it, costs nothing to read. Nodes of different speed thus get work by seconds. It
-knows no network; time is passed in.
+for a request of g tokens. While slots are free none waits, and what a token takes depends on how many rows share the
+node, v (prices.py), and not on how long they will go on. Where all are taken, it waits for its part of the work; the
+more wait, the less it matters how fast its own tokens come there, and the more what it takes of the node, `own`: by its
+own speed alone all long requests went to the fastest node, and short ones could not overtake them there. With one slot
+this is the least work left, with many and little else that an iteration costs the shortest queue. What the node is
+thought to keep, the beginnings of prompts that were sent to it, costs nothing to read. Nodes of different speed thus
+get work by seconds. It knows no network; time is passed in.
 """
 
 from __future__ import annotations
@@ -89,15 +91,16 @@ class _Node:
         return prices.unit * prices.price(self._unread(job), job.prompt_tokens, self._length(job))
 
     def seconds(self, job: Job, now: float) -> float:
-        """Seconds until the request would be done there."""
+        """Seconds by which the node is ranked for a request: until it is done, or more where many wait."""
         load, prices = self.load, self.load.prices
         requests = load.requests + len(self.sent)
         work = max(0.0, load.work - (now - load.at)) + self.seconds_sent
-        wait = work * max(0, requests + 1 - load.slots) / max(1, requests)
+        part = max(0, requests + 1 - load.slots) / max(1, requests)
         read = prices.unit * prices.price(self._unread(job), 0, 0.0)
         length = self._length(job)
         context = job.prompt_tokens + length / 2
-        return wait + read + length * prices.seconds_per_token(min(requests + 1, load.slots), load.slots, context)
+        running = read + length * prices.seconds_per_token(min(requests + 1, load.slots), load.slots, context)
+        return part * work + part**2 * self.own_work(job) + (1 - part**2) * running
 
     def _unread(self, job: Job) -> int:
         kept = 0

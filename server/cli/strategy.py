@@ -64,7 +64,7 @@ def _write_new(new: New) -> None:
     python = shlex.quote(sys.executable)
     print(f"Wrote {module} and {tests}. Next:")
     if find_spec("pytest") is None:  # the program does without
-        print(f"  {python} -m pip install pytest")
+        print(f"  {python} -P -m pip install pytest")
     print(f"  {python} -m pytest {tests}")
     print(f"  lengthwise simulate {WHERE_REQUESTS_WAIT} --strategies {module}:{row},baton-pd,lengthwise")
     print(f"  lengthwise serve --strategy {module}:{row}")

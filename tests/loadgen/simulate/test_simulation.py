@@ -266,6 +266,8 @@ def test_a_node_of_half_the_speed_gets_half_the_work() -> None:
     done = simulate(*nodes[0], bimodal(400, 8.0), 150, predict=true_length, cluster=cluster)
     made = [worker.tally.generated for worker in done.workers]
     assert made[0] / made[1] == pytest.approx(2, rel=0.2)
+    busy = [worker.prefill + worker.decode for worker in done.workers]
+    assert busy[0] == pytest.approx(busy[1], rel=0.1)
 
 
 def test_a_conversation_stays_where_its_prefix_is_kept() -> None:

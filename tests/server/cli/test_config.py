@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from models.options import options_of
 from server.cli.config import ConfigError, ServeConfig, load_config
-from server.version import VERSION
 
 
 def write(folder: Path, text: str) -> Path:
@@ -210,8 +208,3 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_every_setting_explains_itself_in_one_line() -> None:
     assert all(10 < len(setting.help) < 120 and "\n" not in setting.help for setting in options_of(ServeConfig))
-
-
-def test_the_version_is_that_of_the_project() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
-    assert project["project"]["version"] == VERSION
