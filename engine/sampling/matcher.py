@@ -34,6 +34,11 @@ class GrammarTooCostly(GrammarFault):
 TOO_COMPLEX = ("LexerTooComplex", "ParserTooComplex")
 """The library's reasons for giving up that lie in the grammar."""
 
+TOO_MUCH = (LEXER_ERROR, "Parser Error: Current row has")
+"""How complaints begin that lie in the grammar too, though the library names no reason: more states than the lexer may
+have, or a token that ends too many alternatives at once.
+"""
+
 
 class Matcher:
     """Where one row is in its grammar. For one thread at a time; it moves between threads with its row.
@@ -92,8 +97,8 @@ class Matcher:
     def _fault(self, reason: str) -> GrammarFault:
         if reason.startswith(LEXER_ERROR):
             self._grammars.spoil(self._grammar)
-        kind = GrammarTooCostly if self._matcher.stop_reason() in TOO_COMPLEX else GrammarFault
-        return kind(_tell(tell(reason)))
+        costly = self._matcher.stop_reason() in TOO_COMPLEX or reason.startswith(TOO_MUCH)
+        return (GrammarTooCostly if costly else GrammarFault)(_tell(tell(reason)))
 
 
 def _tell(reason: str) -> str:

@@ -20,7 +20,7 @@ from engine.sampling.matcher import MASK_SECONDS, TOKEN_SECONDS, GrammarFault, G
 from engine.sampling.params import Grammar, GrammarKind
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.sampling.bombs import REAL, SLOW_MASKS
+from tests.engine.sampling.bombs import BOMBS, REAL, SLOW_MASKS
 from tests.engine.sampling.grammars import END_TOKEN, LARK, PERSON, REGEX, grammars_of, schema
 
 
@@ -311,6 +311,13 @@ def test_a_row_may_take_a_time_that_grows_with_its_answer(grammars: Grammars, ti
     matcher.allowed(answer, frozenset())
     with pytest.raises(GrammarTooCostly, match="takes too long"):
         matcher.follow([*answer, *answer])
+
+
+def test_a_token_that_ends_too_many_alternatives_is_the_client_s_fault(grammars: Grammars, tiny_text: Text) -> None:
+    """It was answered 500, as if the server had failed."""
+    matcher = Matcher(grammars, BOMBS["many references"])
+    with pytest.raises(GrammarTooCostly, match="items"):
+        matcher.follow(tiny_text.encode("{}"))
 
 
 def test_a_grammar_whose_lexer_has_failed_is_compiled_anew(tiny_model: LoadedModel, tiny_text: Text) -> None:
