@@ -26,17 +26,14 @@ class GrammarFault(RowFault):
 
 
 class GrammarTooCostly(GrammarFault):
-    """Telling what may follow takes more time or memory than a row may have."""
+    """Telling what may follow takes more time or memory than a row may have, which is the grammar's fault."""
 
     by_client = True
 
 
-TOO_COMPLEX = ("LexerTooComplex", "ParserTooComplex")
-"""The library's reasons for giving up that lie in the grammar."""
-
-TOO_MUCH = (LEXER_ERROR, "Parser Error: Current row has")
-"""How complaints begin that lie in the grammar too, though the library names no reason: more states than the lexer may
-have, or a token that ends too many alternatives at once.
+OURS = ("doesn't satisfy the grammar", "parser stopped in consume_token")
+"""What the library complains of where a row took a token that it had not allowed; all else lies in the grammar, more
+states, ways or alternatives than a row may have, and for most of it the library names no other reason.
 """
 
 
@@ -97,8 +94,8 @@ class Matcher:
     def _fault(self, reason: str) -> GrammarFault:
         if reason.startswith(LEXER_ERROR):
             self._grammars.spoil(self._grammar)
-        costly = self._matcher.stop_reason() in TOO_COMPLEX or reason.startswith(TOO_MUCH)
-        return (GrammarTooCostly if costly else GrammarFault)(_tell(tell(reason)))
+        kind = GrammarFault if any(ours in reason for ours in OURS) else GrammarTooCostly
+        return kind(_tell(tell(reason)))
 
 
 def _tell(reason: str) -> str:
