@@ -32,7 +32,7 @@ from server.api.output.call import bound_logprobs, expected_work, list_wanted, o
 from server.api.output.pieces import encode_whole
 from server.api.output.reply import Head, encode
 from server.api.served_model import MODEL, ServedModel
-from server.batches.runner import LineReply
+from server.batches.asking import LineReply
 from server.http.access import ACCESS, enter_patiently, widen_share
 from server.http.quota import Share
 

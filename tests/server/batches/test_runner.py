@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from server.batches.asking import LineReply
 from server.batches.batch import BatchFolder, BatchRecord
 from server.batches.files import FileStore, NoSuchFile
 from server.batches.lines import ResultFile
 from server.batches.order import AHEAD
-from server.batches.runner import Batches, LineReply, TooManyBatches
+from server.batches.runner import Batches, TooManyBatches
 from server.http.quota import Share
 
 LINE = b'{"custom_id": "%d", "url": "/x", "body": {}}\n'
