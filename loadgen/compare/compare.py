@@ -41,7 +41,8 @@ def run_compare(args: argparse.Namespace) -> int:
         args.replay_lengths = not args.urls
     folder = args.output or Path(f"compare-{started:%Y%m%d-%H%M%S}")
     plan = read_plan(args, ignore_eos=workload.ignores_eos(args))
-    prompts = workload.load(args)
+    seeds = [plan.find_seed(number) for number in range(1, plan.rounds + 1)]
+    prompts = [workload.load(argparse.Namespace(**(vars(args) | {"seed": seed}))) for seed in seeds]
     _prepare(folder)
     draws = can_draw()
     if not draws:

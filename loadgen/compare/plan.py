@@ -66,6 +66,10 @@ class Plan:
         assert contestant.strategy is not None
         return [*self.serve_command, "--strategy", contestant.strategy]
 
+    def find_seed(self, number: int) -> int:
+        """The seed of a round, counted from 1, of whose requests and arrivals each contestant gets the same."""
+        return self.seed + number - 1
+
     def list_turns(self) -> Iterator[tuple[int, Contestant]]:
         """Each round, counted from 1, with each contestant.
 

@@ -74,7 +74,11 @@ class Comparison:
             play for play in self.plays if play.whole and (play.contestant, play.point) == (contestant.name, point)
         )
 
+    def by_round(self, contestant: Contestant, point: Point, key: str) -> dict[int, float]:
+        """A figure by round, of those that were played to their end, as far as it is known."""
+        figures = {play.round: play.figure(key) for play in self.whole_plays(contestant, point)}
+        return {number: value for number, value in figures.items() if value is not None}
+
     def values(self, contestant: Contestant, point: Point, key: str) -> tuple[float, ...]:
         """A figure of each round that was played to its end, as far as it is known."""
-        figures = [play.figure(key) for play in self.whole_plays(contestant, point)]
-        return tuple(value for value in figures if value is not None)
+        return tuple(self.by_round(contestant, point, key).values())

@@ -36,11 +36,16 @@ PERCENTILES = (90.0, 95.0, 99.0)
 
 
 def play_rounds(
-    plan: Plan, prompts: Sequence[Prompt], logs: Path, progress: CompareProgress, keep: Callable[[Comparison], None]
+    plan: Plan,
+    prompts: Sequence[Sequence[Prompt]],
+    logs: Path,
+    progress: CompareProgress,
+    keep: Callable[[Comparison], None],
 ) -> Comparison:
     """Play all rounds, or until KeyboardInterrupt; `keep` gets what is known after every turn.
 
-    Logs of servers of ours go to the folder `logs`. Raises UserError where no contestant is to blame.
+    Each round has prompts of its own. Logs of servers of ours go to the folder `logs`. Raises UserError where no
+    contestant is to blame.
     """
     rounds = _Rounds(Comparison(plan), prompts, logs, progress)
     try:
@@ -59,7 +64,8 @@ class _Rounds:
     """A comparison while it goes on."""
 
     comparison: Comparison
-    prompts: Sequence[Prompt]
+    prompts: Sequence[Sequence[Prompt]]
+    """Those of each round."""
     logs: Path
     progress: CompareProgress
 
@@ -74,7 +80,7 @@ class _Rounds:
                 target,
                 own,
             ):
-                self._warm_up(runner, contestant, target)
+                self._warm_up(runner, contestant, target, number)
                 for point in self.comparison.plan.points:
                     play = runner.run(self._play_load(contestant, target, number, point))
                     if own is not None:
@@ -88,12 +94,12 @@ class _Rounds:
             self.comparison = replace(self.comparison, troubles=(*self.comparison.troubles, trouble))
             self.progress.left_out(trouble)
 
-    def _warm_up(self, runner: asyncio.Runner, contestant: Contestant, target: Target) -> None:
+    def _warm_up(self, runner: asyncio.Runner, contestant: Contestant, target: Target, number: int) -> None:
         """Send the first prompts at once, over and over if need be, without measuring; one at least must succeed."""
-        first = tuple(islice(cycle(self.prompts), self.comparison.plan.num_warmups))
+        first = tuple(islice(cycle(self.prompts[number - 1]), self.comparison.plan.num_warmups))
         if not first:
             return
-        options = _make_options(self.comparison.plan, contestant, target, Point(rate=float("inf")))
+        options = _make_options(self.comparison.plan, contestant, target, number, Point(rate=float("inf")))
         done = runner.run(bench(options, first, lambda _, total: self.progress.watch("warm-up", total)))
         if done.run.interrupted:
             raise KeyboardInterrupt
@@ -102,8 +108,8 @@ class _Rounds:
 
     async def _play_load(self, contestant: Contestant, target: Target, number: int, point: Point) -> Play:
         before, stolen = await scrape(target), measure_theft()
-        options = _make_options(self.comparison.plan, contestant, target, point)
-        done = await bench(options, self.prompts, lambda _, total: self.progress.watch(point.label, total))
+        options = _make_options(self.comparison.plan, contestant, target, number, point)
+        done = await bench(options, self.prompts[number - 1], lambda _, total: self.progress.watch(point.label, total))
         taken = {"stolen_share": stolen()}
         # A run that was interrupted does not count, so its figures are not worth waiting for.
         told = {} if done.run.interrupted else compute_figures(before, await scrape(target))
@@ -144,13 +150,13 @@ def _collect_figures(done: Benchmark) -> dict[str, object]:
     return {"model": done.model} | run_json(done.run) | figures_json(done.figures) | client_json(done.run.client)
 
 
-def _make_options(plan: Plan, contestant: Contestant, target: Target, point: Point) -> BenchOptions:
+def _make_options(plan: Plan, contestant: Contestant, target: Target, number: int, point: Point) -> BenchOptions:
     return BenchOptions(
         target=target,
         model=plan.model if contestant.url else None,
         fields=plan.fields,
         arrivals=None if point.rate is None else Arrivals(point.rate, point.burstiness),
-        seed=plan.seed,
+        seed=plan.find_seed(number),
         max_concurrency=plan.max_concurrency,
         num_warmups=0,
         metrics=METRICS,

@@ -1,7 +1,7 @@
-"""Is a difference between two contestants real? Only if every round of one lies beyond every round of the other.
+"""Is a difference between two contestants real? Only if it is beyond what differs between rounds.
 
-That is a rank test with its sharpest possible outcome: were both equal, n rounds of each would be apart by chance in
-2 / C(2n, n) of all comparisons (Wilcoxon, "Individual Comparisons by Ranking Methods", 1945).
+Both play the requests of each round, so rounds are compared in pairs: a confidence interval of the mean change over
+rounds by Student's t (Biometrika 6, 1908), on the logarithms of the ratios where there are ratios.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Literal, TypeAlias
 from loadgen.compare.plan import LEAST_ROUNDS, Contestant, Point
 from loadgen.compare.quantities import QUANTITIES, Better, Quantity
 from loadgen.compare.record import Comparison
+
+CONFIDENCE = 0.95
+"""The probability with which the bounds of a change enclose it; what is left is that of a verdict between equals."""
 
 Outcome: TypeAlias = Literal["better", "worse", "not shown", "no verdict"]
 
@@ -38,9 +41,21 @@ class Spread:
     def high(self) -> float:
         return max(self.values)
 
-    def overlaps(self, other: Spread) -> bool:
-        """Whether their ranges share a value, be it only an end."""
-        return self.low <= other.high and other.low <= self.high
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How far a contestant is from another, and between which bounds that is with a probability of CONFIDENCE."""
+
+    typical: float
+    low: float
+    high: float
+    relative: bool
+    """Whether these are parts of the other's figure, -0.1 for 10 % less; else they are in the quantity's unit."""
+
+    @property
+    def shown(self) -> bool:
+        """Whether the bounds leave no doubt about the direction."""
+        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +98,16 @@ def judge_against(comparison: Comparison, baseline: Contestant, others: Sequence
     return found
 
 
-def compute_chance(rounds: int) -> float:
-    """The probability that two equal contestants are apart by chance after so many rounds of each."""
-    return 2 / math.comb(2 * rounds, rounds)
-
-
 def _judge_quantity(
     comparison: Comparison, contestant: Contestant, baseline: Contestant, point: Point, quantity: Quantity
 ) -> Verdict | None:
-    own = find_spread(comparison, contestant, point, quantity)
-    base = find_spread(comparison, baseline, point, quantity)
-    if own is None or base is None:
+    own, base = (comparison.by_round(one, point, quantity.key) for one in (contestant, baseline))
+    if not own or not base:
         return None
-    outcome, text = judge(own, base, quantity.better or "lower")
+    pairs = [
+        (own[number] * quantity.scale, base[number] * quantity.scale) for number in sorted(own.keys() & base.keys())
+    ]
+    outcome, text = judge(pairs, quantity.better or "lower")
     lost = sum(_count_lost(comparison, one, point) for one in (contestant, baseline))
     if quantity.only_completed and lost and outcome != "no verdict":
         outcome, text = "no verdict", f"no verdict: {lost:g} requests did not complete, and this counts completed ones"
@@ -106,28 +118,44 @@ def _count_lost(comparison: Comparison, contestant: Contestant, point: Point) ->
     return sum(sum(comparison.values(contestant, point, key)) for key in ("failed", "rejected"))
 
 
-def judge(own: Spread, base: Spread, better: Better) -> tuple[Outcome, str]:
-    """The outcome and its sentence, from the rounds of a contestant and those of the baseline."""
-    rounds = min(len(own.values), len(base.values))
-    if rounds < LEAST_ROUNDS:
-        return "no verdict", f"no verdict: {rounds} of at least {LEAST_ROUNDS} rounds"
-    if own.overlaps(base):
-        return "not shown", "no difference shown (rounds overlap)"
-    higher = own.low > base.high
-    outcome: Outcome = "better" if higher == (better == "higher") else "worse"
-    nearest = (own.low, base.high) if higher else (own.high, base.low)
-    least = _write_change(*nearest)
-    return outcome, f"{outcome}: {_write_change(own.median, base.median)}, at least {least} (rounds do not overlap)"
+def judge(pairs: Sequence[tuple[float, float]], better: Better) -> tuple[Outcome, str]:
+    """The outcome and its sentence, from the figures of a contestant and of the baseline in each round."""
+    if len(pairs) < LEAST_ROUNDS:
+        return "no verdict", f"no verdict: {len(pairs)} of at least {LEAST_ROUNDS} rounds"
+    change = find_change(pairs)
+    if not change.shown:
+        return "not shown", f"no difference shown ({_write_bounds(change)})"
+    outcome: Outcome = "better" if (change.low > 0) == (better == "higher") else "worse"
+    return outcome, f"{outcome}: {_write_change(change.typical, change.relative)} ({_write_bounds(change)})"
 
 
-def _write_change(value: float, base: float) -> str:
-    """The change from `base` to a value that differs from it, in words."""
-    direction = "higher" if value > base else "lower"
-    if base == 0 or value / base < 0:
-        return f"{abs(value - base):.3g} {direction}"
-    if value / base >= 2:
-        return f"{value / base:.2g} times as high"
-    return f"{_write_percent(abs(value / base - 1) * 100)} {direction}"
+def find_change(pairs: Sequence[tuple[float, float]]) -> Change:
+    """The mean change over rounds from the second of each pair to the first; two pairs at least."""
+    from scipy.special import stdtrit  # slow to import, and only wanted when rounds were played
+
+    relative = all(own > 0 and base > 0 for own, base in pairs)
+    changes = [math.log(own / base) if relative else own - base for own, base in pairs]
+    mean, error = statistics.fmean(changes), statistics.stdev(changes) / math.sqrt(len(changes))
+    reach = float(stdtrit(len(changes) - 1, (1 + CONFIDENCE) / 2)) * error
+    typical, low, high = (math.expm1(one) if relative else one for one in (mean, mean - reach, mean + reach))
+    return Change(typical, low, high, relative)
+
+
+def _write_bounds(change: Change) -> str:
+    low, high = (_write_change(one, change.relative) for one in (change.low, change.high))
+    return low if low == high else f"{low} to {high}"
+
+
+def _write_change(change: float, relative: bool) -> str:
+    """A change in words."""
+    direction = "higher" if change > 0 else "lower"
+    if change == 0:
+        return "equal"
+    if not relative:
+        return f"{abs(change):.3g} {direction}"
+    if change >= 1:
+        return f"{change + 1:.2g} times as high"
+    return f"{_write_percent(abs(change) * 100)} {direction}"
 
 
 def _write_percent(value: float) -> str:

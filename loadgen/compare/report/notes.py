@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from loadgen.compare.plan import LEAST_ROUNDS, Contestant, Point
+from loadgen.compare.plan import Contestant, Point
 from loadgen.compare.record import Comparison
-from loadgen.compare.verdict import Verdict, compute_chance
+from loadgen.compare.verdict import CONFIDENCE, Verdict
 
 MUCH_STOLEN = 0.02
 """The share of the processors' time from which on a warning says that the host took it."""
@@ -32,23 +32,16 @@ def find_warnings(comparison: Comparison) -> Iterator[str]:
 
 def describe_judging(comparison: Comparison, judged: Sequence[Verdict]) -> dict[str, object]:
     """The values of the template's sentences on how to read the report."""
-    rounds = _count_judged_rounds(comparison)
-    decided, chance = sum(one.outcome != "no verdict" for one in judged), compute_chance(rounds)
+    decided = sum(one.outcome != "no verdict" for one in judged)
     return {
-        "rounds": rounds,
-        "one_in": f"{1 / chance:.0f}",
+        "confidence": f"{CONFIDENCE:.0%}",
+        "one_in": f"{1 / (1 - CONFIDENCE):.0f}",
         "decided": decided,
-        "by_chance": _round(decided * chance),
+        "by_chance": _round(decided * (1 - CONFIDENCE)),
         "warm_up": warm_up(comparison.plan.num_warmups),
         "elsewhere": any(contestant.url for contestant in comparison.plan.contestants),
         "silent": [one.name for one in comparison.plan.contestants if _is_silent(comparison, one)],
     }
-
-
-def _count_judged_rounds(comparison: Comparison) -> int:
-    """The fewest rounds on which a verdict rests; as many as planned where there is none."""
-    finished = [comparison.rounds_finished(one) for one in comparison.plan.contestants]
-    return min((count for count in finished if count >= LEAST_ROUNDS), default=comparison.plan.rounds)
 
 
 def warm_up(requests: int) -> str:

@@ -73,8 +73,9 @@ async def test_two_strategies_from_end_to_end(tiny_folder: Path, tmp_path: Path)
         for rate in (50.0, "inf")
     ]
     assert {(one["completed"], one["failed"], one["rejected"]) for one in held["plays"]} == {(4, 0, 0)}
-    # Lengths are replayed: they differ, are the same for all, and max_tokens does not tell them.
-    assert len({one["total_output_tokens"] for one in held["plays"]}) == 1
+    # Lengths are replayed: all contestants have the same in a round, and max_tokens does not tell them.
+    lengths = {(one["round"], one["total_output_tokens"]) for one in held["plays"]}
+    assert len(lengths) == 3 and len({tokens for _, tokens in lengths}) > 1
     assert held["flags"]["replay_lengths"] is True and held["troubles"] == []
     assert all(len(one["jcts_s"]) == 4 and one["mean_ttft_ms"] > 0 for one in held["plays"])
     logs = {f"{name}-round-{number}.log" for name in ("baton-pd", "vs") for number in (1, 2, 3)}
