@@ -21,6 +21,7 @@ from scheduler.observers import RequestObserver, RequestObservers
 from scheduler.request import Failure, Refused, Request, State, TooLate
 from scheduler.request_table import RequestTable
 from scheduler.status import KeptPrefix, SchedulerStatus, keep_nothing
+from scheduler.stream import TokenStream, Wakeups
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Dispatcher(SchedulerStatus):
         )
         super().__init__(parts, table, clock, kept_prefix, foretell)
         self._deadlines = Deadlines()
+        self._wakeups = Wakeups()
         self._row_ids = itertools.count()
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
@@ -95,6 +97,7 @@ class Dispatcher(SchedulerStatus):
             cache_scope=cache_scope,
         )
         request.row_id, request.deadline, request.first_token_by = next(self._row_ids), deadline, first_token_by
+        request.stream = TokenStream(self._wakeups)
         request.times.arrival = request.times.arrival if arrival is None else arrival
         self._table.queue(request)
         self._wake.set()

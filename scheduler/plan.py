@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from engine.messages import Admit, RowUpdate, Terms
 from scheduler.request import Request
-from scheduler.stream import merge
+from scheduler.stream import join_updates
 
 
 class Returns(StrEnum):
@@ -88,4 +88,4 @@ class Assignment:
     def hold(self, request: Request, update: RowUpdate) -> None:
         """Keep an update until the batch ends."""
         earlier = self.held.get(request)
-        self.held[request] = update if earlier is None else merge(earlier, update)
+        self.held[request] = update if earlier is None else join_updates((earlier, update))

@@ -1,48 +1,80 @@
-"""The way of an answer from the dispatcher to its reader: updates go in, merged updates come out.
+"""The way of answers from the dispatcher to their readers: updates go in, joined updates come out.
 
-A reader that is slower than the engine finds its backlog merged into one update, so a stream never holds more
-than one row's answer and the writer never waits.
+A reader that is slower than the engine finds its backlog joined into one update, so a stream never holds more than one
+row's answer and the writer never waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from engine.messages import RowUpdate
+
+AT_ONCE = 8
+"""Readers that are woken in one iteration of the event loop; each encodes and sends what has come, in about 0.05 ms."""
+
+
+class Wakeups:
+    """Wakes readers in the order in which something came for them, a few in each iteration of the event loop: a step
+    brings tokens to a thousand rows at once, and all else would wait until these are sent.
+    """
+
+    def __init__(self) -> None:
+        self._due: deque[asyncio.Future[None]] = deque()
+
+    def add(self, reader: asyncio.Future[None]) -> None:
+        """Wake a reader, which waits for this future, after those that were added before."""
+        if not self._due:
+            reader.get_loop().call_soon(self._wake)
+        self._due.append(reader)
+
+    def _wake(self) -> None:
+        woken = [self._due.popleft() for _ in range(min(AT_ONCE, len(self._due)))]
+        for reader in woken:
+            if not reader.done():  # else it was cancelled
+                reader.set_result(None)
+        if self._due:
+            woken[0].get_loop().call_soon(self._wake)
 
 
 class TokenStream:
     """One writer, one reader, one event loop. Iterating ends after the update that carries a finish reason."""
 
-    def __init__(self) -> None:
-        self._backlog: RowUpdate | None = None
-        self._arrived = asyncio.Event()
+    def __init__(self, wakeups: Wakeups | None = None) -> None:
+        """`wakeups` are shared with the streams whose readers take turns with this one's; None for none."""
+        self._wakeups = wakeups or Wakeups()
+        self._backlog: list[RowUpdate] = []
+        self._reader: asyncio.Future[None] | None = None  # the one that waits, or has waited last
 
     def put(self, update: RowUpdate) -> None:
         """Add an update; never blocks."""
-        self._backlog = update if self._backlog is None else merge(self._backlog, update)
-        self._arrived.set()
+        self._backlog.append(update)
+        if len(self._backlog) == 1 and self._reader is not None:
+            self._wakeups.add(self._reader)
 
     async def __aiter__(self) -> AsyncIterator[RowUpdate]:
         while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            update, self._backlog = self._backlog, None
-            if update is None:
-                continue
+            if not self._backlog:
+                self._reader = asyncio.get_running_loop().create_future()
+                await self._reader
+            updates, self._backlog = self._backlog, []
+            update = updates[0] if len(updates) == 1 else join_updates(updates)
             yield update
             if update.finish_reason is not None:
                 return
 
 
-def merge(first: RowUpdate, second: RowUpdate) -> RowUpdate:
-    """Merge two updates of one row, in order."""
+def join_updates(updates: Sequence[RowUpdate]) -> RowUpdate:
+    """Updates of one row, in order, as one; there is one at least."""
     return replace(
-        second,
-        token_ids=first.token_ids + second.token_ids,
-        text=first.text + second.text,
-        logprobs=first.logprobs + second.logprobs,
-        prompt_logprobs=first.prompt_logprobs if second.prompt_logprobs is None else second.prompt_logprobs,
+        updates[-1],
+        token_ids=tuple(chain.from_iterable(update.token_ids for update in updates)),
+        text="".join(update.text for update in updates),
+        logprobs=tuple(chain.from_iterable(update.logprobs for update in updates)),
+        prompt_logprobs=next((one.prompt_logprobs for one in updates if one.prompt_logprobs is not None), None),
+        cached_prompt=updates[0].cached_prompt,
     )

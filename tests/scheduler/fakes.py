@@ -97,3 +97,9 @@ def admitted(commands: Iterable[Command]) -> list[list[RowId]]:
 
 def cancelled(commands: Iterable[Command]) -> list[RowId]:
     return [row_id for command in commands if isinstance(command, Cancel) for row_id in command.row_ids]
+
+
+async def settle() -> None:
+    """Let every task run until it waits."""
+    for _ in range(10):
+        await asyncio.sleep(0)

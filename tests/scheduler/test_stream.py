@@ -1,15 +1,16 @@
-"""The way of an answer to its reader: in order, whole, merged for slow readers, and ended once."""
+"""The way of an answer to its reader: in order, whole, joined for slow readers, and ended once."""
 
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import FinishReason, RowUpdate, TokenLogprob
-from scheduler.stream import TokenStream, merge
-from tests.scheduler.fakes import token
+from scheduler.stream import AT_ONCE, TokenStream, Wakeups, join_updates
+from tests.scheduler.fakes import settle, token
 
 
 async def read(stream: TokenStream) -> list[RowUpdate]:
@@ -18,11 +19,12 @@ async def read(stream: TokenStream) -> list[RowUpdate]:
 
 
 def test_two_updates_in_order_are_one() -> None:
+    """How much of the prompt was kept was lost where an answer was held until its batch ended."""
     one, two = TokenLogprob(1, -1.0, 1), TokenLogprob(2, -2.0, 1)
-    first = RowUpdate(7, (1,), "a", (one,), prompt_logprobs=(None, one))
+    first = RowUpdate(7, (1,), "a", (one,), prompt_logprobs=(None, one), cached_prompt=9)
     second = RowUpdate(7, (2, 3), "b", (two,), finish_reason=FinishReason.STOP, stop_reason="x", error="e")
-    assert merge(first, second) == RowUpdate(
-        7, (1, 2, 3), "ab", (one, two), (None, one), FinishReason.STOP, stop_reason="x", error="e"
+    assert join_updates([first, second]) == RowUpdate(
+        7, (1, 2, 3), "ab", (one, two), (None, one), FinishReason.STOP, stop_reason="x", error="e", cached_prompt=9
     )
 
 
@@ -39,10 +41,10 @@ async def test_a_slow_reader_finds_its_backlog_in_one_update() -> None:
     stream = TokenStream()
     for step in range(1000):
         stream.put(token(0, step, text=chr(97 + step % 26)))
-    assert stream._backlog == token(0, *range(1000), text="".join(chr(97 + step % 26) for step in range(1000)))
     stream.put(token(0, 1000, end=FinishReason.LENGTH))
-    (update,) = await read(stream)
-    assert update.token_ids == tuple(range(1001)) and update.finish_reason is FinishReason.LENGTH
+    assert await read(stream) == [
+        token(0, *range(1001), text="".join(chr(97 + step % 26) for step in range(1000)), end=FinishReason.LENGTH)
+    ]
 
 
 async def test_a_waiting_reader_is_woken_and_ends_after_the_last_update() -> None:
@@ -50,26 +52,44 @@ async def test_a_waiting_reader_is_woken_and_ends_after_the_last_update() -> Non
     reading = asyncio.create_task(read(stream))
     await asyncio.sleep(0)
     stream.put(token(0, 1))
-    await asyncio.sleep(0)
+    await settle()
     stream.put(token(0, end=FinishReason.ERROR))
     assert await reading == [token(0, 1), token(0, end=FinishReason.ERROR)]
 
 
-@given(bursts=st.lists(st.lists(st.text(max_size=3), max_size=4), max_size=6))
-def test_whatever_the_pace_the_pieces_join_to_the_whole(bursts: list[list[str]]) -> None:
-    async def scenario() -> list[RowUpdate]:
-        stream = TokenStream()
-        reading = asyncio.create_task(read(stream))
-        for burst in bursts:
-            for piece in burst:
-                stream.put(token(0, len(piece), text=piece))
-            await asyncio.sleep(0)
-        stream.put(token(0, end=FinishReason.STOP))
-        return await reading
+@given(rounds=st.lists(st.lists(st.tuples(st.integers(0, 2 * AT_ONCE), st.text(max_size=3))), max_size=6))
+def test_whatever_the_pace_each_readers_pieces_join_to_its_whole(rounds: list[list[tuple[int, str]]]) -> None:
+    """Three dozen streams whose readers are woken in turns; between two rounds the loop runs once, so some lag."""
 
-    pieces = [piece for burst in bursts for piece in burst]
-    updates = asyncio.run(scenario())
-    assert "".join(update.text for update in updates) == "".join(pieces)
-    assert [one for update in updates for one in update.token_ids] == [len(piece) for piece in pieces]
-    assert [update.finish_reason for update in updates[:-1]] == [None] * (len(updates) - 1)
-    assert len(updates) <= 1 + sum(1 for burst in bursts if burst)
+    async def scenario() -> list[list[RowUpdate]]:
+        wakeups = Wakeups()
+        streams = [TokenStream(wakeups) for _ in wholes]
+        reading = [asyncio.create_task(read(stream)) for stream in streams]
+        for pieces in rounds:
+            for place, piece in pieces:
+                streams[place].put(token(place, len(piece), text=piece))
+            await asyncio.sleep(0)
+        for place, stream in enumerate(streams):
+            stream.put(token(place, end=FinishReason.STOP))
+        return await asyncio.gather(*reading)
+
+    wholes: list[list[str]] = [[] for _ in range(2 * AT_ONCE + 1)]
+    for place, piece in chain.from_iterable(rounds):
+        wholes[place].append(piece)
+    for whole, updates in zip(wholes, asyncio.run(scenario()), strict=True):
+        assert "".join(update.text for update in updates) == "".join(whole)
+        assert [one for update in updates for one in update.token_ids] == [len(piece) for piece in whole]
+        assert [update.finish_reason for update in updates] == [None] * (len(updates) - 1) + [FinishReason.STOP]
+        assert len(updates) <= 1 + len(rounds)
+
+
+async def test_a_reader_that_is_cancelled_before_it_is_woken_holds_nobody_up() -> None:
+    wakeups = Wakeups()
+    streams = [TokenStream(wakeups) for _ in range(2)]
+    reading = [asyncio.create_task(read(stream)) for stream in streams]
+    await settle()
+    for place, stream in enumerate(streams):
+        stream.put(token(place, end=FinishReason.STOP))
+    reading[0].cancel()
+    assert await reading[1] == [token(1, end=FinishReason.STOP)]
+    assert reading[0].cancelled()

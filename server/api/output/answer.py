@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 from aiohttp import web
 
 from engine.messages import RowUpdate
+from scheduler.stream import join_updates
 from server.api.calls.register import CALL, REGISTER, Caller, Record
 from server.api.errors import ApiError, error_body, internal_error
 from server.api.generator import DISPATCHER
@@ -121,17 +121,6 @@ async def gather_answers(call: Call) -> list[Result]:
             for place, update in arrivals.items():
                 results[place].updates.append(call.receive(place, update))
     return results
-
-
-def join_updates(updates: Sequence[RowUpdate]) -> RowUpdate:
-    """Updates of one row, in order, as one; at least one, the last with the finish reason."""
-    return replace(
-        updates[-1],
-        token_ids=tuple(chain.from_iterable(update.token_ids for update in updates)),
-        text="".join(update.text for update in updates),
-        logprobs=tuple(chain.from_iterable(update.logprobs for update in updates)),
-        prompt_logprobs=next((u.prompt_logprobs for u in updates if u.prompt_logprobs is not None), None),
-    )
 
 
 class ReplyWriter(Protocol):

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from engine.messages import RowUpdate
 from scheduler.request import Request
-from scheduler.stream import merge
+from scheduler.stream import join_updates
 from server.api.errors import ApiError
 
 Arrivals: TypeAlias = Mapping[int, RowUpdate]
@@ -73,7 +73,7 @@ class Updates:
             async for update in request.stream:
                 await _until_recorded(request, update)
                 earlier = self._arrivals.get(place)
-                self._arrivals[place] = update if earlier is None else merge(earlier, update)
+                self._arrivals[place] = update if earlier is None else join_updates((earlier, update))
                 self._arrived.set()
         finally:
             self._arrived.set()
