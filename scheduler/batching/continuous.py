@@ -46,23 +46,33 @@ class ContinuousBatcher:
             return None
         seen = worker.as_seen_by(self.waiting.best_priority)
         slots = seen.info.max_rows + self._kit.limits.prefill_ahead - seen.rows
-        if slots <= 0 or not self._kit.memory(seen, 1, 1):  # none could join, so none need be ranked
+        if slots < self._fewest() or not self._kit.memory(seen, 1, 1):  # none could join, so none need be ranked
             return None
-        group = similar_group(islice(self._ranked_for(worker, now), slots), seen, self._kit)
+        group = similar_group(self._ranked_for(worker, now, slots), seen, self._kit, slots)
         for request in group:
             self.waiting.serve(request)
         return self._kit.plan(group) if group else None
 
-    def _ranked_for(self, worker: Worker, now: float) -> Iterator[Request]:
-        """What waits, best first: background requests only by themselves, and as many as may run there."""
+    def _fewest(self) -> int:
+        """Slots from which on requests are taken: one, but for background requests as many as are read ahead.
+
+        A prompt that is read alone takes the time of a step from all that run, four together hardly more.
+        """
+        if self.waiting.best_priority < BACKGROUND:
+            return 1
+        return max(1, min(len(self.waiting), self._kit.limits.prefill_ahead))
+
+    def _ranked_for(self, worker: Worker, now: float, slots: int) -> Iterator[Request]:
+        """What waits, best first: as many requests as there are slots and no background ones among them, or else all
+        background requests that may run there, from which those of similar length are chosen."""
         ranked = iter(self.waiting.ranked(now))
         if self.waiting.best_priority < BACKGROUND:
-            return takewhile(lambda one: not one.in_background, ranked)
+            return islice(takewhile(lambda one: not one.in_background, ranked), slots)
         return self._background.within(worker, ranked)
 
 
-def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit) -> tuple[Request, ...]:
-    """The best-ranked request, and after it in rank those that suit it in length and fit in memory.
+def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit, most: int) -> tuple[Request, ...]:
+    """The best-ranked request, and after it in rank those that suit it in length and fit in memory, `most` in all.
 
     The best one is never passed over: when it does not fit, nothing is taken, so no long request starves.
     """
@@ -70,7 +80,7 @@ def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit) -> tuple[
     longest = widest = tokens = 0  # by the memory's rule, and as they are read; and all of them together
     for request in ranked:
         rows, needed = len(group) + 1, max(longest, kit.memory.length(request))
-        if not kit.memory(worker, rows, needed):
+        if rows > most or not kit.memory(worker, rows, needed):
             break
         cells, read = rows * max(widest, request.tokens), tokens + request.tokens
         fits = cells <= kit.limits.group_tokens and cells - read <= kit.limits.max_padding * cells

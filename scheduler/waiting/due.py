@@ -36,6 +36,8 @@ def due_key(request: Request) -> Key:
 class DueFirst:
     """Another order, but requests that are due come before all others of their class, the earliest deadline first.
 
+    Background requests keep the order in which they came: their batch has chosen it, and what it began goes on first.
+
     A request with a deadline is due from the moment at which no more than SLACK times its predicted time is left. Until
     then it has no advantage, so that a far deadline costs the others nothing. One without a deadline is never due.
     """
@@ -44,6 +46,8 @@ class DueFirst:
     aging: Aging
 
     def key(self, request: Request, now: float) -> Key:
+        if request.in_background:
+            return (request.priority, request.times.arrival, request.row_id)
         if request.begin_by is not None and now >= due_at(request, self.aging):
             return due_key(request)
         return (request.priority, 1, *self.order.key(request, now)[1:])

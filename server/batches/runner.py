@@ -1,7 +1,7 @@
 """Batches under way: lines of their inputs become requests below all others, and answers go to the disk one by one.
 
-A batch keeps as many requests with the dispatcher as there are slots, so that a slot that nobody else wants is filled
-at once. A server that goes on from an earlier one's files asks only for what has no answer yet.
+Twice as many requests are with the dispatcher as there are slots, so that it has the next ones at hand when a slot that
+nobody else wants is free. A server that goes on from an earlier one's files asks only for what has no answer yet.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ MOST_BATCHES = 1000
 
 MOST_UNDER_WAY = 100
 """Batches of a key that may be under way."""
+
+LINES_PER_SLOT = 2
+"""Lines that are asked for at a time: a slot would be empty until the last answer is on the disk and the next line's
+prompt has been read, were none waiting."""
 
 RETRY = 1.0
 """Seconds after which a line is asked for again that there was no room for, in the queue or in its key's quota."""
@@ -233,7 +237,7 @@ class Batches:
     async def _take_slot(self, holder: str | None) -> Share:
         """Wait for a slot, and for the quota of a key and its room for answers, without holding the one meanwhile."""
         while True:
-            while self._out >= max(1, self._slots()):  # with none, one is asked again and again until there are some
+            while self._out >= max(1, LINES_PER_SLOT * self._slots()):  # without slots, one is asked again and again
                 self._room.clear()
                 await self._room.wait()
             share = self._asker.enter(holder) if self.files.may_answer(holder) else None

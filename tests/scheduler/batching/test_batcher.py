@@ -10,7 +10,7 @@ from engine.messages import Admit, Cause
 from scheduler.batching.batcher import Limits
 from scheduler.batching.continuous import ContinuousBatcher, similar_group
 from scheduler.plan import Plan
-from scheduler.request import Request
+from scheduler.request import BACKGROUND, Request
 from scheduler.strategy import SHAPE
 from tests.scheduler.fakes import kit, request, worker
 
@@ -21,7 +21,7 @@ def group(lengths: list[int], *, held: list[int] | None = None, capacity: int = 
     """The input lengths that are taken out of those that wait, best first."""
     ranked = [request(row_id, length) for row_id, length in enumerate(lengths)]
     busy = worker(*(request(100 + row_id, length) for row_id, length in enumerate(held or [])), capacity=capacity)
-    return [one.input_length for one in similar_group(ranked, busy, kit(LIMITS))]
+    return [one.input_length for one in similar_group(ranked, busy, kit(LIMITS), len(ranked))]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,16 @@ def test_no_more_is_sent_than_slots_and_some_ahead() -> None:
     assert plan is not None and [one.row_id for one in plan.requests] == [0, 1, 2]
     assert batcher.take(worker(*held, *plan.requests, rows=4), now=0.0) is None
     assert len(batcher.waiting) == 6
+
+
+def test_background_requests_are_taken_as_many_together_as_may_wait() -> None:
+    """They were taken one by one, and each prompt that is read alone takes a step from all that run."""
+    patients = [request(row_id, length, priority=BACKGROUND) for row_id, length in enumerate([9, 50, 10, 50, 9])]
+    held = [request(100 + row_id, priority=BACKGROUND) for row_id in range(5)]
+    batcher = batcher_of(*patients)
+    assert batcher.take(worker(*held), now=0.0) is None, "of two rows that may wait there is one"
+    taken = [batcher.take(worker(*held[:most]), now=0.0) for most in (4, 4, 5, 5)]
+    assert [plan and [one.row_id for one in plan.requests] for plan in taken] == [[0, 2], [1, 3], [4], None]
 
 
 def test_a_discarded_request_is_not_taken() -> None:

@@ -14,7 +14,7 @@ from scheduler.assembly import ORDERS, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
-from scheduler.request import Request
+from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.aged import AgedSjf, Aging
@@ -192,3 +192,10 @@ def test_without_aging_it_ends_when_short_ones_come_no_more(seed: int | None) ->
     """So that the test above cannot pass by luck."""
     long_one, others = long_one_among_short_ones("sjf-oracle-none", 10.0, seed)
     assert long_one.started > max(one.arrival for one in others)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_background_requests_keep_the_order_in_which_they_came(name: str) -> None:
+    """Their batch has put them in order, the longest first, and orders that like short ones turned it round."""
+    requests = [request(place, 8.0 - place, arrival=float(place), priority=BACKGROUND) for place in range(6)]
+    assert ranked(order_of(name), 100.0, *requests[::-1]) == list(range(6))
