@@ -1,4 +1,4 @@
-"""Figures of batches and embeddings on a server of its own, in one run.
+"""Figures of batches and embeddings on a server of its own.
 
     python -P -m loadgen.experiments.batches.run smollm2-135m-instruct
 
@@ -7,8 +7,9 @@
 - interactive: how long requests take that come one by one, with and without a batch beside them
 - embeddings: texts a second, and the gaps between tokens of running answers with and without embeddings beside them
 
-The sides take turns, so that what else the machine does falls on both; ratios are of medians, or of quantiles over
-all rounds.
+The sides take turns, another first in each round, so that what else the machine does falls on all. What a side took is
+told on stderr when it has ended, the report on stdout: ratios of all rounds together, and of each by itself. Three
+rounds take ten minutes on two cores: four of makespans, five of interactive requests, one of embeddings.
 """
 
 from __future__ import annotations
@@ -17,31 +18,35 @@ import argparse
 import asyncio
 import json
 import random
-import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import aiohttp
-import numpy as np
 
 from loadgen.compare.own_server import run_server
+from loadgen.experiments.batches.figures import Figures
 from loadgen.program import PROGRAM
 
 PATH = "/v1/completions"
 POLL = 0.2
 """Seconds between two looks at a batch."""
 
+WARM = 50
+"""Requests before anything is measured."""
+
+UNDER_WAY = ("validating", "in_progress", "finalizing")
+
 ROWS, GAPS = 4, 160
 """Answers whose gaps between tokens are measured, and tokens of each."""
 
-TEXTS, WORDS = 16, 40
-"""Texts of a call for embeddings, and words of each."""
+TEXTS, WORDS, ALONE = 16, 40, 5.0
+"""Texts of a call for embeddings, words of each, and seconds for which they are asked for with no answers beside."""
 
 
 def make_bodies(count: int, seed: int) -> list[dict[str, Any]]:
@@ -80,16 +85,22 @@ class Server:
         wanted = {"input_file_id": file["id"], "endpoint": PATH, "completion_window": "24h"}
         return str((await self.post("/v1/batches", json=wanted))["id"])
 
-    async def state(self, batch: str) -> Any:
-        async with self.session.get(f"{self.url}/v1/batches/{batch}") as response:
-            return await response.json()
+    async def watch(self, batch: str) -> AsyncIterator[Any]:
+        """The states of a batch, until it has ended."""
+        while True:
+            async with self.session.get(f"{self.url}/v1/batches/{batch}") as response:
+                state = await response.json()
+            yield state
+            if state["status"] not in UNDER_WAY:
+                return
+            await asyncio.sleep(POLL)
 
-    async def ask_late(self, body: dict[str, Any], seconds: float) -> float:
-        """Seconds that a request takes that is sent so late."""
+    async def ask_late(self, body: dict[str, Any], seconds: float) -> tuple[float, float]:
+        """Seconds that a request takes that is sent so late, to its end and to its first token."""
         await asyncio.sleep(seconds)
         begin = time.monotonic()
-        await self.post(PATH, json=body)
-        return time.monotonic() - begin
+        reply = await self.post(PATH, json=body)
+        return time.monotonic() - begin, reply["metrics"]["time_to_first_token_ms"] / 1000
 
     async def stream_gaps(self, body: dict[str, Any]) -> list[float]:
         """Seconds between the events of an answer."""
@@ -99,88 +110,71 @@ class Server:
         return [after - before for before, after in pairwise(times)]
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What was measured, in seconds if nothing else is said, each side over all rounds."""
-
-    makespan: dict[str, list[float]] = field(default_factory=lambda: {"batch": [], "at once": [], "fcfs": []})
-    end_errors: list[float] = field(default_factory=list)
-    """How far off the expected end of a batch was each time it was asked, as a part of its makespan."""
-    latency: dict[str, list[float]] = field(default_factory=lambda: {"alone": [], "beside": []})
-    gaps: dict[str, list[float]] = field(default_factory=lambda: {"alone": [], "beside": []})
-    texts_per_second: dict[str, list[float]] = field(default_factory=lambda: {"alone": [], "beside": []})
-
-    def report(self) -> dict[str, object]:
-        """Medians, quantiles and their ratios."""
-        spans = {side: statistics.median(seconds) for side, seconds in self.makespan.items()}
-        return {
-            "makespan_s": self.makespan,
-            "makespan_batch_over": {side: round(spans["batch"] / spans[side], 3) for side in ("at once", "fcfs")},
-            "expected_end_off_by_part_of_makespan": find_quantiles(self.end_errors, 0.5, 0.9),
-            "interactive_latency_s": {side: find_quantiles(found, 0.5, 0.99) for side, found in self.latency.items()},
-            "interactive_beside_over_alone": find_ratios(self.latency, 0.5, 0.99),
-            "embedded_texts_per_s": {side: statistics.median(found) for side, found in self.texts_per_second.items()},
-            "token_gap_s": {side: find_quantiles(found, 0.9, 0.99) for side, found in self.gaps.items()},
-            "token_gap_beside_over_alone": find_ratios(self.gaps, 0.9, 0.99),
-        }
-
-
-def find_quantiles(values: Sequence[float], *shares: float) -> dict[str, float]:
-    """Quantiles of values, by name: p99 is that of 0.99."""
-    return {f"p{share * 100:g}": float(f"{np.quantile(values, share):.4g}") for share in shares}
-
-
-def find_ratios(sides: dict[str, list[float]], *shares: float) -> dict[str, float]:
-    """Quantiles of what was measured beside something over those of what was measured alone."""
-    alone, beside = find_quantiles(sides["alone"], *shares), find_quantiles(sides["beside"], *shares)
-    return {name: round(beside[name] / alone[name], 3) for name in alone}
+async def measure_makespan(server: Server, side: str, args: argparse.Namespace, figures: Figures) -> None:
+    """Note the seconds from the first request's sending to the last answer."""
+    bodies, begin = make_bodies(args.requests, seed=0), time.time()
+    if side == "batch":
+        await run_batch(server, bodies, figures)
+    else:
+        sent = [{**body, "priority": place} if side == "fcfs" else body for place, body in enumerate(bodies)]
+        await asyncio.gather(*(server.ask_late(body, 0.0) for body in sent))
+    figures.note("makespan", side, [time.time() - begin])
 
 
 async def run_batch(server: Server, bodies: Sequence[dict[str, Any]], figures: Figures) -> None:
-    """Note the seconds from the upload to the last answer."""
+    """Wait for the end of a batch; note how far off its expected end was each time it was asked."""
     begin, told = time.time(), []
-    batch = await server.begin_batch(bodies)
-    while (state := await server.state(batch))["status"] != "completed":
-        assert state["status"] in ("validating", "in_progress", "finalizing"), state
+    async for state in server.watch(await server.begin_batch(bodies)):
         told.append(state["expected_completion_at"])
-        await asyncio.sleep(POLL)
-    assert state["request_counts"]["completed"] == len(bodies), state
+    if state["request_counts"]["completed"] < len(bodies):
+        raise SystemExit(f"the batch has not come to its end: {state}")
     end = time.time()
-    figures.makespan["batch"].append(end - begin)
-    figures.end_errors.extend(abs(one - end) / (end - begin) for one in told if one is not None)
+    off = [abs(one - end) / (end - begin) for one in told if one is not None]
+    if off:
+        figures.note("expected end off, parts of the makespan", "batch", off)
 
 
-async def run_at_once(server: Server, bodies: Iterable[dict[str, Any]]) -> float:
-    """Seconds until all are answered that are submitted at once."""
-    begin = time.monotonic()
-    await asyncio.gather(*(server.ask_late(body, 0.0) for body in bodies))
-    return time.monotonic() - begin
+async def measure_interactive(server: Server, side: str, args: argparse.Namespace, figures: Figures) -> None:
+    """Note the seconds that each of some requests takes that come at a rate."""
+    draw, at, calls, begun = random.Random(args.interactive), 0.0, [], asyncio.Event()
+    for body in make_bodies(args.interactive, seed=1):
+        at += draw.expovariate(args.rate)
+        calls.append((body, at))
+    async with asyncio.TaskGroup() as group:
+        batches = None
+        if side == "beside":
+            batches = group.create_task(keep_batches(server, args.requests, begun))
+            await begun.wait()
+        taken = await asyncio.gather(*(server.ask_late(*call) for call in calls))
+        if batches is not None:
+            batches.cancel()
+    figures.note("interactive latency", side, [latency for latency, _ in taken])
+    figures.note("interactive first token", side, [first for _, first in taken])
 
 
-@asynccontextmanager
-async def batch_beside(server: Server, size: int) -> AsyncIterator[None]:
-    """A batch that is under way from before the first request to behind the last."""
-    if not size:
-        yield
-        return
-    batch = await server.begin_batch(make_bodies(size, seed=size))
-    while (await server.state(batch))["request_counts"]["completed"] == 0:
-        await asyncio.sleep(POLL)
-    yield
-    assert (await server.state(batch))["status"] == "in_progress", "the batch ended too early: make it larger"
-    await server.post(f"/v1/batches/{batch}/cancel")
+async def keep_batches(server: Server, size: int, begun: asyncio.Event) -> None:
+    """Have one batch after another under way until cancelled; `begun` is set when there is an answer."""
+    while True:
+        batch = await server.begin_batch(make_bodies(size, seed=size))
+        try:
+            async for state in server.watch(batch):
+                if state["request_counts"]["completed"]:
+                    begun.set()
+        finally:
+            await server.post(f"/v1/batches/{batch}/cancel")
 
 
-async def run_interactive(server: Server, count: int, rate: float, batch: int) -> list[float]:
-    """Seconds that each of `count` requests takes that come at `rate` a second, beside a batch of this size."""
-    draw, at = random.Random(count), 0.0
-    bodies = make_bodies(count, seed=1)
-    async with batch_beside(server, batch):
-        calls = []
-        for body in bodies:
-            at += draw.expovariate(rate)
-            calls.append(server.ask_late(body, at))
-        return await asyncio.gather(*calls)
+async def measure_embeddings(server: Server, side: str, args: argparse.Namespace, figures: Figures) -> None:
+    """Note the gaps of some answers and the texts a second that are embedded: one after the other, or together."""
+    done = asyncio.Event()
+    embedding = asyncio.create_task(embed_until(server, done)) if side == "beside" else None
+    gaps = await asyncio.gather(*(server.stream_gaps(make_body(GAPS, random.Random(seed))) for seed in range(ROWS)))
+    if embedding is None:
+        embedding = asyncio.create_task(embed_until(server, done))
+        await asyncio.sleep(ALONE)
+    done.set()
+    figures.note("token gap", side, [*chain(*gaps)])
+    figures.note("embedded texts/s", side, [await embedding])
 
 
 async def embed_until(server: Server, done: asyncio.Event) -> float:
@@ -198,54 +192,49 @@ async def embed_until(server: Server, done: asyncio.Event) -> float:
     return count / (time.monotonic() - begin)
 
 
-async def run_gaps(server: Server, figures: Figures) -> None:
-    """Note the gaps of some answers, alone and beside embeddings, and the rate of these, alone and beside answers."""
-    bodies = [make_body(GAPS, random.Random(seed)) for seed in range(ROWS)]
-    for side in ("alone", "beside"):
-        done = asyncio.Event()
-        embedding = asyncio.create_task(embed_until(server, done)) if side == "beside" else None
-        gaps = await asyncio.gather(*map(server.stream_gaps, bodies))
-        done.set()
-        figures.gaps[side] += [gap for one in gaps for gap in one]
-        if embedding is not None:
-            figures.texts_per_second[side].append(await embedding)
-    done = asyncio.Event()
-    asyncio.get_running_loop().call_later(5.0, done.set)
-    figures.texts_per_second["alone"].append(await embed_until(server, done))
+Measure: TypeAlias = Callable[[Server, str, argparse.Namespace, Figures], Awaitable[None]]
+
+PARTS: Mapping[str, tuple[tuple[str, ...], Measure]] = MappingProxyType(
+    {
+        "makespan": (("batch", "at once", "fcfs"), measure_makespan),
+        "interactive": (("alone", "beside"), measure_interactive),
+        "embeddings": (("alone", "beside"), measure_embeddings),
+    }
+)
 
 
-async def measure(url: str, args: argparse.Namespace) -> dict[str, object]:
-    """All figures of a running server."""
+async def measure(url: str, args: argparse.Namespace, figures: Figures) -> None:
+    """Measure all sides of some parts of a running server."""
     limit = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limit) as session:
-        server, figures = Server(url, session), Figures()
-        bodies = make_bodies(args.requests, seed=0)
-        in_order = [{**body, "priority": place} for place, body in enumerate(bodies)]
-        await run_at_once(server, bodies[: args.requests // 10])  # warm
+        server = Server(url, session)
+        await asyncio.gather(*(server.ask_late(body, 0.0) for body in make_bodies(WARM, seed=2)))
         await server.post("/v1/embeddings", json={"input": "warm"})
-        for _ in range(args.rounds):
-            figures.makespan["at once"].append(await run_at_once(server, bodies))
-            await run_batch(server, bodies, figures)
-            figures.makespan["fcfs"].append(await run_at_once(server, in_order))
-            figures.latency["alone"] += await run_interactive(server, args.interactive, args.rate, 0)
-            figures.latency["beside"] += await run_interactive(server, args.interactive, args.rate, args.beside)
-            await run_gaps(server, figures)
-        return figures.report()
+        for number in range(args.rounds):
+            for name in args.parts:
+                sides, run = PARTS[name]
+                turn = number % len(sides)
+                for side in (*sides[turn:], *sides[:turn]):
+                    await run(server, side, args, figures)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure batches and embeddings on a server of its own.")
     parser.add_argument("model", help="as for `lengthwise serve`; flags that are none of these are for it too")
-    parser.add_argument("--requests", type=int, default=500, help="requests of the batch")
-    parser.add_argument("--beside", type=int, default=2000, help="requests of the batch beside interactive ones")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
+    parser.add_argument("--requests", type=int, default=500, help="requests of a batch")
     parser.add_argument("--interactive", type=int, default=45, help="interactive requests of a round")
     parser.add_argument("--rate", type=float, default=1.0, help="of these, a second")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     args, flags = parser.parse_known_args()
+    figures = Figures()
     with tempfile.TemporaryDirectory() as folder:
         command = [*PROGRAM, "serve", args.model, "--port", "0", "--no-journal", *flags]
         with run_server(command, Path(folder) / "serve.log", ready_timeout=120) as server:
-            print(json.dumps(asyncio.run(measure(server.url, args)), indent=1))
+            try:
+                asyncio.run(measure(server.url, args, figures))
+            finally:  # also of what was broken off
+                print(json.dumps(figures.report(), indent=1))
 
 
 if __name__ == "__main__":
