@@ -28,7 +28,7 @@ from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.models import model_name
 from server.api.output.answer import Form, gather_answers
-from server.api.output.call import bound_logprobs, expected_work, list_wanted, open_call
+from server.api.output.call import WantedAnswer, expected_work, list_wanted, open_call
 from server.api.output.pieces import encode_whole
 from server.api.output.reply import Head, encode
 from server.api.served_model import MODEL, ServedModel
@@ -84,8 +84,7 @@ class ModelAsker:
         if endpoint == EMBEDDINGS:
             return len(body)  # so that the longest go first there too
         try:
-            parsed, prompts = await self._read(endpoint, body)
-            return await expected_work(parsed, prompts, self._app)
+            return await expected_work((await self._read(endpoint, body))[1], self._app)
         except ApiError:
             return 0.0
 
@@ -121,8 +120,8 @@ class ModelAsker:
             asked = await read_bounded(raw, partial(parse, raw, EmbeddingBody), self._app)
             return (await embed(asked, self._app, caller.holder))[0]
         app, kind = self._app, ENDPOINTS[endpoint]
-        body, prompts = await self._read(endpoint, raw)
-        widen_share(app, share, (body.n or 1) * len(prompts))
+        body, wanted = await self._read(endpoint, raw)
+        widen_share(app, share, len(wanted))
         head = Head(f"{kind.prefix}{secrets.token_hex(16)}", model_name(body.model, app[MODEL]), app[DISPATCHER].now())
         record = Record(
             head.id, caller, endpoint, head.model, head.created, False, head.arrival, client=caller.holder or ""
@@ -131,22 +130,20 @@ class ModelAsker:
         self._under_way[caller.request_id] = record
         try:
             with app[REGISTER].enter(record):
-                async with open_call(body, prompts, app, record) as call:
+                async with open_call(body, wanted, app, record) as call:
                     return form.whole(await gather_answers(call), call.usage(), call.metrics())
         finally:
             del self._under_way[caller.request_id]
 
-    async def _read(self, endpoint: str, raw: bytes) -> tuple[ChatBody | CompletionBody, Sequence[Prompt]]:
-        """The body of a line, as one of no hurry, and its prompts. Raises ApiError."""
+    async def _read(self, endpoint: str, raw: bytes) -> tuple[ChatBody | CompletionBody, list[WantedAnswer]]:
+        """The body of a line, as one of no hurry, and the answers that it asks for. Raises ApiError."""
         kind, model = ENDPOINTS[endpoint], self._app[MODEL]
         body = await read_bounded(raw, partial(parse, raw, kind.schema), self._app)
         if body.stream:
             raise bad_request("stream: answers of a batch come whole; leave it out", "stream")
         model_name(body.model, model)
         patient = msgspec.structs.replace(body, priority=BACKGROUND, deadline_ms=None)
-        prompts = await kind.prompts(patient, model)
-        bound_logprobs(patient, list_wanted(patient, prompts, model), LINE_LOGPROBS)
-        return patient, prompts
+        return patient, list_wanted(patient, await kind.prompts(patient, model), model, LINE_LOGPROBS)
 
 
 def _failed(error: ApiError, request_id: str) -> LineReply:

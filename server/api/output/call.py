@@ -124,8 +124,11 @@ class Call:
         )
 
 
-def list_wanted(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], model: ServedModel) -> list[WantedAnswer]:
-    """The answers that a body asks for, n to each prompt, without their seeds; raises ApiError 400."""
+def list_wanted(
+    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], model: ServedModel, most: int = MAX_LOGPROBS
+) -> list[WantedAnswer]:
+    """The answers that a body asks for, n to each prompt, without their seeds, and `most` log-probabilities in all;
+    raises ApiError 400."""
     choices = body.n or 1
     if choices * len(prompts) > MAX_CHOICES:
         message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
@@ -137,7 +140,7 @@ def list_wanted(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], mode
         grammar = None if prompt.grammar is None else prompt.grammar.grammar
         sampling = replace(for_prompt(common, body, model, len(prompt.ids)), grammar=grammar)
         wanted += [WantedAnswer(prompt, sampling)] * choices
-    bound_logprobs(body, wanted, MAX_LOGPROBS)
+    _bound_logprobs(body, wanted, most)
     return wanted
 
 
@@ -152,7 +155,7 @@ def draw_seeds(
     ]
 
 
-def bound_logprobs(body: ChatBody | CompletionBody, wanted: Sequence[WantedAnswer], most: int) -> None:
+def _bound_logprobs(body: ChatBody | CompletionBody, wanted: Sequence[WantedAnswer], most: int) -> None:
     """Raise ApiError 400 where the log-probabilities that have to be kept until they are sent are more than `most`."""
     prompted = sum(len(item.prompt.ids) * (1 + (item.sampling.prompt_logprobs or 0)) for item in wanted)
     generated = sum(item.sampling.max_tokens * (1 + (item.sampling.logprobs or 0)) for item in wanted)
@@ -171,13 +174,13 @@ def bound_logprobs(body: ChatBody | CompletionBody, wanted: Sequence[WantedAnswe
 
 @asynccontextmanager
 async def open_call(
-    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], app: web.Application, record: Record
+    body: ChatBody | CompletionBody, listed: Sequence[WantedAnswer], app: web.Application, record: Record
 ) -> AsyncIterator[Call]:
-    """Submit every answer of a call, and note them in its record; on leaving, cancel what has not ended.
+    """Submit the listed answers of a call, and note them in its record; on leaving, cancel what has not ended.
 
     Raises ApiError 400, 429, 499 or 503.
     """
-    wanted = draw_seeds(list_wanted(body, prompts, app[MODEL]), body, app[MODEL])
+    wanted = draw_seeds(listed, body, app[MODEL])
     async with predict(wanted, app[LENGTHS]) as predictions:  # a client that leaves meanwhile has cost nothing
         record.check()
         tokens = sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted)
@@ -185,7 +188,7 @@ async def open_call(
         async with _submit_all(wanted, predictions, body, app, record) as answers:
             call = Call(answers, record, is_scoring(body))
             record.requests = call.requests
-            spend_tokens(app, record.caller.holder, sum(len(prompt.ids) for prompt in prompts))
+            spend_tokens(app, record.caller.holder, call.usage().prompt_tokens)
             try:
                 yield call
             finally:
@@ -266,9 +269,9 @@ def _answer_tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
     return most if prediction is None else min(most, int(prediction.length))
 
 
-async def expected_work(body: ChatBody | CompletionBody, prompts: Sequence[Prompt], app: web.Application) -> float:
+async def expected_work(wanted: Sequence[WantedAnswer], app: web.Application) -> float:
     """The price of a call's prompts and answers, as far as they can be foreseen; raises ApiError 400."""
-    wanted, prices = list_wanted(body, prompts, app[MODEL]), app[DISPATCHER].load().prices
+    prices = app[DISPATCHER].load().prices
     async with predict(wanted, app[LENGTHS]) as predictions:
         read = [len(item.prompt.ids) for item in wanted]
         made = [_answer_tokens(item, predictions[id(item.prompt)]) for item in wanted]
