@@ -1,9 +1,7 @@
-"""The lines of a batch's input, and the answers to them: JSON lines on the disk. May block: it runs in a thread."""
+"""The lines of a batch's input: JSON lines on the disk. May block: it runs in a thread."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -95,36 +93,3 @@ def _check(raw: bytes, number: int, endpoint: str) -> InputLine:
 
 def _fault(code: str, what: str, number: int, param: str | None) -> BadInput:
     return BadInput([LineError(code, what if param is None else f"{param}: {what}", number, param)])
-
-
-class AnswerLine(msgspec.Struct, frozen=True):
-    """The id of an answered line."""
-
-    custom_id: str
-
-
-class ResultFile:
-    """Answers, a line each, of which only whole ones count."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def answered(self) -> Iterator[str]:
-        """The lines that have one; what a crash has left of a last line is cut off."""
-        if not self._path.exists():
-            return
-        with open(self._path, "rb+") as file:
-            whole = 0
-            for raw in file:
-                if not raw.endswith(b"\n"):
-                    break
-                whole += len(raw)
-                yield msgspec.json.decode(raw, type=AnswerLine).custom_id
-            file.truncate(whole)
-
-    def append(self, lines: bytes) -> None:
-        """Add whole lines; they are on the disk when this returns."""
-        with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())

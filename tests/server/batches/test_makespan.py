@@ -16,7 +16,7 @@ from scheduler.batching.batcher import Limits
 from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from server.batches.runner import LINES_PER_SLOT
+from server.batches.slots import LINES_PER_SLOT
 
 SLOTS = 16
 

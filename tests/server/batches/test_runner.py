@@ -15,8 +15,8 @@ import pytest
 from server.batches.asking import LineReply
 from server.batches.batch import BatchFolder, BatchRecord
 from server.batches.files import FileStore, NoSuchFile
-from server.batches.lines import ResultFile
 from server.batches.order import AHEAD
+from server.batches.results import ResultFile, Results
 from server.batches.runner import Batches, TooManyBatches
 from server.http.quota import Share
 
@@ -86,14 +86,14 @@ async def test_a_batch_that_is_about_to_end_is_cancelled_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, Asker()) as batches:
-        publishes, go_on, publish = threading.Event(), threading.Event(), batches._publish
+        publishes, go_on, publish = threading.Event(), threading.Event(), Results.publish
 
-        def wait(record: BatchRecord) -> Any:
+        def wait(results: Results) -> Any:
             publishes.set()
             go_on.wait(20)
-            return publish(record)
+            return publish(results)
 
-        monkeypatch.setattr(batches, "_publish", wait)
+        monkeypatch.setattr(Results, "publish", wait)
         record = await begin(batches, lines=0)
         assert await asyncio.to_thread(publishes.wait, 20)
         cancelling = asyncio.create_task(batches.cancel(record.id))
@@ -156,7 +156,7 @@ async def test_no_key_takes_all_the_room_there_is_for_files(tmp_path: Path) -> N
 
 async def test_answers_wait_for_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were written until the disk was full."""
-    monkeypatch.setattr("server.batches.runner.RETRY", 0.001)
+    monkeypatch.setattr("server.batches.slots.RETRY", 0.001)
     waits, may_answer = asyncio.Event(), FileStore.may_answer
 
     def look(files: FileStore, holder: str | None) -> bool:

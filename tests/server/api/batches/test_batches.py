@@ -204,7 +204,7 @@ async def test_the_next_server_asks_only_for_what_has_no_answer(tmp_path: Path, 
 
 
 async def test_what_the_dispatcher_refuses_for_now_is_asked_again(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.batches.runner.RETRY", 0.0)
+    monkeypatch.setattr("server.batches.slots.RETRY", 0.0)
     faults = iter([True, True])
     submit = live.dispatcher.submit
 
@@ -391,7 +391,7 @@ async def test_lines_count_in_their_keys_quota_and_leave_half_of_it(
     tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They counted for nothing: a batch let a key have all that its quota kept from it."""
-    monkeypatch.setattr("server.batches.runner.RETRY", 0.001)
+    monkeypatch.setattr("server.batches.slots.RETRY", 0.001)
     quota = Quota(requests_per_minute=4)
     async with server(tmp_path, pool, front=Front(Access(quota=quota))) as live:
         name = await begin(live, line("a") + line("b", n=2) + line("c"))
