@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -43,9 +44,12 @@ class Asker(Protocol):
         ...
 
     async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str, begun: Callable[[], None]
     ) -> LineReply | None:
-        """The answer to a request, also where it is an error; None where there is no room for it now."""
+        """The answer to a request, also where it is an error; None where there is no room for it now.
+
+        `begun` is called when it is in the queue.
+        """
         ...
 
     def part_done(self, request_id: str) -> float:

@@ -117,8 +117,10 @@ class Run:
                 for _ in todo:
                     await lines.ready()
                     share = await means.slots.take(record.holder)
-                    answer = group.create_task(self._answer(lines.take(), end, share))
+                    begun = asyncio.Event()  # one after another, so that the longest are the first in the queue
+                    answer = group.create_task(self._answer(lines.take(), end, share, begun))
                     answer.add_done_callback(partial(means.slots.free, share))  # also of one cancelled before it begins
+                    await begun.wait()
         except TimeoutError:
             await self._expire(places)
             return "expired"
@@ -135,12 +137,15 @@ class Run:
         body = await self._means.on_disk(place.read, self._input)
         return await self._means.asker.estimate(self.record.endpoint, body)
 
-    async def _answer(self, place: Place, end: ExpectedEnd, share: Share) -> None:
+    async def _answer(self, place: Place, end: ExpectedEnd, share: Share, begun: asyncio.Event) -> None:
         record, means, name = self.record, self._means, self._request_id(place)
         end.ask(name)
         body = await means.on_disk(place.read, self._input)
-        while (reply := await means.asker.ask(record.endpoint, body, record.holder, share, name)) is None:
+        asked = record.endpoint, body, record.holder, share, name, begun.set
+        while (reply := await means.asker.ask(*asked)) is None:
+            begun.set()  # another may be smaller
             await means.slots.rest()
+        begun.set()  # also where it is refused
         fine = reply.status_code == 200
         await self._keep([ResultLine(name, place.custom_id, reply, None)], fine=fine)
         self.progress.completed += fine

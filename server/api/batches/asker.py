@@ -95,10 +95,10 @@ class ModelAsker:
         self._app[ACCESS].quota.leave(share)
 
     async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str, begun: Callable[[], None]
     ) -> LineReply | None:
         try:
-            reply = await self._answer(endpoint, body, Caller(holder, request_id), share)
+            reply = await self._answer(endpoint, body, Caller(holder, request_id), share, begun)
         except ApiError as failure:
             return None if failure.status in LATER else _failed(failure, request_id)
         except Exception:
@@ -115,8 +115,11 @@ class ModelAsker:
         left = sum(remaining_length(one) for one in requests if not one.state.is_final)
         return generated / (generated + left) if generated else 0.0
 
-    async def _answer(self, endpoint: str, raw: bytes, caller: Caller, share: Share) -> msgspec.Struct:
+    async def _answer(
+        self, endpoint: str, raw: bytes, caller: Caller, share: Share, begun: Callable[[], None]
+    ) -> msgspec.Struct:
         if endpoint == EMBEDDINGS:
+            begun()
             asked = await read_bounded(raw, partial(parse, raw, EmbeddingBody), self._app)
             return (await embed(asked, self._app, caller.holder))[0]
         app, kind = self._app, ENDPOINTS[endpoint]
@@ -131,6 +134,7 @@ class ModelAsker:
         try:
             with app[REGISTER].enter(record):
                 async with open_call(body, wanted, app, record) as call:
+                    begun()
                     return form.whole(await gather_answers(call), call.usage(), call.metrics())
         finally:
             del self._under_way[caller.request_id]

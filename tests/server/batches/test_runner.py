@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,10 @@ class Asker:
         pass
 
     async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str, begun: Callable[[], None]
     ) -> LineReply | None:
         self.asked.set()
+        begun()
         if not self.answers:
             await asyncio.Event().wait()
         return LineReply(200, request_id, self.body)
@@ -206,6 +207,36 @@ async def test_lines_are_asked_before_the_work_of_all_is_known(tmp_path: Path) -
         await asyncio.wait_for(asker.asked.wait(), 20)
         found = batches.find(record.id, None)
         assert found is not None and found[1].end is not None and found[1].end.seconds_left(1e9) is None
+
+
+class LastFirst(Asker):
+    """Reads a prompt the faster, the later it comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = 50
+        self.begun: list[bytes] = []
+
+    async def ask(
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str, begun: Callable[[], None]
+    ) -> LineReply | None:
+        self.turns -= 10
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+        self.begun.append(body)
+        return await super().ask(endpoint, body, holder, share, request_id, begun)
+
+    async def estimate(self, endpoint: str, body: bytes) -> float:
+        return float(body)
+
+
+async def test_lines_are_queued_in_order_however_long_their_prompts_take(tmp_path: Path) -> None:
+    """The first slots went to the lines whose prompts were read first, and the longest had to wait for one."""
+    asker = LastFirst()
+    async with running(tmp_path, asker) as batches:
+        lines = (b'{"custom_id": "%d", "url": "/x", "body": %d}\n' % (place, place) for place in range(4))
+        await ended(await begin(batches, content=b"".join(lines)))
+        assert asker.begun == [b"3", b"2", b"1", b"0"]
 
 
 async def test_each_key_has_so_many_batches_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
