@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.workload.traces import TRACES, Entry
+from loadgen.workload.traces import TRACES, Entry, recognize
 from models.errors import UserError
 
 
@@ -44,17 +44,16 @@ class Cut:
 WHOLE = Cut()
 
 
-def load_trace(path: Path, kind: str, cut: Cut = WHOLE) -> list[Lengths]:
-    """Requests of the trace in the order they arrive; `kind` is a name in TRACES.
+def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[Lengths]:
+    """Requests of the trace in the order they arrive; `kind` is a name in TRACES, None: what the file shows.
 
     The whole file is checked, also what the cut leaves out. Requests that generated nothing, which traces keep for
     ones that failed, are left out. Raises UserError for a wrong file and for a cut that holds no request.
     """
-    entries = sorted(
-        (entry for entry in TRACES[kind].read(path) if entry.output_length > 0), key=lambda entry: entry.time
-    )
+    form = recognize(path) if kind is None else TRACES[kind]
+    entries = sorted((entry for entry in form.read(path) if entry.output_length > 0), key=lambda entry: entry.time)
     if not entries:
-        raise UserError(f"{path}: holds no requests")
+        raise UserError(f"{path}: holds no requests with an answer")
     origin = entries[0].time + cut.start
     chosen = [entry for entry in entries if 0 <= entry.time - origin < cut.duration]
     if not chosen:

@@ -11,6 +11,8 @@ from typing import Any
 from models.errors import UserError
 
 TRUNCATED = "the file may be truncated"
+GZIP = b"\x1f\x8b"
+"""Bytes that a compressed file begins with."""
 
 
 def at(path: Path, line: int, reason: str) -> UserError:
@@ -25,7 +27,7 @@ def read_text(path: Path) -> str:
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Every line with its number, its end included; raises UserError where it is not UTF-8."""
-    number = 0
+    number, raw = 0, b""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
@@ -33,7 +35,8 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise at(path, number, f"is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        packed = "; it is compressed: unpack it with gunzip first" if number == 1 and raw.startswith(GZIP) else ""
+        raise at(path, number, f"is not UTF-8 text: {error.reason} at byte {error.start}{packed}") from None
 
 
 def json_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

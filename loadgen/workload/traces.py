@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from loadgen.workload.lines import at, csv_rows, json_rows
+from loadgen.workload.lines import at, csv_rows, json_rows, text_lines
 
 LONGEST = 10_000_000
 """Tokens that no real prompt or answer has: what is longer is a damaged number."""
@@ -84,3 +84,17 @@ TRACES: Mapping[str, Format] = MappingProxyType(
         "mooncake": Format(json_rows, ("timestamp", "input_length", "output_length"), _seconds, per_second=1000.0),
     }
 )
+
+
+def recognize(path: Path) -> Format:
+    """The format that a file's first line shows; raises UserError where that is none of them."""
+    first = next((text for _, text in text_lines(path) if text.strip()), "")
+    if first.lstrip().startswith("{"):
+        return TRACES["mooncake"]
+    header = {field.strip().strip('"') for field in first.split(",")}
+    tables = [one for one in TRACES.values() if one.rows is csv_rows]
+    for one in tables:
+        if header.issuperset(one.columns):
+            return one
+    known = " or ".join(", ".join(one.columns) for one in tables)
+    raise at(path, 1, f"is no trace of a known format: the header must name {known}, or each line be a JSON object")

@@ -17,6 +17,9 @@ class Arena:
         Path("arena.jsonl"), "a line a run is appended here; what the file holds already is not played again"
     )
     num_prompts: Count = option(600, "requests of a run; two and a half times as many with 256 slots")
+    trace: tuple[str, ...] = option(
+        (), "traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines", metavar="FILE"
+    )
     strategies: tuple[str, ...] = option((), "PACKAGE:ROW or FILE.py:ROW, to play too", commas=True, metavar="A,B,...")
     report: Path | None = option(None, "write the page as HTML")
 
@@ -37,9 +40,10 @@ def add_parser(subparsers: Subparsers) -> None:
 def _play(asked: Arena) -> None:
     # These import numpy and the scheduler, which --help can do without.
     from loadgen.console import table_console
-    from loadgen.experiments.arena.loads import LOADS
+    from loadgen.experiments.arena.loads import find_loads
     from loadgen.experiments.arena.report import make_page, tabulate
     from loadgen.experiments.arena.run import run_arena
+    from loadgen.experiments.grid.loads import check_traces
     from loadgen.html.plot import require_drawing
     from loadgen.html.terminal import show_table
     from loadgen.result_file import require_writable, save
@@ -50,10 +54,12 @@ def _play(asked: Arena) -> None:
     require_writable(asked.save_result)
     require_writable(asked.report, "--report")
     require_drawing(asked.report, "--report")
+    check_traces(asked.trace, asked.num_prompts, seeds=1)
+    loads = find_loads(asked.trace)
     with Bars() as bars:
-        bars.begin("arena", sum(len(load.names) + len(further) for load in LOADS.values()))
-        results = run_arena(asked.save_result, asked.num_prompts, bars.advance, tuple(further))
-    for table in tabulate(results):
+        bars.begin("arena", sum(len(load.names) + len(further) for load in loads.values()))
+        results = run_arena(asked.save_result, loads, asked.num_prompts, bars.advance, tuple(further))
+    for table in tabulate(results, loads):
         table_console().print(show_table(table))
     if asked.report:
-        save(asked.report, make_page(results).encode(), "--report")
+        save(asked.report, make_page(results, loads).encode(), "--report")

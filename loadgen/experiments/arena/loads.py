@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from loadgen.experiments.grid.cells import USUAL, Cell
@@ -45,3 +45,13 @@ LOADS: Mapping[str, ArenaLoad] = MappingProxyType(
     }
 )
 """Loads by name. ρ is requests that come, by those that `baton-pd` serves."""
+
+
+def find_loads(traces: Sequence[str]) -> Mapping[str, ArenaLoad]:
+    """The loads of the arena, and for each trace one in which as many come as are served, and one of too many."""
+    further = {
+        f"{trace}, {name}": replace(LOADS[name], cell=replace(LOADS[name].cell, load=trace))
+        for trace in traces
+        for name in ("as many come as are served", "too many come")
+    }
+    return {**LOADS, **further}

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.console import format_number
-from loadgen.experiments.arena.loads import LOADS
+from loadgen.experiments.arena.loads import ArenaLoad
 from loadgen.experiments.grid.cells import Cell
 from loadgen.experiments.grid.contenders import BASE
 from loadgen.experiments.grid.figures import Figures, Results
@@ -33,9 +33,9 @@ def _find_best(rows: Mapping[str, Figures]) -> set[str]:
     return find_frontier({name: (one["mean"], one["p99"]) for name, one in rows.items()})
 
 
-def tabulate(results: Results) -> Iterator[Table]:
+def tabulate(results: Results, loads: Mapping[str, ArenaLoad]) -> Iterator[Table]:
     """A table a load, the least mean first; ▲ marks the frontier."""
-    for name, load in LOADS.items():
+    for name, load in loads.items():
         rows = results[load.cell]
         front, base = _find_best(rows), rows[BASE]
         ordered = sorted(rows, key=lambda one: rows[one]["mean"])
@@ -48,7 +48,7 @@ def tabulate(results: Results) -> Iterator[Table]:
 
 def describe_cell(cell: Cell) -> str:
     """A load in a few words."""
-    return f"{cell.machine}, {cell.load}, ρ {cell.rho:g}, predictions {cell.prediction}"
+    return f"{cell.machine}, {Path(cell.load).stem}, ρ {cell.rho:g}, predictions {cell.prediction}"
 
 
 def _row(name: str, one: Figures, base: Figures, front: bool) -> tuple[str | TableCell, ...]:
@@ -73,10 +73,10 @@ def tabulate_measured(folder: Path = MEASURED) -> Iterator[Table]:
         yield Table(f"{file.stem}, on {found['machine']['processor']}, {found['machine']['cores']}", heads, tuple(rows))
 
 
-def make_page(results: Results) -> str:
+def make_page(results: Results, loads: Mapping[str, ArenaLoad]) -> str:
     """The text of the HTML page."""
-    plots = [_plot(name, results[load.cell]) for name, load in LOADS.items()]
-    values = {"tables": list(tabulate(results)), "measured": list(tabulate_measured()), "plots": plots}
+    plots = [_plot(name, results[load.cell]) for name, load in loads.items()]
+    values = {"tables": list(tabulate(results, loads)), "measured": list(tabulate_measured()), "plots": plots}
     return render_page(TEMPLATE, title="The arena: every strategy on the same loads", base=BASE, **values)
 
 

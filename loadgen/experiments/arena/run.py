@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from loadgen.experiments.arena.loads import LOADS
+from loadgen.experiments.arena.loads import ArenaLoad
 from loadgen.experiments.grid.cells import Cell
 from loadgen.experiments.grid.figures import Figures, Results
 from loadgen.experiments.grid.machines import MACHINES, WIDE_MACHINES
@@ -17,12 +17,14 @@ from loadgen.simulate.simulation import Served
 from scheduler.strategy import STRATEGIES
 
 
-def run_arena(file: Path, count: int, done: Callable[[], None], further: Sequence[str] = ()) -> Results:
+def run_arena(
+    file: Path, loads: Mapping[str, ArenaLoad], count: int, done: Callable[[], None], further: Sequence[str] = ()
+) -> Results:
     """Play what the file does not hold yet, further strategies under each load included, and return all; `done` is
     called after each run. Raises UserError.
     """
-    counts = {load.cell: round(count * load.share) for load in LOADS.values()}
-    runs = [(load.cell, name) for load in LOADS.values() for name in (*load.names, *further)]
+    counts = {load.cell: round(count * load.share) for load in loads.values()}
+    runs = [(load.cell, name) for load in loads.values() for name in (*load.names, *further)]
     return run_all(file, runs, lambda cell, name: _measure(cell, name, counts[cell]), done)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from loadgen.simulate import command
 from loadgen.simulate.load import simulated_load
 from loadgen.workload.lengths import Cut, Lengths, load_trace
+from models.errors import UserError
 
 LONGEST = 1024
 
@@ -53,20 +54,36 @@ TASKS = "tasks"
 TRACE_STEP = 900.0
 """Seconds from where one seed plays a trace to where the next does."""
 
+FEWEST = 20
+"""Requests of a trace below which a cell says nothing."""
+
 
 @cache
 def load_lengths(load: str, count: int, seed: int) -> tuple[Lengths, ...]:
-    """Requests of a load, which is a name of SHAPES, TASKS, or the path of a trace in Azure's format; no arrivals yet.
+    """Requests of a load, which is a name of SHAPES, TASKS, or the path of a trace; no arrivals yet.
 
-    Raises UserError for a trace that cannot be read.
+    Raises UserError for a trace that cannot be read, or has too few requests.
     """
     if load in SHAPES:
         pairs = zip(*SHAPES[load](np.random.default_rng(seed), count), strict=True)
         return tuple(Lengths(0.0, int(prompt), int(answer)) for prompt, answer in pairs)
     if load == TASKS:
         return tuple(simulated_load(_task_flags(count, seed)))
-    cut = Cut(start=TRACE_STEP * seed, max_input=LONGEST, max_output=LONGEST, limit=count)
-    return tuple(load_trace(Path(load), "azure", cut))
+    begin, whole = TRACE_STEP * seed, load_trace(Path(load), cut=Cut(max_input=LONGEST, max_output=LONGEST))
+    found = [one for one in whole if one.arrival >= begin]
+    if len(found) < FEWEST:
+        raise UserError(
+            f"{load}: has {len(found)} answered requests from second {begin:g} on, and {FEWEST} are wanted: take a "
+            "longer trace" + ("" if seed == 0 else ", or fewer --seeds")
+        )
+    return tuple(found[:count])
+
+
+def check_traces(traces: Sequence[str], count: int, seeds: int) -> None:
+    """Raise UserError for a trace that not all runs can have, before the first of them."""
+    for trace in traces:
+        for seed in range(seeds):
+            load_lengths(trace, count, seed)
 
 
 def _task_flags(count: int, seed: int) -> argparse.Namespace:

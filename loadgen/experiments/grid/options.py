@@ -15,7 +15,9 @@ class Grid:
     save_result: Path = option(
         Path("grid.jsonl"), "a line a run is appended here; what the file holds already is not played again"
     )
-    trace: tuple[str, ...] = option((), "files in Azure's format, whose lengths are loads too", metavar="FILE")
+    trace: tuple[str, ...] = option(
+        (), "traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines", metavar="FILE"
+    )
     num_prompts: Count = option(600, "requests of a run")
     seeds: Count = option(1, "runs of each cell, with other lengths and arrivals")
     save_plot: Path | None = option(None, "draw mean against p99, a plot a load, as SVG")

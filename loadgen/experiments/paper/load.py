@@ -30,6 +30,9 @@ CHAT_OUTPUT = (5.019, 0.859)
 LONGEST = 1024
 """Tokens of the longest prompts and answers (Magnus, IV-A; SCLS, 5.1)."""
 
+MOST = 200_000
+"""Requests of a trace that are used at most, its first ones: no experiment plays as many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
@@ -59,23 +62,31 @@ class Load:
         begin = self.seed * self.count  # other seeds have other requests, as long as the pool has more
         if self.own_times and begin + self.count > len(pool.lengths):
             begin = 0
-        chosen = [pool.lengths[(begin + place) % len(pool.lengths)] for place in range(self.count)]
-        return [replace(one, arrival=float(time)) for one, time in zip(chosen, self._times(chosen), strict=True)]
+        places = range(begin, begin + self.count)
+        chosen = [pool.lengths[place % len(pool.lengths)] for place in places]
+        times = self._stretch(pool.lengths, places) if self.own_times else self._draw()
+        return [replace(one, arrival=float(time)) for one, time in zip(chosen, times, strict=True)]
 
-    def _times(self, chosen: Sequence[Lengths]) -> NDArray[np.float64]:
-        if self.own_times:
-            times = np.array([one.arrival - chosen[0].arrival for one in chosen], dtype=np.float64)
+    def _stretch(self, lengths: Sequence[Lengths], places: range) -> NDArray[np.float64]:
+        """Their own times, the last of which is at count / rate; a pool that ends begins again a mean gap later."""
+        lap = (lengths[-1].arrival - lengths[0].arrival) * len(lengths) / max(1, len(lengths) - 1)
+        own = [lengths[place % len(lengths)].arrival + lap * (place // len(lengths)) for place in places]
+        times = np.array(own, dtype=np.float64) - own[0]
+        if times[-1] > 0:
             times *= self.count / self.rate / times[-1]
-            return times
+        return times
+
+    def _draw(self) -> NDArray[np.float64]:
         arrivals, rng = Arrivals(self.rate, self.burstiness), np.random.default_rng(self.seed)
         times = np.array(arrival_times(arrivals, self.count, rng), dtype=np.float64)
         return np.cumsum(np.sort(np.diff(times, prepend=0.0))) if self.sorted_gaps else times
 
 
 def trace_pool(path: Path, max_output: int = LONGEST, input_scale: float = 1.0) -> Pool:
-    """The lengths of an Azure LLM CSV; raises UserError."""
-    lengths = load_trace(path, "azure", Cut(max_output=max_output))
-    return fitted(lengths, input_scale, f"lengths of the trace {path.name}", max_output)
+    """The lengths of a trace in any of the formats that `bench` reads; raises UserError."""
+    lengths = load_trace(path, cut=Cut(max_output=max_output, limit=MOST))
+    part = f"the first {MOST:,} lengths" if len(lengths) == MOST else "lengths"
+    return fitted(lengths, input_scale, f"{part} of the trace {path.name}", max_output)
 
 
 def chat_pool(seed: int, max_output: int = LONGEST, input_scale: float = 1.0, count: int = POOL) -> Pool:

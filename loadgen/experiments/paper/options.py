@@ -60,8 +60,8 @@ class Experiments:
     )
     trace: Path | None = option(
         None,
-        "lengths from an Azure LLM inference CSV (default: the built-in tasks for magnus, drawn lengths for scls and "
-        "ssjf; baton's are always drawn)",
+        "lengths from a trace: Azure's or BurstGPT's CSV, Mooncake's JSON lines (default: the built-in tasks for "
+        "magnus, drawn lengths for scls and ssjf; baton's are always drawn)",
     )
     tasks: Path | None = option(
         None,

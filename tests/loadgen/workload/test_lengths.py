@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,7 @@ WRONG = {
     ),
     "a list": ("mooncake", MOONCAKE + "[1]\n", 4, "must be a JSON object, not list"),
     "a file of another kind": ("mooncake", b"PAR1\xff\xfe", 1, "not UTF-8"),
+    "a compressed file": ("azure", gzip.compress(AZURE.encode()), 1, "unpack it with gunzip"),
     "bytes in the middle": ("azure", AZURE.encode() + b"2023\xff,1,1\n", 5, "not UTF-8"),
 }
 
@@ -156,6 +158,19 @@ def test_a_wrong_file_is_refused_with_file_line_and_reason(
         read(tmp_path, kind, text)
     assert str(caught.value).startswith(f"{tmp_path / 'trace'}, line {line}: ")
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_shows_its_format(tmp_path: Path, kind: str) -> None:
+    text = FORMATS[kind]
+    for shown in (text, f"\ufeff\n\n{text}", text.replace("ContextTokens", '"ContextTokens"')):
+        assert load_trace(write(tmp_path, "trace", shown)) == read(tmp_path, kind, text)
+
+
+@pytest.mark.parametrize("text", ["", "when,in,out\n1,2,3\n", "[]", AZURE.replace(",", ";")])
+def test_a_file_of_no_known_format_is_told_what_it_should_have(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match=r"trace, line 1: is no trace .* GeneratedTokens or Timestamp, .* JSON object"):
+        load_trace(write(tmp_path, "trace", text))
 
 
 def test_what_is_wrong_outside_of_the_window_is_refused_too(tmp_path: Path) -> None:

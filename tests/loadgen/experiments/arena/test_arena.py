@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from loadgen.experiments.arena import loads, report, run
-from loadgen.experiments.arena.loads import ALL, LOADS, ORDERS, ArenaLoad
+from loadgen.experiments.arena import report
+from loadgen.experiments.arena.loads import ALL, LOADS, ORDERS, ArenaLoad, find_loads
 from loadgen.experiments.arena.report import make_page, tabulate, tabulate_measured
 from loadgen.experiments.arena.run import measure_fairness, measure_slowdown, run_arena
 from loadgen.experiments.grid.cells import Cell
@@ -43,8 +44,6 @@ def test_the_frontier_is_what_none_beats_in_both() -> None:
 
 
 def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (loads, run, report):
-        monkeypatch.setattr(module, "LOADS", {"too many come": HERE})
     verdict = {
         "strategy": "vs",
         "rho": 0.9,
@@ -55,13 +54,19 @@ def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         json.dumps({"machine": {"processor": "a CPU", "cores": "2"}, "verdicts": [verdict]})
     )
     monkeypatch.setattr(report, "MEASURED", tmp_path)
+    trace = tmp_path / "few.csv"
+    lines = [f"2023-11-16 18:00:{second},50,{5 + 17 * second % 90}" for second in range(10, 40)]
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
+    traced = replace(find_loads([str(trace)])[f"{trace}, too many come"], names=(BASE, "srpt"))
+    loads = {"too many come": HERE, "as in the trace": traced}
     steps = list[None]()
-    results = run_arena(tmp_path / "arena.jsonl", 80, lambda: steps.append(None))
-    assert len(steps) == 4 and set(results[HERE.cell]) == set(HERE.names)
+    results = run_arena(tmp_path / "arena.jsonl", loads, 80, lambda: steps.append(None))
+    assert len(steps) == 6 and set(results[HERE.cell]) == set(HERE.names)
     rows = results[HERE.cell]
     assert rows["srpt"]["mean"] < rows[BASE]["mean"] < rows["scls"]["mean"]
-    (table,) = tabulate(results)
+    table, other = tabulate(results, loads)
+    assert "baton-pd" in str(other.rows[-1][0]) and "few, ρ 1.6" in other.caption
     assert [row[0] for row in table.rows][-1] == "scls" and any(str(row[0]).startswith("▲") for row in table.rows)
     assert "2 (+1.0 %)" in next(iter(tabulate_measured(tmp_path))).rows[0]
-    page = make_page(results)
+    page = make_page(results, loads)
     assert "<svg" in page and "<script>" in page and "too many come" in page

@@ -18,6 +18,7 @@ from loadgen.experiments.grid.machines import MACHINES
 from loadgen.experiments.grid.options import Grid
 from loadgen.experiments.grid.report import draw, group_cells, show
 from loadgen.experiments.grid.run import measure, measure_capacity, run_grid
+from models.errors import UserError
 from models.flags import read_options
 from server.cli import main as cli
 
@@ -80,6 +81,18 @@ def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pyt
     show(results, Console(file=out, width=200))
     assert "all: 2 cells" in out.getvalue() and out.getvalue().count("lengthwise") == len(group_cells(results))
     assert draw(results).startswith("<svg")
+
+
+def test_a_trace_that_will_not_do_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    """It was found to be wrong only when its first cell was next, minutes later."""
+    trace, file = tmp_path / "some.csv", tmp_path / "grid.jsonl"
+    rows = [f"2023-11-16 18:{minute}:00,5,5" for minute in range(10, 40)]
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    with pytest.raises(UserError, match=r"has 15 answered requests from second 900 on, and 20 .* or fewer --seeds"):
+        run_grid(file, [str(trace)], 12, 2, lambda: None)
+    with pytest.raises(UserError, match="cannot be read"):
+        run_grid(file, [str(tmp_path / "none.csv")], 12, 1, lambda: None)
+    assert not file.exists()
 
 
 def test_its_flags_may_begin_as_several_of_bench_do() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadgen.experiments.paper import load
 from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
 from loadgen.experiments.paper.load import LONGEST, Load, Pool, chat_pool, task_pool, trace_pool
 from loadgen.workload.lengths import Lengths
@@ -45,6 +46,34 @@ def test_a_traces_own_times_are_stretched_to_the_rate() -> None:
     assert [one.arrival for one in made] == pytest.approx([0.0, 8 * 9 / 33, 8 * 20 / 33, 8.0]), "requests 4 to 7"
     last = Load(rate=0.5, count=4, seed=2, own_times=True).requests(pool)
     assert [one.arrival for one in last] == pytest.approx([0.0, 8 / 9, 32 / 9, 8.0]), "too few are left: the first ones"
+
+
+def test_a_trace_shorter_than_the_load_begins_again_after_its_end() -> None:
+    """Its times began at 0 again, so that requests came in another order than they were asked for."""
+    pool = Pool(tuple(Lengths(float(time), 1, 1) for time in (0, 1, 4)), "three")
+    made = Load(rate=1.0, count=5, own_times=True).requests(pool)
+    assert [one.arrival for one in made] == pytest.approx([5 * time / 7 for time in (0, 1, 4, 6, 7)]), (
+        "a gap of 2 between"
+    )
+    once = Pool(POOL.lengths[:1], "one request, so that there is no time to stretch")
+    assert {one.arrival for one in Load(rate=1.0, count=3, own_times=True).requests(once)} == {0.0}
+
+
+def test_a_trace_is_read_in_whichever_format_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "some"
+    file.write_text("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,m,47,18,65,log\n")
+    assert trace_pool(file).lengths == (Lengths(0.0, 47, 18),)
+    file.write_text('{"timestamp": 0, "input_length": 7, "output_length": 2, "hash_ids": [46, 47]}')
+    assert trace_pool(file).lengths == (Lengths(0.0, 7, 2),)
+
+
+def test_of_a_huge_trace_the_first_requests_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "MOST", 2)
+    file = tmp_path / "huge.csv"
+    rows = [f"2023-11-16 18:00:0{second},{second + 1},1" for second in (3, 1, 2)]
+    file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    pool = trace_pool(file)
+    assert [one.input_length for one in pool.lengths] == [2, 3] and "the first 2 lengths of the trace" in pool.source
 
 
 def test_all_at_once() -> None:
@@ -101,3 +130,9 @@ def test_classes_are_told_apart_as_well_as_asked_for() -> None:
     lengths = [one.output_length for one in chat_pool(0, 512, 4000).lengths]
     sigmas = [sigma_for_accuracy(lengths, (0.25, 0.5, 0.75, 0.99), accuracy) for accuracy in (0.9, 0.615, 0.4)]
     assert sigmas == sorted(sigmas) and 0.2 < sigmas[1] < 1.0
+
+
+def test_lengths_that_hardly_differ_have_no_such_accuracy() -> None:
+    """A sigma of 4 came out of it, with predictions a thousand times too long, and nothing was said."""
+    with pytest.raises(UserError, match=r"61\.5% .* too many are of one length"):
+        sigma_for_accuracy([100] * 300, (0.25, 0.5, 0.75, 0.99), 0.615)
