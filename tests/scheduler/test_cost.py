@@ -73,7 +73,7 @@ def calls(action: Callable[[], object]) -> int:
     return count
 
 
-@pytest.mark.parametrize("strategy", ["baton-pd", "ssjf-continuous", "lengthwise", "boost", "gittins"])
+@pytest.mark.parametrize("strategy", ["baton-pd", "ssjf-continuous", "lengthwise", "boost", "gittins", "hrrn"])
 def test_neither_a_decision_nor_an_expected_wait_costs_more_when_thousands_wait(strategy: str) -> None:
     """An expected wait counted the whole queue anew, four times a second: some 20 calls a request."""
     few, many = Crowd(strategy, 100), Crowd(strategy, 5000)

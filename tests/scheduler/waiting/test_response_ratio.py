@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from engine.messages import Terms
@@ -10,9 +12,12 @@ from scheduler.batching.batcher import Kit, Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.plan import Returns
 from scheduler.request import Request
+from scheduler.waiting.due import due_at, due_key
 from scheduler.waiting.fcfs import Fcfs
 from scheduler.waiting.prices import Prices
+from scheduler.waiting.queue import Key
 from scheduler.waiting.response_ratio import ResponseRatioQueue
+from scheduler.waiting.sorted_requests import Ahead
 from tests.scheduler.fakes import request
 from tests.scheduler.waiting.predicted import AGING, TOKENS, fill, first, predicted, rows, serve
 
@@ -66,3 +71,38 @@ def test_by_the_prompt_alone() -> None:
     kit = Kit(Fcfs(), MEMORIES["scale"], Limits(100, 1), Terms(), Returns.ROW_END)
     queue = fill(QUEUES["hrrn-prompt"](kit), one, other)
     assert first(queue, now=12.4) == [0, 1] and first(queue, now=12.6) == [1, 0]
+
+
+def plain_key(one: Request, now: float) -> Key:
+    if one.begin_by is not None and due_at(one, AGING) <= now:
+        return due_key(one)
+    return (one.priority, 1, (one.times.arrival - now) / TOKENS.work(one), one.times.arrival, one.row_id)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(seed: int) -> None:
+    """Few kinds of requests that come together, so that many have equal ratios; more than the array has room for."""
+    rng, queue, plain = random.Random(seed), queue_of(), list[Request]()
+    for number in range(400):
+        if plain and rng.random() < 0.3:
+            gone = plain.pop(rng.randrange(len(plain)))
+            assert queue.discard(gone)
+        else:
+            deadline = rng.choice((None, number / 20 + 6.0))
+            plain.append(predicted(number, rng.choice((1, 2, 4)), arrival=float(number // 20), deadline=deadline))
+            plain[-1].priority = rng.choice((0, 0, 0, 1, -1))
+            queue.add(plain[-1])
+        if plain and rng.random() < 0.2:
+            changed = rng.choice(plain)
+            changed.predicted_length = rng.choice((3.0, 8.0, None))
+            queue.revise(changed)
+        if number % 10:
+            continue
+        now = number / 20 + rng.choice((0.0, 5.0))
+        ranked = sorted(plain, key=lambda one: plain_key(one, now))
+        assert list(queue.ranked(now)) == ranked and len(queue) == len(plain)
+        for place in range(0, len(ranked), 7):
+            known = [one.predicted_length for one in ranked[:place] if one.predicted_length is not None]
+            unread = sum(one.input_length for one in ranked[:place])
+            assert queue.ahead(ranked[place], now) == Ahead(place, sum(known), place - len(known), unread)
+        assert queue.total() == queue.ahead(predicted(number, 1e9, arrival=now, priority=9), now)
