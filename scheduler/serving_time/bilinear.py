@@ -37,8 +37,10 @@ LEAST_SECONDS = 1e-9
 RIDGE = 1e-5
 """Weight, beside a cell's 1, with which least squares prefers small coefficients."""
 
-SQUARE_RIDGE = 0.3
-"""Weight with which least squares prefers a small p5: from the noise of short prompts it would be carried far."""
+RIDGES = (RIDGE, 1e-3, 1e-3, RIDGE, 0.3)
+"""Weights for the terms of a surface. Where prompts are read one at a time, nothing parts what a row costs from what a
+pass does, nor a column from a cell: it is the pass, which reads the weights once, and the cell. From the noise of short
+prompts a square would be carried far."""
 
 
 class ServingTime(Protocol):
@@ -164,7 +166,7 @@ def fit_surfaces(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Se
     """The model that comes nearest to timings, one of each at least, with the c1 and c0 of `copies`; relative errors
     count.
 
-    Where timings leave open what rows cost and what columns do, it is shared out evenly.
+    Where timings leave open what rows cost and what columns do, RIDGES decide.
     """
     *read, square = surface(prefill, squares=True)
     return replace(Bilinear(*read, *surface(decode), *copies), p5=square)
@@ -192,7 +194,8 @@ def surface(timings: Sequence[Timing], *, squares: bool = False) -> tuple[float,
     """The four coefficients of a surface, and with `squares` that of N·L²."""
     rows, length, seconds = _columns(timings)
     square = [rows * length**2] if squares else []
-    return least_squares(np.column_stack([terms(rows, length), *square]), seconds)
+    found = [terms(rows, length), *square]
+    return least_squares(np.column_stack(found), seconds, RIDGES)
 
 
 def _check(timings: Sequence[Timing], what: str) -> Sequence[Timing]:
@@ -210,7 +213,7 @@ def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
     rows, length, seconds = _columns(timings)
     if len(set(length.tolist())) < 2:
         raise ValueError(f"{len(timings)} timings of copies do not determine a model: two lengths are needed")
-    return least_squares(np.stack([length, np.ones_like(length)], axis=1), seconds / rows)
+    return least_squares(np.stack([length, np.ones_like(length)], axis=1), seconds / rows, (RIDGE, RIDGE))
 
 
 def _columns(timings: Sequence[Timing]) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -224,11 +227,12 @@ def terms(rows: FloatArray, length: FloatArray) -> FloatArray:
     return np.stack([rows * length, rows, length, np.ones_like(rows)], axis=1)
 
 
-def least_squares(terms: FloatArray, measured: FloatArray) -> tuple[float, ...]:
-    """Coefficients, none below zero, with which terms (cells, 5 at most) come nearest to what was measured (cells,).
+def least_squares(terms: FloatArray, measured: FloatArray, ridges: Sequence[float]) -> tuple[float, ...]:
+    """Coefficients, none below zero, with which terms (cells, count) come nearest to what was measured (cells,).
 
     Each cell is divided by its measurement, since a step and a prefill differ a thousandfold, and each term by its
-    largest, since coefficients differ by orders of magnitude. Cells of no time that a clock can tell are left out.
+    largest, since coefficients differ by orders of magnitude.
+    Cells of no time that a clock can tell are left out. `ridges` are the weights of the terms, or of more.
     """
     from scipy.optimize import nnls  # slow to import, and only wanted when something was measured
 
@@ -237,7 +241,8 @@ def least_squares(terms: FloatArray, measured: FloatArray) -> tuple[float, ...]:
     scale = shares.max(axis=0, initial=0.0)
     scale[scale == 0] = 1.0
     count = shares.shape[1]
-    ridge = np.diag([RIDGE, RIDGE, RIDGE, RIDGE, SQUARE_RIDGE][:count])
-    rows = np.concatenate([shares / scale, ridge])  # the second parts what the first cannot tell apart
+    rows = np.concatenate(
+        [shares / scale, np.diag(ridges[:count])]
+    )  # the second parts what the first cannot tell apart
     found, _ = nnls(rows, np.concatenate([np.ones(len(shares)), np.zeros(count)]))
     return tuple(float(value) for value in found / scale)

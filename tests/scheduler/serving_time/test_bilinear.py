@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.measure.timing import SliceTiming, Timing, Timings
 from engine.messages import EVERY_LENGTH, NO_LENGTH
-from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors, rmse
+from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors, fit_surfaces, rmse
 
 MODEL = Bilinear(p1=1e-4, p2=2e-3, p3=3e-5, p4=0.02, d1=2e-7, d2=5e-4, d3=1e-6, d4=0.03)
 CELLS = [(rows, length) for rows in (1, 4, 32) for length in (16, 200, 2000)]
@@ -192,3 +192,14 @@ def test_errors_are_those_of_each_part() -> None:
     copying, copies = replace(MODEL, c1=0.5, c0=2.0), (Timing(4, 10, 4 * 8.0), Timing(2, 20, 2 * 11.0))
     errors = fit_errors(copying, Timings(tuple(prefill), tuple(decode), copies=copies))
     assert errors.copies == pytest.approx(1.0), "7 and 12 s a row were estimated"
+
+
+def test_prompts_that_were_read_one_at_a_time_tell_what_a_pass_costs_and_not_a_row() -> None:
+    """A minute of serving: a single group of two decided how much of a prompt's price was the row's, so that two of 16
+    tokens were 46 % too dear. What `lengthwise profile` measured then stands below."""
+    lengths = (16, 20, 35, 45, 63, 88, 130, 186, 254)
+    seconds = (0.0320, 0.0351, 0.0438, 0.0587, 0.0720, 0.0854, 0.1124, 0.1592, 0.2152)
+    alone = [Timing(1, length, took) for length, took in zip(lengths, seconds, strict=True)]
+    found = fit_surfaces([*alone, Timing(2, 237, 0.3543)], decode_of(MODEL))
+    for rows, length, measured in ((2, 16, 0.0369), (2, 42, 0.0810), (1, 111, 0.1020), (2, 111, 0.1805)):
+        assert found.prefill(rows, length) == pytest.approx(measured, rel=0.17)
