@@ -38,13 +38,18 @@ class Cell:
     seed: int
 
 
-def all_cells(traces: Sequence[str], seeds: int) -> list[Cell]:
-    """The whole grid in a random order, always the same, so that a part of it is a fair sample."""
+def all_cells(traces: Sequence[str], seeds: int, predicted: Sequence[str] = ()) -> list[Cell]:
+    """The whole grid in a random order, always the same, so that a part of it is a fair sample.
+
+    `predicted` are files with predicted lengths of the traces in the same places, from their first requests on.
+    """
     cells: list[Cell] = []
     for seed, machine, load in product(range(seeds), MACHINES, (*SHAPES, TASKS, *traces)):
         cells += [Cell(machine, load, rho, 1.0, USUAL, seed) for rho in RATES]
         cells.append(Cell(machine, load, *BURSTS, USUAL, seed))
         if load not in ALIKE:
             cells += [Cell(machine, load, HARD, 1.0, prediction, seed) for prediction in OTHERS]
+    files = product(MACHINES, zip(traces, predicted, strict=False))
+    cells += [Cell(machine, trace, HARD, 1.0, f"file:{file}", 0) for machine, (trace, file) in files]
     random.Random(0).shuffle(cells)
     return cells

@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from loadgen.console import table_console
     from loadgen.experiments.grid.cells import all_cells
     from loadgen.experiments.grid.contenders import CONTENDERS
+    from loadgen.experiments.grid.loads import check_predicted, check_traces
     from loadgen.experiments.grid.report import draw, show
     from loadgen.experiments.grid.run import run_grid
     from loadgen.html.plot import INSTALL, can_draw
@@ -40,9 +41,12 @@ def run(args: argparse.Namespace) -> int:
     require_writable(asked.save_plot, "--save-plot")
     if asked.save_plot and not can_draw():
         raise UserError(f"--save-plot needs {INSTALL}")
+    check_traces(asked.trace, asked.num_prompts, asked.seeds)
+    check_predicted(asked.trace, asked.predicted, asked.num_prompts)
+    cells = all_cells(asked.trace, asked.seeds, asked.predicted)
     with Bars() as bars:
-        bars.begin("grid", len(all_cells(asked.trace, asked.seeds)) * len(CONTENDERS))
-        results = run_grid(asked.save_result, asked.trace, asked.num_prompts, asked.seeds, bars.advance)
+        bars.begin("grid", len(cells) * len(CONTENDERS))
+        results = run_grid(asked.save_result, cells, asked.num_prompts, bars.advance)
     show(results, table_console())
     if asked.save_plot:
         save(asked.save_plot, draw(results).encode(), "--save-plot")

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from loadgen.simulate import command
 from loadgen.simulate.load import simulated_load
+from loadgen.simulate.prediction import read_lengths
 from loadgen.workload.lengths import Cut, Lengths, load_trace
-from models.errors import UserError
+from models.errors import UsageError, UserError
 
 LONGEST = 1024
 
@@ -84,6 +85,16 @@ def check_traces(traces: Sequence[str], count: int, seeds: int) -> None:
     for trace in traces:
         for seed in range(seeds):
             load_lengths(trace, count, seed)
+
+
+def check_predicted(traces: Sequence[str], files: Sequence[str], count: int) -> None:
+    """Raises UserError where a file does not hold a length for each of the first `count` requests of its trace."""
+    if len(files) > len(traces):
+        raise UsageError(f"--predicted {files[len(traces)]}: give the --trace whose lengths these are")
+    for trace, file in zip(traces, files, strict=False):
+        wanted, found = len(load_lengths(trace, count, 0)), len(read_lengths(Path(file)))
+        if found < wanted:
+            raise UserError(f"{file}: holds {found} lengths for {wanted} requests of {trace}: one each is wanted")
 
 
 def _task_flags(count: int, seed: int) -> argparse.Namespace:

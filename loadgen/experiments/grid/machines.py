@@ -29,16 +29,19 @@ FAST_GPU = Bilinear(p1=3.2e-5, p2=0.0, p3=0.0, p4=0.006, d1=4.9e-8, d2=0.0, d3=0
 """A model of 8 billion parameters on an H100 by arithmetic: 16 GB of weights and 131 kB of K and V a token at 2.7e12
 bytes a second, 1.6e10 operations a token at 5e14 a second."""
 
+H100 = Machine(FAST_GPU, 400_000, 64, 2048)
+
 MACHINES: Mapping[str, GridMachine] = MappingProxyType(
     {
         "A100, scarce memory": GridMachine(replace(PRESETS["a100-llama2-13b-hf"], workers=1, capacity_tokens=32_768)),
         "A100, scarce slots": GridMachine(replace(PRESETS["a100-llama2-13b-ds"], workers=1, max_num_seqs=12)),
         "small CPU": GridMachine(PRESETS["cpu-smollm2-135m"]),
-        "H100 without a profile": GridMachine(Machine(FAST_GPU, 400_000, 64, 2048), profiled=False),
+        "H100": GridMachine(H100),
+        "H100 without a profile": GridMachine(H100, profiled=False),
     }
 )
 
 WIDE_MACHINES: Mapping[str, GridMachine] = MappingProxyType(
-    {"H100, 256 slots": GridMachine(Machine(FAST_GPU, 400_000, 256, 2048))}
+    {"H100, 256 slots": GridMachine(replace(H100, max_num_seqs=256))}
 )
 """Machines that are no part of the grid: with slots for nearly all that comes."""

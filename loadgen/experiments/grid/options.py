@@ -18,6 +18,11 @@ class Grid:
     trace: tuple[str, ...] = option(
         (), "traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines", metavar="FILE"
     )
+    predicted: tuple[str, ...] = option(
+        (),
+        "predicted lengths of the first --trace, of the second and so on: one a line, by arrival of the requests",
+        metavar="FILE",
+    )
     num_prompts: Count = option(600, "requests of a run")
     seeds: Count = option(1, "runs of each cell, with other lengths and arrivals")
     save_plot: Path | None = option(None, "draw mean against p99, a plot a load, as SVG")

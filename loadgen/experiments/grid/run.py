@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.grid.cells import Cell, all_cells
+from loadgen.experiments.grid.cells import Cell
 from loadgen.experiments.grid.contenders import BASE, BOOST, CONTENDERS
 from loadgen.experiments.grid.figures import Figures, Results
-from loadgen.experiments.grid.loads import check_traces, load_lengths
+from loadgen.experiments.grid.loads import load_lengths
 from loadgen.experiments.grid.machines import MACHINES, WIDE_MACHINES
 from loadgen.load.arrivals import Arrivals, arrival_times
 from loadgen.simulate.prediction import Forecast, Predict, read_prediction, replay_forecasts
@@ -27,10 +27,9 @@ from scheduler.options import Scheduling
 from scheduler.strategy import Length, Strategy
 
 
-def run_grid(file: Path, traces: Sequence[str], count: int, seeds: int, done: Callable[[], None]) -> Results:
+def run_grid(file: Path, cells: Sequence[Cell], count: int, done: Callable[[], None]) -> Results:
     """Play what the file does not hold yet, and return all; `done` is called after each run. Raises UserError."""
-    check_traces(traces, count, seeds)
-    runs = [(cell, name) for cell in all_cells(traces, seeds) for name in CONTENDERS]
+    runs = [(cell, name) for cell in cells for name in CONTENDERS]
     return run_all(file, runs, lambda cell, name: measure(cell, name, count), done)
 
 

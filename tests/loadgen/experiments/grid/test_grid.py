@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from loadgen.experiments.grid import run
-from loadgen.experiments.grid.cells import Cell, all_cells
+from loadgen.experiments.grid.cells import HARD, Cell, all_cells
 from loadgen.experiments.grid.contenders import BASE, CONTENDERS
 from loadgen.experiments.grid.figures import compare
-from loadgen.experiments.grid.loads import LONGEST, SHAPES, TASKS, load_lengths
+from loadgen.experiments.grid.loads import LONGEST, SHAPES, TASKS, check_predicted, load_lengths
 from loadgen.experiments.grid.machines import MACHINES
 from loadgen.experiments.grid.options import Grid
 from loadgen.experiments.grid.report import draw, group_cells, show
@@ -67,15 +67,14 @@ def test_differences_are_geometric_means_and_count_what_is_beyond_the_limits() -
     assert compare(results, (BASE,), []) == []
 
 
-def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "all_cells", lambda traces, seeds: [ONE, OTHER])
+def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
     file, steps = tmp_path / "grid.jsonl", list[None]()
-    results = run_grid(file, (), 12, 1, lambda: steps.append(None))
+    results = run_grid(file, [ONE, OTHER], 12, lambda: steps.append(None))
     assert {cell: set(found) for cell, found in results.items()} == dict.fromkeys((ONE, OTHER), set(CONTENDERS))
     lines = file.read_text().splitlines()
     assert len(lines) == len(steps) == 2 * len(CONTENDERS)
     file.write_text("\n".join(lines[:-3]) + "\n")
-    assert run_grid(file, (), 12, 1, lambda: None) == results
+    assert run_grid(file, [ONE, OTHER], 12, lambda: None) == results
     assert sorted(file.read_text().splitlines()) == sorted(lines)
     out = io.StringIO()
     show(results, Console(file=out, width=200))
@@ -99,3 +98,30 @@ def test_its_flags_may_begin_as_several_of_bench_do() -> None:
     """`bench` refused --trace as short for one of --trace-start, --trace-duration and --trace-speed."""
     args = cli.build_parser().parse_args(["bench", "grid", "--trace", "a.csv", "--trace", "b.csv"])
     assert read_options(args, Grid).trace == ("a.csv", "b.csv")
+
+
+def test_predicted_lengths_may_come_from_a_file(tmp_path: Path) -> None:
+    """A file of the true lengths is an oracle; the same lines backwards are not."""
+    trace, file, backwards = tmp_path / "trace.csv", tmp_path / "told.txt", tmp_path / "backwards.txt"
+    lengths = [1 + place * 7 % 60 * 15 for place in range(1, 61)]
+    rows = [f"2023-11-16 18:{place:02}:00.0,20,{length}" for place, length in enumerate(lengths)]
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
+    file.write_text("\n".join(map(str, lengths)) + "\n")
+    backwards.write_text("\n".join(map(str, reversed(lengths))) + "\n")
+    check_predicted([str(trace)], [str(file)], 60)
+    cells = all_cells([str(trace)], 2, [str(file)])
+    told = Cell("A100, scarce slots", str(trace), HARD, 1.0, f"file:{file}", 0)
+    assert told in cells and len(cells) == len(all_cells([str(trace)], 2)) + len(MACHINES)
+    true, wrong = replace(told, prediction="oracle"), replace(told, prediction=f"file:{backwards}")
+    assert measure(told, "srpt", 60) == measure(true, "srpt", 60) != measure(wrong, "srpt", 60)
+
+
+def test_each_request_of_a_trace_wants_its_predicted_length(tmp_path: Path) -> None:
+    trace, file = tmp_path / "trace.csv", tmp_path / "told.txt"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "2023-11-16 18:15:10.0,20,5\n" * 3)
+    file.write_text("7\n8\n")
+    check_predicted([str(trace)], [str(file)], 2)
+    with pytest.raises(UserError, match=r"told.txt: holds 2 lengths for 3 requests of .*trace.csv: one each is wanted"):
+        check_predicted([str(trace)], [str(file)], 600)
+    with pytest.raises(UserError, match=r"--predicted b.txt: give the --trace whose lengths these are"):
+        check_predicted([str(trace)], [str(file), "b.txt"], 2)
