@@ -1,4 +1,4 @@
-"""Files that are replaced whole or not at all, and whether a place can be written, asked before long work."""
+"""Files that are replaced whole or not at all, and whether a place can be written."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         os.unlink(draft)
         raise
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error says that there is no room left, on the disk or of what its user may have there."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def require_writable_folder(folder: Path) -> None:

@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from models.files import is_disk_full
 from scheduler.request import Failure
 from server.api.operation import operation_of
 from server.api.output.reply import encode
@@ -64,6 +65,7 @@ STATUSES: Mapping[int, StatusMeaning] = MappingProxyType(
             "ServiceUnavailableError", "unavailable", "The server is shutting down, or no executor works"
         ),
         504: StatusMeaning("DeadlineExceededError", "deadline_exceeded", "The deadline passed before the answer began"),
+        507: StatusMeaning("InsufficientStorageError", "disk_full", "The disk of the server is full"),
     }
 )
 
@@ -203,9 +205,13 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except ConnectionError:
         # The client is gone, so this goes nowhere; to raise would make aiohttp log a traceback for each.
         error = ApiError(400, "the client closed the connection", close=True)
-    except Exception:
-        log.exception("request %s failed", request_id(request))
-        error = internal_error(request)
+    except Exception as failure:
+        if is_disk_full(failure):
+            log.error("request %s failed: %s", request_id(request), failure)
+            error = ApiError(507, "the disk of the server is full; try again later, or delete files", close=True)
+        else:
+            log.exception("request %s failed", request_id(request))
+            error = internal_error(request)
     operation = operation_of(request)
     dialect = None if operation is None else operation.dialect
     return error_response(error, headers, None if dialect is None else dialect.word(error, request_id(request)))

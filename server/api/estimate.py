@@ -20,7 +20,7 @@ from server.api.output.reply import json_response
 from server.api.responses.body import ResponsesBody
 from server.api.responses.endpoint import read_chat
 from server.api.served_model import MODEL
-from server.http.access import holder_of
+from server.http.access import holder_of, spend_counted
 from server.http.client import client_of
 
 
@@ -47,7 +47,9 @@ async def estimate(request: web.Request) -> web.Response:
             )
             for item in wanted
         ]
-    return json_response(expectation_of(requests))
+    told = expectation_of(requests)
+    spend_counted(request, told.prompt_tokens)
+    return json_response(told)
 
 
 async def _read(request: web.Request) -> tuple[ChatBody | CompletionBody, Sequence[Prompt]]:

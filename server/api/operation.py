@@ -57,6 +57,8 @@ class Operation:
     rationed: bool = False
     """Whether it is work that counts as its key's, and that begins no more while the server drains, as all that
     generates."""
+    counts: bool = False
+    """Whether it tells how long or how much a call would be, which has an account of its own in its key's quota."""
     generates: bool = False
     """Whether it ends in the queue, so that admission and quotas apply to it."""
     open: bool = False

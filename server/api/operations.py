@@ -93,7 +93,7 @@ PAGE = (
     Parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": MOST, "default": 20}, "how many at most"),
     Parameter("after", "query", {"type": "string"}, "the id of the one before"),
 )
-FORM = (404, 408, 413)
+FORM = (404, 408, 413, 507)
 
 OPERATIONS = (
     Operation(
@@ -163,6 +163,7 @@ OPERATIONS = (
         "countMessageTokens",
         CountBody,
         TokenCount,
+        counts=True,
         errors=(404,),
         dialect=ANTHROPIC,
     ),
@@ -176,7 +177,7 @@ OPERATIONS = (
         rationed=True,
         errors=(404,),
     ),
-    Operation("post", "/v1/estimate", estimate, "estimate", AnyBody, Expectation),
+    Operation("post", "/v1/estimate", estimate, "estimate", AnyBody, Expectation, counts=True),
     Operation(
         "post", "/v1/files", upload_file, "createFile", reply=FileObject, other_body="multipart/form-data", errors=FORM
     ),
@@ -194,7 +195,7 @@ OPERATIONS = (
         parameters=(FILE,),
         errors=(404,),
     ),
-    Operation("post", "/v1/batches", create_batch, "createBatch", BatchBody, BatchObject, errors=(404,)),
+    Operation("post", "/v1/batches", create_batch, "createBatch", BatchBody, BatchObject, errors=(404, 507)),
     Operation("get", "/v1/batches", list_batches, "listBatches", reply=BatchList, parameters=PAGE, errors=(404,)),
     Operation(
         "get", "/v1/batches/{id}", show_batch, "showBatch", reply=BatchObject, parameters=(BATCH,), errors=(404,)
@@ -206,7 +207,7 @@ OPERATIONS = (
         "cancelBatch",
         reply=BatchObject,
         parameters=(BATCH,),
-        errors=(404,),
+        errors=(404, 507),
     ),
     Operation("get", "/v1/models", list_models, "listModels", reply=ModelList),
     Operation(
@@ -231,8 +232,8 @@ OPERATIONS = (
         parameters=(CALL,),
         errors=(404,),
     ),
-    Operation("post", "/tokenize", tokenize, "tokenize", TokenizeBody, Tokens, errors=(404,)),
-    Operation("post", "/detokenize", detokenize, "detokenize", DetokenizeBody, Detokenized, errors=(404,)),
+    Operation("post", "/tokenize", tokenize, "tokenize", TokenizeBody, Tokens, counts=True, errors=(404,)),
+    Operation("post", "/detokenize", detokenize, "detokenize", DetokenizeBody, Detokenized, counts=True, errors=(404,)),
     Operation("get", "/metrics", metrics, "metrics", other=("text/plain",), errors=(404,)),
     Operation("get", "/load", load, "load", reply=Load),
     Operation("get", "/health", ready, "health", reply=Readiness),

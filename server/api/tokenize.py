@@ -19,6 +19,7 @@ from server.api.input.schema import Messages, ModelName, TemplateVariables, Toke
 from server.api.models import model_name
 from server.api.output.pieces import LETTERS, Lazy, send_reply
 from server.api.served_model import MODEL, ServedModel
+from server.http.access import spend_counted
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
@@ -78,6 +79,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     model_name(body.model, model)
     loop = asyncio.get_running_loop()
     tokens = await loop.run_in_executor(model.tokenizer_pool, _tokenize, body, model)
+    spend_counted(request, tokens.count)
     return await send_reply(request, tokens, tokens.count)
 
 
@@ -88,6 +90,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     model_name(body.model, model)
     loop = asyncio.get_running_loop()
     text = await loop.run_in_executor(model.tokenizer_pool, _detokenize, body, model)
+    spend_counted(request, len(body.tokens))
     return await send_reply(request, text, len(text.prompt) // LETTERS)
 
 

@@ -74,8 +74,14 @@ class ResultFile:
             file.truncate(whole)
 
     def append(self, lines: bytes) -> None:
-        """Add whole lines; they are on the disk when this returns."""
-        with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
+        """Add whole lines; they are on the disk when this returns. Raises OSError, and then adds none."""
+        before = self._path.stat().st_size if self._path.exists() else 0
+        try:
+            with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            if self._path.exists():
+                os.truncate(self._path, before)  # or half a line would spoil the next
+            raise

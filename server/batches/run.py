@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from models.files import is_disk_full
 from server.batches.asking import Asker, ResultLine
 from server.batches.batch import BatchFolder, BatchRecord, BatchStatus, LineError, Progress
 from server.batches.expected_end import ExpectedEnd
@@ -45,8 +46,21 @@ class Means:
     async def on_disk(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.disk, work, *arguments)
 
-    async def save(self, record: BatchRecord) -> None:
-        await self.on_disk(self.folder.save, record)
+    async def write(self, work: Callable[..., T], *arguments: object) -> T:
+        """Write for a batch under way, again and again while the disk is full. Raises OSError where something else is
+        wrong."""
+        told = False
+        while True:
+            try:
+                # Shielded: an answer that is there counts, whatever breaks the batch off meanwhile.
+                return await asyncio.shield(self.on_disk(work, *arguments))
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                if not told:
+                    log.error("batches wait until there is room for what they write: %s", error)
+                    told = True
+            await self.slots.rest()
 
 
 class Run:
@@ -70,7 +84,7 @@ class Run:
         if self.task is not None and not self._ending and self.record.status != "cancelling":
             self.record.enter("cancelling")
             self.task.cancel()  # at once: later, the batch may have ended, or the client that asks may be gone
-            await self._means.save(self.record)
+            await self._means.on_disk(self._means.folder.save, self.record)
 
     async def _run(self) -> None:
         record = self.record
@@ -108,7 +122,7 @@ class Run:
         todo = await self._find_unanswered(places)
         if record.status == "validating":
             record.enter("in_progress")
-            await means.save(record)
+            await means.write(means.folder.save, record)
         end = self.progress.end = ExpectedEnd(means.asker.part_done, time.monotonic())
         lines = LongestFirst(end, self._request_id)
         try:
@@ -163,18 +177,17 @@ class Run:
         self.progress.failed += len(lines)
 
     async def _keep(self, lines: Sequence[ResultLine], *, fine: bool) -> None:
-        # Shielded: an answer that is there counts, whatever breaks the batch off meanwhile.
-        await asyncio.shield(self._means.on_disk(self._results.append, lines, fine))
+        await self._means.write(self._results.append, lines, fine)
 
     async def _finalize(self, last: BatchStatus) -> None:
         """Make files of the answers, and end."""
-        record, progress = self.record, self.progress
+        record, progress, means = self.record, self.progress, self._means
         if last == "completed":
             record.enter("finalizing")
-        progress.completed, progress.failed = await self._means.on_disk(self._results.publish)
+        progress.completed, progress.failed = await means.write(self._results.publish)
         record.completed, record.failed = progress.completed, progress.failed
         record.enter(last)
-        await self._means.save(record)
+        await means.write(means.folder.save, record)
 
     def _request_id(self, place: Place) -> str:
         """The name under which a line's request is known."""

@@ -14,7 +14,8 @@ LINES_PER_SLOT = 2
 prompt has been read, were none waiting."""
 
 RETRY = 1.0
-"""Seconds after which a line is asked for again that there was no room for, in the queue or in its key's quota."""
+"""Seconds after which what there was no room for is tried again: a line in the queue or in its key's quota, an answer
+on the disk."""
 
 
 class Slots:
@@ -40,7 +41,7 @@ class Slots:
             await self.rest()
 
     async def rest(self) -> None:
-        """Wait before a line is asked for again."""
+        """Wait before what there was no room for is tried again."""
         await asyncio.sleep(RETRY)
 
     def free(self, share: Share, _: object = None) -> None:

@@ -61,15 +61,26 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
 @web.middleware
 async def ration(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Keep each holder of a key to its quota."""
-    if not is_rationed(request):
+    account = _account_of(request)
+    if account is None:
         return await handler(request)
-    quota, holder = request.app[ACCESS].quota, request[HOLDER]
+    quota = request.app[ACCESS].quota
     with _told_to_clients():
-        request[SHARE] = share = quota.enter(holder, request.app[DISPATCHER].now())
+        request[SHARE] = share = quota.enter(account, request.app[DISPATCHER].now())
     try:
         return await handler(request)
     finally:
         quota.leave(share)
+
+
+def _account_of(request: web.Request) -> str | None:
+    """Where a call counts; None for nowhere. Who counts the tokens of each prompt before sending it has as many calls
+    for that as for answers.
+    """
+    operation = operation_of(request)
+    if operation is not None and operation.counts:
+        return f"{request[HOLDER]} counting"
+    return request[HOLDER] if is_rationed(request) else None
 
 
 def enter_patiently(app: web.Application, holder: str | None) -> Share | None:
@@ -93,6 +104,11 @@ def share_answers(request: web.Request, answers: int) -> None:
 def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
     """Count tokens that were read or made for a holder of a key; None where no keys are set."""
     app[ACCESS].quota.spend(holder or ALL, tokens, app[DISPATCHER].now())
+
+
+def spend_counted(request: web.Request, tokens: int) -> None:
+    """Count tokens that a call was told of."""
+    request.app[ACCESS].quota.spend(request[SHARE].holder, tokens, request.app[DISPATCHER].now())
 
 
 @contextmanager

@@ -44,6 +44,7 @@ from server.api.output.updates import Updates
 from server.api.served_model import MODEL
 from server.api.tools.reading import Argued, Called, Piece, Reader, Said, reader_of
 from server.api.tools.tools import toolbox
+from server.http.access import spend_counted
 from server.http.request_id import request_id
 
 
@@ -78,6 +79,7 @@ async def count_tokens(request: web.Request) -> web.Response:
 
     with reword_errors({}, CHAT_WORDS):
         counted = await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, count)
+    spend_counted(request, counted)
     return json_response(TokenCount(counted))
 
 

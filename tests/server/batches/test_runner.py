@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -276,3 +279,40 @@ async def test_a_line_has_a_bound(tmp_path: Path) -> None:
         record = await ended(await begin(batches, content=content + b"x" * LONGEST + b"\n" + LINE % 4))
         (error,) = record.errors
         assert (record.status, error.code, error.line) == ("failed", "line_too_large", 4)
+
+
+async def test_a_full_disk_makes_a_batch_wait_and_costs_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch failed, and stayed under way for ever where that could not be written either."""
+    monkeypatch.setattr("server.batches.runner.RETRY", 0.001)
+    writes, sync = itertools.count(), os.fsync
+
+    def fail_every_third_time(handle: int) -> None:
+        if next(writes) % 3 == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(handle)
+
+    async with running(tmp_path, Asker(), slots=1) as batches:
+        record = await begin(batches, lines=3)
+        monkeypatch.setattr(os, "fsync", fail_every_third_time)
+        assert (await ended(record)).status == "completed"
+        kept = batches.files.path(record.output_file_id).read_bytes()
+    assert sorted(ResultFile(batches.files.path(record.output_file_id)).answered()) == ["0", "1", "2"]
+    assert kept.count(b"\n") == 3 and next(writes) >= 8
+
+
+async def test_a_batch_begins_only_where_there_is_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with running(tmp_path, Asker()) as batches:
+        with batches.files.draft(None) as (name, file):
+            file.write(LINE % 0)
+            file.flush()
+            batches.files.keep(name, "in.jsonl", "batch")
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            await batches.create(name, "/x", None, {})
+        assert not batches.all_of(None)
+    assert not [*(tmp_path / "batches").iterdir()]

@@ -169,6 +169,25 @@ async def test_a_key_gets_no_more_answers_and_tokens_than_its_share(pool: Thread
         assert "tokens in a minute" in reply["error"]["message"]
 
 
+COUNTING = (
+    ("/tokenize", {"prompt": "Hello"}),
+    ("/detokenize", {"tokens": [72] * 5}),
+    ("/v1/estimate", {"prompt": "Hello"}),
+    ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "Hello"}]}),
+)
+
+
+@pytest.mark.parametrize(("path", "body"), COUNTING)
+@pytest.mark.parametrize("quota", [{"requests_per_minute": 1}, {"tokens_per_minute": 5}])
+async def test_calls_that_count_tokens_have_as_large_a_quota_of_their_own(
+    pool: ThreadPoolExecutor, path: str, body: dict[str, object], quota: dict[str, int]
+) -> None:
+    """They had none: a key could keep the tokenizer from all others."""
+    async with live_server(pool, Limits(), front=Front(Access(quota=Quota(**quota)))) as live:
+        assert [(await live.post(path, body))[0] for _ in range(2)] == [200, 429]
+        assert await live.chat()
+
+
 def test_keys_come_from_flags_a_file_and_a_credential_together(tmp_path: Path) -> None:
     file, credential = tmp_path / "keys", tmp_path / "api-keys"
     file.write_text("# ours\n\nkey-number-two-0\n  key-number-three  \n")

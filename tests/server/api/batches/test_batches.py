@@ -274,6 +274,28 @@ async def test_bad_calls_are_refused(live: Live) -> None:
         assert response.status == 400, await response.text()
 
 
+@pytest.mark.parametrize("size", [3, 200_000])
+async def test_a_disk_that_is_full_is_told_and_nothing_stays(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """It was answered 500, with a traceback in the log."""
+    opened = os.open
+
+    def open_full(path: Path, *given: int) -> int:
+        handle = opened(path, *given)
+        if path.suffix != ".data":
+            return handle
+        os.close(handle)
+        return opened("/dev/full", os.O_WRONLY)  # a device that takes no byte
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_full)
+        status, reply = await upload(live, b"x" * size)
+    assert (status, reply["error"]["type"], reply["error"]["code"]) == (507, "InsufficientStorageError", "disk_full")
+    assert not [*(tmp_path / "files").iterdir()]
+    assert (await upload(live, line("a")))[0] == 200
+
+
 def is_open(name: str) -> bool:
     """Whether this process holds a file open."""
     links = (Path("/proc/self/fd", one) for one in os.listdir("/proc/self/fd"))
