@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]
 """Tokens of a prompt, of a scope, whose K and V are kept from earlier ones."""
 
-NO_ROW = -1
-"""Number of a request that is not taken in."""
+NO_ROW = 2**63 - 1
+"""Number of a request that is not taken in: after all that came at the same moment."""
 
 
 def keep_nothing(prompt: Sequence[int], scope: str) -> int:

@@ -22,7 +22,8 @@ RECENT = 256
 """Answers whose scores count."""
 
 FEWEST = 32
-"""Answers before which estimates are taken as they come."""
+"""Scores before which estimates are taken as they come; and answers before which an estimate has no score, since it was
+made while nearly nothing was known, and tells nothing of later ones."""
 
 LEAST_SPREAD = 0.25
 """Spread of an estimate at least."""
@@ -48,6 +49,8 @@ class Expected:
     low: float = 0.0
     median: float = 0.0
     high: float = 0.0
+    answers: int = FEWEST
+    """Answers that had ended when it was made."""
 
     @property
     def known(self) -> bool:
@@ -63,9 +66,14 @@ class Calibration:
         self._sorted: list[float] = []
         self._error = 0.0  # e
         self._count = 0
+        self.answers = 0
+        """Answers that have ended."""
 
     def add(self, expected: Expected, seconds: float) -> None:
         """Note that an answer was complete so many seconds after the moment of its estimate."""
+        self.answers += 1
+        if expected.answers < FEWEST:
+            return
         error = log(max(seconds, LEAST_SECONDS) / expected.point)
         self._count = min(self._count + 1, RECENT)
         self._error += (abs(error) - self._error) / self._count

@@ -53,6 +53,8 @@ class _Held(NamedTuple):
     """Work of reading what of the others is not read."""
     staged: float
     """Work of as many of these as there are too few slots for."""
+    tokens: float
+    """Mean tokens of a row."""
 
 
 class ExpectedWait:
@@ -63,7 +65,7 @@ class ExpectedWait:
         self._workers = workers
         self._prices = prices
         self._places = Places(batcher)
-        self._speed = Speed()
+        self._speed = Speed(self._iteration_seconds)
         self._calibration = Calibration()
         self._stuck = False  # whether anything but what is in the background had to wait at the latest dispatch
         self._held: _Held | None = None  # until anything changes for the rows that are held
@@ -135,7 +137,8 @@ class ExpectedWait:
         low, middle, high = (begins + length * seconds for length in self._lengths(request))
         point = max(middle, LEAST_SECONDS)
         spread = self._calibration.spread(log(max(high, point) / max(min(low, point), LEAST_SECONDS)))
-        return Expected(now, ahead.place, wait, point, spread, *self._calibration.interval(point, spread))
+        told = self._calibration.interval(point, spread)
+        return Expected(now, ahead.place, wait, point, spread, *told, self._calibration.answers)
 
     def newcomer_wait(self, now: float) -> float | None:
         """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
@@ -170,6 +173,13 @@ class ExpectedWait:
         seconds = self._speed.seconds_of_work(rows)
         return None if seconds is None or not rows or work is None else (work + self._find_held().rest) * seconds
 
+    def _iteration_seconds(self, rows: float) -> float:
+        """Seconds of an iteration with so many rows on all executors, by the machine's prices; 0 while unknown."""
+        prices, live = self._prices(), self._live()
+        if not prices.iteration or not live:
+            return 0.0
+        return prices.seconds_per_token(rows / len(live), _slots(live) / len(live), self._find_held().tokens)
+
     def _entry_seconds(self, request: Request, ahead: Ahead) -> float:
         """Seconds from a request's start until it generates."""
         held, own = self._find_held(), self._read_work(request.unread if request.needs_prefill else 0)
@@ -191,7 +201,7 @@ class ExpectedWait:
         return ahead.tokens + ahead.unpredicted * (typical or 0.0) + self._read_work(ahead.unread, ahead.place)
 
     def _find_held(self) -> _Held:
-        """What executors hold; of a thousand rows it takes a millisecond."""
+        """The rows that executors hold; looking at a thousand takes a millisecond."""
         if self._held is None:
             held = [request for worker in self._live() for request in worker.requests.values()]
             generating = [request for request in held if _generates(request)] or held
@@ -200,7 +210,9 @@ class ExpectedWait:
             unread = self._read_work(sum(prompts), len(prompts))
             rest = sum(map(self._speed.remaining, generating)) / max(1, len(generating))
             part = max(0, len(held) - _slots(self._live())) / max(1, len(entering))
-            self._held = _Held(rest, unread, min(1.0, part) * (unread + sum(map(self._speed.remaining, entering))))
+            staged = min(1.0, part) * (unread + sum(map(self._speed.remaining, entering)))
+            tokens = sum(request.tokens for request in held) / max(1, len(held))
+            self._held = _Held(rest, unread, staged, tokens)
         return self._held
 
     def _decoding(self) -> int:

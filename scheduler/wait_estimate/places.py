@@ -1,4 +1,4 @@
-"""What is ahead of each request that waits: told by a queue that counts, else counted now and then."""
+"""The requests ahead of each one that waits: told by a queue that counts, else counted now and then."""
 
 from __future__ import annotations
 

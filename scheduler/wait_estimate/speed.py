@@ -2,7 +2,8 @@
 measured recently.
 
 It knows rows, tokens and work only; time is passed in. Work is counted in tokens (prices.py): a prompt's tokens count
-by their price.
+by their price. With numbers of rows that were not seen, the speed differs from what was measured as the machine's
+prices say that iterations differ.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class _Level:
 class Speed:
     """Seconds of a token and of work, measured apart with 1, with 2 and 3, with 4 to 7 rows, and so on."""
 
-    def __init__(self) -> None:
+    def __init__(self, iteration: Callable[[float], float] = lambda rows: 0.0) -> None:
+        """`iteration` tells the seconds of one with so many rows, by the machine's prices; 0 while they are unknown."""
+        self._iteration = iteration
         self._levels: dict[int, _Level] = {}
         self._rows = self._decoding = 0  # held since `_now`, and those of them that decode
         self._now = 0.0
@@ -98,16 +101,23 @@ class Speed:
 
     def seconds_per_token(self, rows: int) -> float | None:
         """Seconds that a row needs for a token when so many are held; None until that has been measured."""
-        return self._interpolate(rows, lambda level: level.seconds_per_token)
+        return self._interpolate(
+            rows, lambda level: level.seconds_per_token, lambda count: self._iteration(count) or 1.0
+        )
 
     def seconds_of_work(self, rows: int) -> float | None:
-        """Seconds in which a token's worth of work is done when so many rows are held; None as above."""
-        return self._interpolate(rows, lambda level: level.seconds_of_work)
+        """Seconds in which a token's worth of work is done when so many rows are held; None until that was measured."""
+        return self._interpolate(
+            rows, lambda level: level.seconds_of_work, lambda count: (self._iteration(count) or count) / max(1.0, count)
+        )
 
-    def _interpolate(self, rows: int, value: Callable[[_Level], float]) -> float | None:
-        """On a straight line between the nearest numbers of rows that were seen; beyond them, as at the nearest."""
+    def _interpolate(
+        self, rows: int, value: Callable[[_Level], float], usual: Callable[[float], float]
+    ) -> float | None:
+        """The usual value times what was measured of it: on a straight line between the nearest numbers of rows that
+        were seen; beyond them, as at the nearest."""
         measured = sorted(
-            (one.rows, value(one))
+            (one.rows, value(one) / usual(one.rows))
             for one in self._levels.values()
             if one.tokens >= FEWEST_TOKENS and one.decode_seconds
         )
@@ -115,10 +125,8 @@ class Speed:
             return None
         below = max((one for one in measured if one[0] <= rows), default=measured[0])
         above = min((one for one in measured if one[0] >= rows), default=measured[-1])
-        if below[0] >= above[0]:
-            return below[1] if rows >= below[0] else above[1]
-        part = (rows - below[0]) / (above[0] - below[0])
-        return below[1] + part * (above[1] - below[1])
+        part = (rows - below[0]) / (above[0] - below[0]) if above[0] > below[0] else 0.0
+        return (below[1] + part * (above[1] - below[1])) * usual(rows)
 
     @property
     def mean_length(self) -> float | None:

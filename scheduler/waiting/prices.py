@@ -56,7 +56,7 @@ class Prices:
         """Price of reading `unread` of a row's tokens, and of generating `left` more."""
         return (self._read(unread) if unread else 0.0) + left * (self.token + self.cell * (tokens + left / 2))
 
-    def seconds_per_token(self, rows: int, slots: int, context: float) -> float:
+    def seconds_per_token(self, rows: float, slots: float, context: float) -> float:
         """Seconds between two tokens of each of so many rows, of so many slots, that are about as long as this."""
         return self.iteration * (1 - rows / slots) + rows * self.unit * (self.token + self.cell * context)
 

@@ -291,3 +291,15 @@ def test_ends_are_foretold_with_the_time_that_prompts_take() -> None:
     done = simulate(assemble(STRATEGIES["lengthwise"], limits, SLOW), slow, load, 50, predict=true_length)
     told = figures(done).foretold
     assert told is not None and told.answers > 190 and told.error < 0.05 and told.inside > 0.85
+
+
+def test_ends_of_a_burst_are_foretold_after_one_request_alone() -> None:
+    """Four rows were expected to work as fast as one, and one that came at the same moment before
+    all others, so that none was expected to wait."""
+    load = [Lengths(0.0, 10, 50), *(Lengths(30.0, 10, 20 + number % 60) for number in range(60))]
+    limits = Limits(group_tokens=512, prefill_ahead=1).within(1000, 250, 4)
+    done = simulate(
+        assemble(STRATEGIES["baton-pd"], limits, SLOW), replace(MACHINE, cost=SLOW), load, 100, predict=true_length
+    )
+    told = [(one.foretold, one.end - one.arrival) for one in done.requests[1:]]
+    assert all(foretold and foretold.median == pytest.approx(seconds, rel=0.2) for foretold, seconds in told)

@@ -28,6 +28,16 @@ def test_estimates_are_taken_as_they_come_until_there_are_scores() -> None:
     assert calibration.interval(4.0, 1.0) == pytest.approx((4 * exp(-0.5), 4.0, 4 * exp(0.5)))
 
 
+def test_an_estimate_from_before_anything_was_known_says_nothing_of_later_ones() -> None:
+    """A burst on a new server was expected four times too early: until 256 more had ended, all was expected later, and
+    the ends of the intervals were a million times apart."""
+    calibration = Calibration()
+    for _ in range(200):
+        calibration.add(Expected(0.0, 0, 0.0, 2.0, 0.25, answers=1), 8.0)
+    assert calibration.answers == 200 and calibration.spread(0.0) == 0.25
+    assert calibration.interval(4.0, 1.0) == pytest.approx((4 * exp(-0.5), 4.0, 4 * exp(0.5)))
+
+
 def test_a_bias_that_lasts_is_corrected_and_the_interval_covers_nine_in_ten() -> None:
     rng, calibration, inside = random.Random(3), Calibration(), []
     for number in range(1000):

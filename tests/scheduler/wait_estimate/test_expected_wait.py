@@ -171,6 +171,15 @@ def test_rows_are_faster_among_few_and_what_was_not_seen_lies_between_what_was()
     assert [pace.seconds_per_token(rows) for rows in (1, 5, 9, 30)] == pytest.approx([0.5, 0.75, 1.0, 1.0])
 
 
+def test_with_rows_that_were_not_seen_the_speed_is_told_by_prices() -> None:
+    """After one request alone, 16 were expected to take 16 times as long: by an iteration that each has to itself."""
+    pace = Speed(lambda rows: 0.04 + 0.002 * rows)
+    pace.observe(1, 1, 0.0)
+    pace.observe(0, 0, 10.0, 20, 20)
+    assert pace.seconds_per_token(16) == pytest.approx(0.5 * 0.072 / 0.042)
+    assert pace.seconds_of_work(16) == pytest.approx(0.5 * 0.072 / 0.042 / 16)
+
+
 def test_the_first_token_of_a_long_prompt_is_no_measurement() -> None:
     pace = Speed()
     pace.observe(1, 0, 0.0)
