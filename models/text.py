@@ -178,9 +178,15 @@ class Text:
         return byte_table(self._backend)
 
 
+SHORT = 1024
+"""Characters that are encoded while other threads wait, for a millisecond; for more the library wakes some of its own."""
+
+
 def _ids(coder: Tokenizer, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]:
-    """The ids of each text. As a batch, since a text by itself is encoded without letting other threads run."""
+    """The ids of each text. Long ones as a batch: a text by itself is encoded without letting other threads run."""
     try:
+        if sum(map(len, texts)) <= SHORT:
+            return [coder.encode(text, add_special_tokens=add_special_tokens).ids for text in texts]
         return [encoding.ids for encoding in coder.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
     except Exception as error:  # the library raises this very class where its vocabulary lacks a token
         raise TextError(f"the model's tokenizer cannot encode this text: {error}") from error

@@ -251,9 +251,9 @@ def test_texts_are_encoded_as_they_are_alone_whatever_the_file_says_of_batches(t
     assert changed.encode_chat(turns) == tiny_text.encode_chat(turns)
 
 
-@given(sample=writing)
-def test_a_batch_of_one_encodes_and_decodes_as_the_text_alone(tiny_text: Text, sample: str) -> None:
-    alone = Tokenizer.from_str(tiny_text.to_json())
+@given(sample=writing, times=st.sampled_from([1, 300]))
+def test_a_batch_of_one_encodes_and_decodes_as_the_text_alone(tiny_text: Text, sample: str, times: int) -> None:
+    alone, sample = Tokenizer.from_str(tiny_text.to_json()), sample * times
     ids = alone.encode(sample).ids
     assert tiny_text.encode(sample) == ids
     assert tiny_text.decode(ids) == alone.decode(ids)

@@ -1,5 +1,5 @@
 """Messages or prompts of a request -> token ids that fit the model, and what lengths are predicted from, made off the
-event loop.
+event loop where they are not short.
 
 It refuses what cannot be read (other media, unknown tokens, text that the tokenizer cannot encode) and what cannot fit,
 before any memory is taken.
@@ -8,10 +8,10 @@ before any memory is taken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import orjson
 
@@ -27,6 +27,15 @@ from server.api.tools.turns import Turn, plain_turns, tool_fields
 from server.lengths.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
 
 WrittenPrompt: TypeAlias = str | list[int]
+
+SHORT = 1024
+"""Characters of a prompt, or its token ids, up to which it is encoded on the event loop: that takes a millisecond, and
+waking a thread takes longer beside executors that compute on all cores."""
+
+FEW = 16
+"""Turns of a conversation that is encoded there."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +58,30 @@ class Prompt:
 
 async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     """The conversation through the model's chat template; raises ApiError 400."""
-    loop, tools = asyncio.get_running_loop(), NO_TOOLS
-    await loop.run_in_executor(model.tokenizer_pool, _refuse_unsupported, body)
-    if body.tools or body.tool_choice is not None:
-        tools = await loop.run_in_executor(model.tokenizer_pool, toolbox, body)
+    _refuse_unsupported(body)
+    asks_tools = bool(body.tools) or body.tool_choice is not None
+    tools = await _in_thread(model, toolbox, body) if asks_tools else NO_TOOLS
     grammar = await constraint(body, model, tools)
-    return await loop.run_in_executor(model.tokenizer_pool, _converse, body, model, tools, grammar)
+    if not asks_tools and _is_short(body):
+        return _converse(body, model, tools, grammar)
+    return await _in_thread(model, _converse, body, model, tools, grammar)
+
+
+def _is_short(body: ChatBody) -> bool:
+    """Whether all that becomes text is short: the contents of few turns, without calls of tools, their results, and
+    variables of the template."""
+    turns = [one for one in body.messages[:FEW] if not (one.tool_calls or one.tool_call_id)]
+    plain = [one.content for one in turns if isinstance(one.content, str)]
+    return (
+        len(plain) == len(body.messages)
+        and sum(map(len, plain)) + len(body.instruction or "") <= SHORT
+        and not body.chat_template_kwargs
+    )
+
+
+async def _in_thread(model: ServedModel, work: Callable[..., T], *arguments: object) -> T:
+    """The result of work that may take long, done off the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, work, *arguments)
 
 
 def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None) -> Prompt:
@@ -169,12 +196,13 @@ def _refuse_unsupported(body: GenerationBody) -> None:
 
 async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     """The prompts of a completion, each by itself; raises ApiError 400."""
-    loop = asyncio.get_running_loop()
-    await loop.run_in_executor(model.tokenizer_pool, _refuse_unsupported, body)
+    _refuse_unsupported(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise bad_request("best_of: only the value of n is supported", "best_of", "unsupported")
     grammar = await constraint(body, model)
-    prompts = await loop.run_in_executor(model.tokenizer_pool, _complete, body, model)
+    is_one = isinstance(body.prompt, str) or all(isinstance(token, int) for token in body.prompt[: SHORT + 1])
+    is_short = is_one and len(body.prompt) + len(body.instruction or "") <= SHORT
+    prompts = _complete(body, model) if is_short else await _in_thread(model, _complete, body, model)
     return [replace(prompt, grammar=grammar) for prompt in prompts]
 
 

@@ -18,6 +18,9 @@ NOTHING = frozenset({b"", b"null", b"false", b"[]", b"{}", b'""'})
 """Values, without white space, that ask for nothing in most of these fields."""
 UNLESS_FALSE = frozenset({b"", b"null", b"true"})
 
+LONGEST = 1024
+"""Bytes of the longest value that may ask for nothing, white space included; longer ones are not looked through."""
+
 ABSENT: Any = msgspec.field(default_factory=Raw)
 """The default of a field whose value is not read."""
 
@@ -78,7 +81,7 @@ def refuse_foreign(body: Foreign) -> None:
 
 
 def _asks(name: str, value: Raw) -> bool:
-    return bytes(value).translate(None, b" \t\r\n") not in _harmless(name)
+    return len(memoryview(value)) > LONGEST or bytes(value).translate(None, b" \t\r\n") not in _harmless(name)
 
 
 def _harmless(name: str) -> frozenset[bytes]:

@@ -1,0 +1,60 @@
+"""Where prompts are encoded: short ones on the event loop, others in a thread."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from server.api.input.prompts import FEW, SHORT, Prompt, chat_prompt, completion_prompts
+from server.api.input.schema import ChatBody, CompletionBody, ContentPart, Message
+from tests.server.live import Live
+
+LONG = "x" * (SHORT + 1)
+HI = Message("user", "Hi")
+
+
+class Woken(Exception):
+    """A thread was asked for."""
+
+
+class NoThreads(Executor):
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        raise Woken
+
+
+async def read(live: Live, body: ChatBody | CompletionBody) -> list[Prompt]:
+    model = replace(live.service.model, tokenizer_pool=NoThreads())
+    return [await chat_prompt(body, model)] if isinstance(body, ChatBody) else await completion_prompts(body, model)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [ChatBody(messages=[HI] * FEW), CompletionBody(prompt="Hi"), CompletionBody(prompt=[1, 2])],
+    ids=["a conversation", "a text", "tokens"],
+)
+async def test_no_thread_is_woken_for_what_is_short(live: Live, body: ChatBody | CompletionBody) -> None:
+    [prompt] = await read(live, body)
+    assert prompt.ids
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ChatBody(messages=[HI, Message("user", LONG)]),
+        ChatBody(messages=[HI] * (FEW + 1)),
+        ChatBody(messages=[Message("user", [ContentPart("text", "Hi")])]),
+        ChatBody(messages=[HI, Message("tool", "Hi", tool_call_id=LONG)]),
+        ChatBody(messages=[HI], chat_template_kwargs={"a": LONG}),
+        ChatBody(messages=[HI], instruction=LONG),
+        CompletionBody(prompt=LONG),
+        CompletionBody(prompt=[1] * (SHORT + 1)),
+        CompletionBody(prompt=["Hi", "Hi"]),
+        CompletionBody(prompt="Hi", instruction=LONG),
+    ],
+)
+async def test_what_may_take_long_is_left_to_a_thread(live: Live, body: ChatBody | CompletionBody) -> None:
+    with pytest.raises(Woken):
+        await read(live, body)
