@@ -45,7 +45,7 @@ class NodeLoad:
     prices: Prices
     """Prices of rows there, its executors together; so `unit` is seconds of the node."""
     requests: int = 0
-    """Those that it has and has not answered."""
+    """Requests that it has and has not answered."""
     slots: int = 1
     """Rows that it runs at a time."""
     length: float | None = None

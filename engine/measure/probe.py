@@ -1,4 +1,4 @@
-"""Asks a network, before it serves anybody, whether it computes through the arena what it computes without one.
+"""Asks a network, before it serves requests, whether it computes through the arena what it computes without one.
 
 Architectures differ in how they treat positions, masks and caches. One that ignores what the engine passes in
 would answer fluently and wrongly; this finds it at start, and warms the kernels up besides.

@@ -76,7 +76,7 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Compiled:
-    """A grammar that can be followed. While somebody holds on to it, it need not be compiled again."""
+    """A grammar that can be followed. While it is referred to, it need not be compiled again."""
 
     grammar: Grammar
     start: LLMatcher
@@ -144,7 +144,7 @@ class Grammars:
             self._recent.pop(grammar, None)
 
     def prepare(self) -> None:
-        """Read the vocabulary now rather than for the first grammar. Should that fail, whoever needs it is told."""
+        """Read the vocabulary now rather than for the first grammar. Should that fail, the first grammar fails too."""
         try:
             _ = self._tokenizer
         except GrammarError as error:

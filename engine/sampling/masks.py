@@ -17,7 +17,7 @@ Masks: TypeAlias = tuple[dict[int, Tensor], dict[int, GrammarFault]]
 
 
 def masks(rows: Sequence[Row], logits: Tensor) -> Masks:
-    """For each place of a row with a grammar: what may follow there (vocab,), boolean, or why nobody can say.
+    """For each place of a row with a grammar: what may follow there (vocab,), boolean, or the fault that hides it.
 
     logits  (rows, vocab), whose device and width the masks take
 

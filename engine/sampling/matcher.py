@@ -32,7 +32,7 @@ class GrammarTooCostly(GrammarFault):
 
 
 OURS = ("doesn't satisfy the grammar", "parser stopped in consume_token")
-"""What the library complains of where a row took a token that it had not allowed; all else lies in the grammar, more
+"""The library's complaint where a row took a token that it had not allowed; all else lies in the grammar, more
 states, ways or alternatives than a row may have, and for most of it the library names no other reason.
 """
 

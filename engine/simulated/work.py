@@ -40,6 +40,6 @@ class Work:
         return replace(self, lasts=lambda count: pace(now, self.lasts(count)))
 
     def cut(self, elapsed: float) -> Work:
-        """As much of it as was begun after so many seconds, one iteration at least."""
+        """The part of it that was begun after so many seconds, one iteration at least."""
         counts = range(1, self.iterations)
         return replace(self, iterations=1 + bisect.bisect_left(counts, elapsed - INSTANT, key=self.lasts))

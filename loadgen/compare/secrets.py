@@ -30,7 +30,7 @@ def hide(text: str) -> str:
 
 
 def hide_all(value: object) -> object:
-    """A value with every text in it hidden likewise, however deep, and so members with the name of a secret."""
+    """A value without the secrets in its texts, however deep, and without the members with the name of a secret."""
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, Mapping):

@@ -30,7 +30,7 @@ def token_embeddings(model: LoadedModel) -> Iterator[NDArray[np.float32]]:
 
 
 def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
-    """The embeddings of a checkpoint, in parts as above. Raises LoadError where they are not found."""
+    """The embedding of each token of a checkpoint, (vocabulary, hidden), in parts of ROWS tokens. Raises LoadError."""
     names = _names(folder)
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as file:

@@ -61,11 +61,11 @@ class Limits:
     wma_threshold: int = Scheduling.wma_threshold
     """Φ: a request joins a waiting batch only when that one's wasted memory accesses stay below it."""
     capacity_tokens: int | None = None
-    """Tokens of K and V that the smallest executor holds; None: unknown until an executor asks for work."""
+    """Tokens of K and V that the smallest executor holds; None before an executor asks for work."""
     context_length: int | None = None
-    """Least of the executors' longest rows, prompt and answer, in tokens; None as above."""
+    """Least of the executors' longest rows, prompt and answer, in tokens; None before an executor asks for work."""
     slots: int | None = None
-    """Least of the executors' rows; None as above."""
+    """Least of the executors' slots; None before an executor asks for work."""
     shares: Shares | None = None
     """Weights of clients, between whom service is shared out; None: they are not told apart."""
 

@@ -133,7 +133,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """Let nobody else read a journal, which may hold prompts; one of another user stays as its owner has it."""
+    """Hide a journal, which may hold prompts, from other users; one of another user stays as its owner has it."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     for suffix in BESIDE:  # by name: to close a file of an open database would take its locks away

@@ -168,7 +168,7 @@ class FairQueue(CountingQueue):
         self._leave(client, request)
 
     def ahead(self, request: Request, now: float) -> Ahead | None:
-        """As if all requests of a client cost their mean; None where the client's own queue does not know."""
+        """Counted as if all requests of a client cost their mean; None where the client's own queue does not know."""
         self._settle()
         own = self._client(request)
         before = own.queue.ahead(request, now) if isinstance(own.queue, CountingQueue) else None

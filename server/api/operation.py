@@ -41,7 +41,7 @@ class Operation:
 
     method: str
     path: str
-    """As the router takes it, which may hold patterns."""
+    """Path as the router takes it, which may hold patterns."""
     handler: Handler
     name: str = ""
     """The operation's name in the OpenAPI document; empty for one that is not in it."""

@@ -86,7 +86,7 @@ class Batches:
     async def _begin(self, record: BatchRecord) -> None:
         self._runs[record.id] = run = Run(record, self._means)  # it counts from now on
         try:
-            await self._means.save(record)
+            await self._means.on_disk(self._means.folder.save, record)
         except OSError:
             del self._runs[record.id]
             raise

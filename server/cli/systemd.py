@@ -49,7 +49,7 @@ class Unit:
     """The `lengthwise` that shall run, as an absolute path."""
     config: Path = CONFIG
     shutdown_timeout: float = 30.0
-    """As the configuration has it, in seconds."""
+    """--shutdown-timeout of the configuration, in seconds."""
     template: bool = False
     """Whether it serves any number of instances, each with a configuration of its own."""
 
@@ -67,7 +67,7 @@ class Unit:
 
 
 def _escaped(path: Path) -> str:
-    """As systemd.syntax(7) wants it."""
+    """A path in the quoting of systemd.syntax(7)."""
     return str(path).replace("\\", "\\\\").replace("%", "%%").replace(" ", "\\x20")
 
 

@@ -18,7 +18,7 @@ from models.flags import Subparsers, add_groups, add_options
 from models.options import Count, option, options_of
 
 TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary", "ranking")
-"""As models.proxy.task has them, which would import torch; a test compares."""
+"""Names of tasks, as in models.proxy.task, which would import torch; a test compares."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,10 +35,10 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """What all servers of a cluster are started with."""
+    """Settings that all servers of a cluster are started with."""
 
     flags: tuple[str, ...]
-    """Those of `lengthwise serve`."""
+    """Flags of `lengthwise serve`."""
     key: str | None
     """One of their API keys; None without any."""
     drain: float

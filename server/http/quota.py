@@ -48,7 +48,7 @@ class Share:
     answers: int = 0
 
     def part(self, limit: int) -> int:
-        """As much of a limit as there is for such a request."""
+        """The part of a limit that this request may count on."""
         return max(1, limit // 2) if self.patient else limit
 
 

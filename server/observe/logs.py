@@ -64,7 +64,7 @@ def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 class QueuedLines(logging.Handler):
-    """Writes lines to a file descriptor from a thread of its own: where nobody reads them, what logs must not wait."""
+    """Writes lines to a file descriptor from a thread of its own: where they are not read, what logs must not wait."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()

@@ -155,7 +155,7 @@ class Metrics:
         self._misjudged = histogram("lengthwise:serving_time_error_seconds", text, SECONDS)
 
     def expect(self, executors: Iterable[int]) -> None:
-        """These executors have computed nothing yet."""
+        """Begin the counters of executors, which have computed nothing yet."""
         for executor in executors:
             self._busy.labels(executor=str(executor))
 

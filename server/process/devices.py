@@ -39,7 +39,7 @@ PREDICTOR_THREADS = 4
 """Threads of a predictor at most: a short text's products are too small for more."""
 
 PREDICTOR_NICENESS = 10
-"""As in nice(1): a tenth of a core that an executor computes on, all of a core that is free."""
+"""Niceness of a predictor, as in nice(1): a tenth of a core where an executor computes too, all of a free one."""
 
 
 def hush_transformers() -> None:

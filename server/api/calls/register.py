@@ -117,7 +117,7 @@ class Register:
         return None if ended is None or ended.caller.holder != holder else ended.status
 
     def explain(self, name: str, holder: str | None) -> RequestStatus | None:
-        """How a call stands, and why it waits. None as above."""
+        """How a call stands, and why it waits; None for one that is unknown, forgotten or another's."""
         status, record = self.status(name, holder), self._record(name, holder)
         if status is None:
             return None
@@ -133,7 +133,7 @@ class Register:
         return None if found is None else self.explain(found, holder)
 
     def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
-        """Break a call off, and tell how it stands then; what has ended stays as it is. None as above."""
+        """Break a call off, and tell how it stands then; what has ended stays as it is. None as for `status`."""
         record = self._record(name, holder)
         if record is not None:
             self._break_off(record)

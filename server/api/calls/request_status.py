@@ -36,7 +36,7 @@ class CallState(StrEnum):
 
 
 class ChoiceStatus(msgspec.Struct, frozen=True):
-    """One of the answers of a call; `place` and `expected_wait_s` as there."""
+    """One of the answers of a call; `place` and `expected_wait_s` as of the call."""
 
     index: int
     state: CallState

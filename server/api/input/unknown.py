@@ -14,7 +14,7 @@ from server.api.errors import bad_request
 HEADER = "x-lengthwise-ignored"
 
 MANY = 20_000
-"""Ends of names in a body from which nobody looks which are unknown: a body of names alone would take long."""
+"""Ends of names in a body beyond which unknown ones are not looked for: a body of names alone would take long."""
 
 MOST = 16
 """Names that the header tells at most."""

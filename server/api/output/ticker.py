@@ -1,5 +1,5 @@
 """One clock for all streams: it looks at each when its time has come, a few at a time, so that thousands of them whose
-times are the same hold nobody up.
+times are the same do not hold others up.
 """
 
 from __future__ import annotations

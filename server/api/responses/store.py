@@ -58,7 +58,7 @@ class ResponseStore:
         return found
 
     def remove(self, name: str, holder: str | None) -> None:
-        """Forget a response; raises ApiError 404 as above."""
+        """Forget a response; raises ApiError 404 for one that is unknown, forgotten or another's."""
         self._sizes[holder] -= self.find(name, holder, "id").size
         del self._stored[holder][name]
 

@@ -30,7 +30,7 @@ class Tool:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """As OpenAI's API and chat templates word it."""
+        """The tool as OpenAI's API and chat templates word it."""
         told = {} if self.description is None else {"description": self.description}
         return {"type": "function", "function": {"name": self.name, **told, "parameters": dict(self.parameters)}}
 
