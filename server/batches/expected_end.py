@@ -12,6 +12,9 @@ from collections.abc import Callable
 INTERVAL = 1.0
 """Seconds between two marks at least."""
 
+LEAST_DONE = 0.01
+"""Part of the work before which nothing is told: while prompts are read, hardly a token says how fast it goes."""
+
 MARKS = 60
 """Marks that the speed goes back."""
 
@@ -47,9 +50,11 @@ class ExpectedEnd:
     def seconds_left(self, now: float) -> float | None:
         """Seconds until the last answer; None before there is a speed, or while the work of some lines is not told."""
         since, before = self._marks[0]
-        begun = self._begun()
-        done = self._answered + begun - before
-        return (sum(self._works.values()) - begun) * (now - since) / done if self.all_known and done > 0 else None
+        done = self._answered + self._begun()
+        work = self._answered + sum(self._works.values())
+        if not self.all_known or done <= before or done < LEAST_DONE * work:
+            return None
+        return (work - done) * (now - since) / (done - before)
 
     def _begun(self) -> float:
         """Work that is done of lines under way."""

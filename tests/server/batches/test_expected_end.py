@@ -25,6 +25,16 @@ def test_nothing_is_told_before_there_is_a_speed() -> None:
     assert end.seconds_left(105.0) is None
 
 
+def test_nothing_is_told_by_the_first_tokens() -> None:
+    """While the others' prompts were read, the end of the first line was told to be minutes away, and so all ends."""
+    done = {"a": 0.009, "b": 0.0}
+    end = expected_end({"a": 100.0, "b": 1.0}, done.__getitem__, 0.0)
+    end.ask("a")
+    assert end.seconds_left(1.0) is None
+    done["a"] = 0.0202
+    assert end.seconds_left(2.0) == pytest.approx(98.0)
+
+
 def test_nothing_is_told_while_lines_are_still_estimated() -> None:
     end = ExpectedEnd({"a": 1 / 2}.__getitem__, 100.0)
     end.expect("a", 10.0)
