@@ -21,14 +21,14 @@ CORPUS = (
 )
 
 
-def build(folder: Path, *, context: int = 512, seed: int = 0) -> Path:
+def build(folder: Path, *, context: int = 512, seed: int = 0, intermediate: int = 64) -> Path:
     """Write config, safetensors and tokenizer of a two-layer llama with grouped queries; returns the folder."""
     tokenizer = _tokenizer()
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=32,
-        intermediate_size=64,
+        intermediate_size=intermediate,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
