@@ -285,7 +285,7 @@ async def test_a_full_disk_makes_a_batch_wait_and_costs_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch failed, and stayed under way for ever where that could not be written either."""
-    monkeypatch.setattr("server.batches.runner.RETRY", 0.001)
+    monkeypatch.setattr("server.batches.slots.RETRY", 0.001)
     writes, sync = itertools.count(), os.fsync
 
     def fail_every_third_time(handle: int) -> None:
