@@ -51,6 +51,14 @@ LAST_SECONDS = 2.0
 GOODBYE = 2.0
 """Seconds for which handlers may still write after the last request has ended."""
 
+COLLECT_AFTER = 10_000
+"""New objects after which the collector looks for cycles among them. A step of a thousand rows makes some thousand, for
+moments: after Python's 700 they count as old, and all streams were looked through every hundred steps, for 0.1 s."""
+
+SWITCH_INTERVAL = 0.001
+"""Seconds for which a thread may keep the interpreter from another: an executor's would keep the event loop waiting for
+Python's 5 ms again and again."""
+
 Opener: TypeAlias = Callable[[ServeConfig], AbstractAsyncContextManager[Service]]
 """Loads what the configuration names, and lets it go on leaving."""
 
@@ -94,6 +102,8 @@ async def _serve(
             # What is loaded stays: the collector need not look through it again while every stream waits.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(COLLECT_AFTER)
+            sys.setswitchinterval(SWITCH_INTERVAL)
             async with listen(service, port, front, config.uds, config.uds_mode) as app:
                 address = _address(config, port, front)
                 tell_limits(service.model)

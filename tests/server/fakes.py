@@ -146,7 +146,7 @@ def die(row: RowSpec) -> Iterable[RowUpdate]:
 
 
 class PlayedExecutor:
-    """An executor that plays its stage's script for every row, one update a turn of the event loop."""
+    """An executor that plays its stage's script for every row, each update once the one before can have been read."""
 
     def __init__(self, stage: PlayedDispatcher, max_rows: int) -> None:
         self.info = ExecutorInfo(0, "cpu", capacity_tokens=10**6, max_rows=max_rows, context_length=256)
@@ -173,7 +173,8 @@ class PlayedExecutor:
                     await stage.go.wait()
                 shape = BatchShape(len(self._plays), capacity_tokens=self.info.capacity_tokens)
                 stage.receive(StepReport(0, 1, (update,), shape, 0.0))
-                await asyncio.sleep(0)
+                for _ in range(3):
+                    await asyncio.sleep(0)
         except Death:
             self.alive = False
             stage.receive(ExecutorDied(0, "it died"))
