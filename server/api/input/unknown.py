@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 
 import msgspec
@@ -63,8 +64,14 @@ def list_unknown(raw: bytes, schema: type, *, thoroughly: bool = False) -> tuple
     """
     if not thoroughly and raw.count(b'":') > MANY:
         return ()
-    known = {field.encode_name for field in msgspec.structs.fields(schema)}
+    known = _list_known(schema)
     return tuple(name for name in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]) if name not in known)
+
+
+@cache
+def _list_known(schema: type) -> frozenset[str]:
+    """Names of the fields that a schema has, kept since they take a millisecond to find."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(schema))
 
 
 def header_of(request: web.Request) -> str | None:
