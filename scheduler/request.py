@@ -141,7 +141,7 @@ class Request:
     @property
     def tokens(self) -> int:
         """Prompt and generated tokens."""
-        return self.input_length + self.generated
+        return len(self.prompt) + self.generated
 
     @property
     def in_background(self) -> bool:

@@ -50,7 +50,8 @@ class Prices:
 
     def work_left(self, request: Request, left: Quantity) -> Quantity:
         """Price of all that a request has still to do if it generates so many tokens more."""
-        return self.price(request.unread if request.needs_prefill else 0, request.tokens, left)
+        tokens = request.tokens
+        return self.price(tokens - request.cached_prompt if request.needs_prefill else 0, tokens, left)
 
     def price(self, unread: int, tokens: int, left: Quantity) -> Quantity:
         """Price of reading `unread` of a row's tokens, and of generating `left` more."""
