@@ -36,7 +36,7 @@ def find_better(found: WhatIf) -> Trial | None:
 
 def write_sentences(found: WhatIf) -> Iterator[str]:
     """The verdict, and what it rests on."""
-    replay, (mean_error, p99_error) = found.replay, found.errors
+    replay, (mean_error, p99_error), (mean, p99) = found.replay, found.errors, found.held_out
     own, better = found.own.latencies.jct, find_better(found)
     if better is None:
         yield f"Nothing tried here would have served these requests better than {replay.strategy} by a sure margin."
@@ -49,8 +49,10 @@ def write_sentences(found: WhatIf) -> Iterator[str]:
     yield (
         f"How far to trust this: of {replay.strategy}, which served them, the simulator says a mean JCT "
         f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded. Prices are those learned on this node; "
-        f"it was {found.slowdown:.2f} times as slow on the average, and at each moment as slow as its requests tell. "
-        "What others do to its speed is the same for all strategies here."
+        f"it was {found.slowdown:.2f} times as slow on the average, and at each moment as slow as these requests tell. "
+        "What others do to its speed is the same for all strategies here. Held out: had it kept the mean speed of the "
+        f"first half, the second half of the requests would have had a mean JCT {mean:+.1%} and a p99 {p99:+.1%} from "
+        "what was recorded."
     )
     yield (
         f"{len(replay.trace)} requests to {replay.model}; {replay.left_out} without a token are left out. Predicted "
@@ -119,6 +121,7 @@ def whatif_json(found: WhatIf) -> Json:
         "requests": len(found.replay.trace),
         "slowdown": found.slowdown,
         "recorded": latencies_json(found.recorded),
+        "held_out": {"mean_jct": found.held_out[0], "p99_jct": found.held_out[1]},
         "trials": [
             {"strategy": one.strategy, "sizes": one.sizes, **latencies_json(one.latencies)} for one in found.trials
         ],

@@ -65,6 +65,8 @@ class WhatIf:
     own: Trial
     """The strategy that served, simulated."""
     others: tuple[Trial, ...]
+    held_out: tuple[float, float]
+    """Deviations as `errors` has them, of the second half of the requests at a speed that the first half alone told."""
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -73,9 +75,14 @@ class WhatIf:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Deviation of the simulated from the recorded, as shares of the recorded: of the mean JCT, and of its p99."""
-        real, simulated = self.recorded.jct, self.own.latencies.jct
-        return simulated.mean / real.mean - 1, simulated.percentiles[99.0] / real.percentiles[99.0] - 1
+        """Deviations of the own strategy's replay from the recorded."""
+        return deviate(self.own.latencies, self.recorded)
+
+
+def deviate(simulated: Latencies, recorded: Latencies) -> tuple[float, float]:
+    """Deviation of the simulated from the recorded, as shares of the recorded: of the mean JCT, and of its p99."""
+    ours, theirs = simulated.jct, recorded.jct
+    return ours.mean / theirs.mean - 1, ours.percentiles[99.0] / theirs.percentiles[99.0] - 1
 
 
 def try_all(replay: Replay, setting: Setting, names: Sequence[str], done: Callable[[], None]) -> WhatIf:
@@ -91,7 +98,19 @@ def try_all(replay: Replay, setting: Setting, names: Sequence[str], done: Callab
         for sizes, machine in _other_machines(setting.machine):
             served = play(replay, replace(setting, machine=machine), name)
             trials.append(Trial(name, sizes, measure_latencies(served)))
-    return WhatIf(replay, slowdown, measure_latencies(replay.recorded), trials[0], tuple(trials[1:]))
+    recorded, held_out = measure_latencies(replay.recorded), _hold_out(replay, setting)
+    return WhatIf(replay, slowdown, recorded, trials[0], tuple(trials[1:]), held_out)
+
+
+def _hold_out(replay: Replay, setting: Setting) -> tuple[float, float]:
+    """Deviations of the second half of the requests, replayed at the mean speed that the first half tells."""
+    half = len(replay.trace) // 2
+
+    def play_at(curve: SpeedCurve) -> tuple[Served, ...]:
+        return play(replay, _paced(setting, curve), replay.strategy)
+
+    known, _ = find_speed(replay.recorded[:half], lambda curve: play_at(curve)[:half])
+    return deviate(measure_latencies(play_at(known)[half:]), measure_latencies(replay.recorded[half:]))
 
 
 def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:

@@ -88,6 +88,7 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) ->
     assert found.slowdown == pytest.approx(SLOWDOWN, rel=0.01)
     mean, p99 = found.errors
     assert abs(mean) < 0.01 and abs(p99) < 0.05, "p99 is one request of 80"
+    assert all(abs(one) < 0.05 for one in found.held_out), "it was as slow in the first half as in the second"
     better = find_better(found)
     assert better is not None and better.latencies.jct.mean < 0.9 * found.own.latencies.jct.mean
     assert f"{better.strategy}" in next(iter(write_sentences(found)))
@@ -110,6 +111,7 @@ def test_a_machine_that_is_slow_for_a_while_is_found_to_have_been_slow_then(stra
     found = try_all(replace(replay, recorded=recorded), setting, (), lambda: None)
     mean, p99 = found.errors
     assert abs(mean) < 0.02 and abs(p99) < 0.05
+    assert abs(found.held_out[0]) > 0.05, "the first half does not tell how fast the second was"
 
 
 def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
@@ -126,9 +128,10 @@ def test_one_command_one_page(journal: Path, tmp_path: Path, capsys: pytest.Capt
     flags = ("--strategies", "srpt,vs", "--max-num-seqs", "4", "--max-model-len", "600")
     assert run(*flags, "--report", str(page), "--save-result", str(result)) == 0
     out = capsys.readouterr().out
-    assert "baton-pd, as recorded" in out and "How far to trust this" in out
+    assert "baton-pd, as recorded" in out and "How far to trust this" in out and "Held out: " in out
     assert "<svg" in page.read_text() and "srpt" in page.read_text()
     told = json.loads(result.read_text())
+    assert abs(told["held_out"]["mean_jct"]) < 0.05
     assert told["requests"] == 80 and told["trials"][0]["strategy"] == "baton-pd"
     assert told["trials"][0]["mean_jct_ms"] == pytest.approx(told["recorded"]["mean_jct_ms"], rel=0.02)
 
