@@ -26,22 +26,22 @@ from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, inline
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
-from scheduler.waiting.aged import AgedSjf, Aging
-from scheduler.waiting.boost import Boost, attained_work, predicted_work
-from scheduler.waiting.due import DueFirst
 from scheduler.waiting.fair import FairQueue, Shares
-from scheduler.waiting.fcfs import Fcfs
-from scheduler.waiting.feedback import Feedback
-from scheduler.waiting.gittins import Gittins
 from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
+from scheduler.waiting.orders.aged import AgedSjf, Aging
+from scheduler.waiting.orders.boost import Boost, attained_work, predicted_work
+from scheduler.waiting.orders.due import DueFirst
+from scheduler.waiting.orders.fcfs import Fcfs
+from scheduler.waiting.orders.feedback import Feedback
+from scheduler.waiting.orders.gittins import Gittins
+from scheduler.waiting.orders.rank import ByRank
+from scheduler.waiting.orders.sjf import Sjf
+from scheduler.waiting.orders.tail_inflated import TailInflated
 from scheduler.waiting.prices import PricesNow, device_prices
 from scheduler.waiting.queue import Queue
-from scheduler.waiting.rank import ByRank
 from scheduler.waiting.ranked import RankedQueue
 from scheduler.waiting.response_ratio import ResponseRatioQueue
-from scheduler.waiting.sjf import Sjf
-from scheduler.waiting.tail_inflated import TailInflated
 
 ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
     {

@@ -17,9 +17,9 @@ from scheduler.plan import Plan, Returns
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import ServingTime
 from scheduler.serving_time.machine import MachineModel
-from scheduler.waiting.aged import Aging
 from scheduler.waiting.fair import Shares
 from scheduler.waiting.hrrn import BatchOrder, oldest_first
+from scheduler.waiting.orders.aged import Aging
 from scheduler.waiting.prices import Prices, PricesNow, device_prices
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.ranked import RankedQueue

@@ -17,8 +17,8 @@ from typing import TypeAlias
 import numpy as np
 
 from scheduler.clock import Clock
-from scheduler.length.ablation import subset
 from scheduler.length.distribution import LengthDistribution
+from scheduler.length.evaluation.ablation import subset
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.forest import Examples, Forest, Growth, grow
 from scheduler.length.learning import Lesson, ServedRow, examples, rmse

@@ -20,9 +20,9 @@ than
 
     B* + H + w*
 
-unless of better priority or since it was due (due.py), however many cheaper requests come. First come, first served,
-that is B* + w*. It is predicted work: the bound is as good as the predictions' sum. A row that was handed back begins
-to wait anew.
+unless of better priority or since it was due (orders/due.py), however many cheaper requests come. First come, first
+served, that is B* + w*. It is predicted work: the bound is as good as the predictions' sum. A row that was handed back
+begins to wait anew.
 
 Work is counted in tokens (prices.py), of a device that runs as many rows as it can: with W executors W times as much
 is done in a time.
@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from math import inf, log2
 
 from scheduler.request import Request
-from scheduler.waiting.aged import Aging
-from scheduler.waiting.due import DueFirst
+from scheduler.waiting.orders.aged import Aging
+from scheduler.waiting.orders.due import DueFirst
 from scheduler.waiting.prices import PricesNow
 from scheduler.waiting.queue import Key
 from scheduler.waiting.ranked import RankedQueue

@@ -1,8 +1,8 @@
 """Protocols of the waiting queue, and of the order that ranks the requests in it.
 
 How orders compose. The client's `priority` comes before all else: lower is earlier. Of one priority come first the
-requests that are due, the earliest deadline first (due.py); after them all others by the strategy's own order. Every
-key ends with the row's number, so that no two requests tie and equal requests keep their order of arrival. Only
+requests that are due, the earliest deadline first (orders/due.py); after them all others by the strategy's own order.
+Every key ends with the row's number, so that no two requests tie and equal requests keep their order of arrival. Only
 predicted lengths are known here, never true ones.
 """
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from math import inf
 
 from scheduler.request import Request
-from scheduler.waiting.due import DueFirst
-from scheduler.waiting.fcfs import Fcfs
+from scheduler.waiting.orders.due import DueFirst
+from scheduler.waiting.orders.fcfs import Fcfs
 from scheduler.waiting.queue import Key, Order
 from scheduler.waiting.sorted_requests import Ahead, SortedRequests
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import FloatArray
-from scheduler.waiting.aged import Aging
-from scheduler.waiting.due import due_at, due_key
+from scheduler.waiting.orders.aged import Aging
+from scheduler.waiting.orders.due import due_at, due_key
 from scheduler.waiting.queue import Key
 from scheduler.waiting.ranked import CountingQueue
 from scheduler.waiting.sorted_requests import Ahead

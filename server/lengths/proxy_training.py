@@ -23,7 +23,7 @@ from models.proxy.network import MAX_TOKENS, Proxy
 from models.proxy.store import save
 from models.proxy.task import Scale, Task, quantile_edges
 from models.proxy.training import History, Step, TextRows, TrainingOptions, train
-from scheduler.length.quality import Quality, quality
+from scheduler.length.evaluation.quality import Quality, quality
 from server.lengths.training import FEWEST, query_of, read_files
 from server.process.cache_paths import proxy_path
 

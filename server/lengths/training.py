@@ -26,10 +26,20 @@ from models.proxy.network import Proxy
 from models.proxy.store import load as load_proxy
 from models.text import Text
 from scheduler.journal.file import RequestEntry, read
-from scheduler.length.ablation import PAPER, Split, accuracy, covered, grown_trees, guess, means, predict, split
 from scheduler.length.censored import completed
-from scheduler.length.contest import Contest, Contestant, judge
 from scheduler.length.distribution import LengthDistribution
+from scheduler.length.evaluation.ablation import (
+    PAPER,
+    Split,
+    accuracy,
+    covered,
+    grown_trees,
+    guess,
+    means,
+    predict,
+    split,
+)
+from scheduler.length.evaluation.contest import Contest, Contestant, judge
 from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, Ablation, LengthQuery
 from scheduler.length.forest import Examples, Forest, Growth, grow
 from scheduler.length.forest_file import ForestError, Manifest, load, manifest, save

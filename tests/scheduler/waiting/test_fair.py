@@ -19,8 +19,8 @@ from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairQueue, Shares, service, service_had
-from scheduler.waiting.fcfs import Fcfs
 from scheduler.waiting.head_start import HeadStartQueue
+from scheduler.waiting.orders.fcfs import Fcfs
 from scheduler.waiting.queue import Queue
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request

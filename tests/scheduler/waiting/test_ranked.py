@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.request import Request
-from scheduler.waiting.aged import AgedSjf, Aging
-from scheduler.waiting.due import DueFirst
-from scheduler.waiting.fcfs import Fcfs
+from scheduler.waiting.orders.aged import AgedSjf, Aging
+from scheduler.waiting.orders.due import DueFirst
+from scheduler.waiting.orders.fcfs import Fcfs
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
 

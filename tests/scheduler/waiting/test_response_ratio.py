@@ -12,8 +12,8 @@ from scheduler.batching.batcher import Kit, Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.plan import Returns
 from scheduler.request import Request
-from scheduler.waiting.due import due_at, due_key
-from scheduler.waiting.fcfs import Fcfs
+from scheduler.waiting.orders.due import due_at, due_key
+from scheduler.waiting.orders.fcfs import Fcfs
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.queue import Key
 from scheduler.waiting.response_ratio import ResponseRatioQueue

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.length.ablation import accuracy as errors
+from scheduler.length.evaluation.ablation import accuracy as errors
 
 BINS = 10
 """Parts of the rows, by predicted length, whose predictions are compared with what came."""

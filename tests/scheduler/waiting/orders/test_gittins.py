@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduler.length.distribution import LengthDistribution
 from scheduler.request import Request
-from scheduler.waiting.gittins import Gittins
+from scheduler.waiting.orders.gittins import Gittins
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.waiting.predicted import TOKENS, by_tokens, fill, predicted, rows
 

@@ -9,8 +9,8 @@ import pytest
 
 from scheduler.length.distribution import LengthDistribution
 from scheduler.request import Request
+from scheduler.waiting.orders.tail_inflated import TailInflated, inflated_length
 from scheduler.waiting.ranked import RankedQueue
-from scheduler.waiting.tail_inflated import TailInflated, inflated_length
 from tests.scheduler.waiting.predicted import fill, predicted, rows
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.length.ablation import Accuracy, Split, accuracy, covered, grown_trees, guess, means, predict, split
+from scheduler.length.evaluation.ablation import (
+    Accuracy,
+    Split,
+    accuracy,
+    covered,
+    grown_trees,
+    guess,
+    means,
+    predict,
+    split,
+)
 from scheduler.length.features import FEATURES, Ablation
 from scheduler.length.forest import Examples, Growth
 

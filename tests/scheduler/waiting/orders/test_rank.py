@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.waiting.rank import ByRank
+from scheduler.waiting.orders.rank import ByRank
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.waiting.predicted import AGING, fill, first, predicted
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from scheduler.request import Request
-from scheduler.waiting.aged import Aging
+from scheduler.waiting.orders.aged import Aging
 from scheduler.waiting.queue import Key, Order
 
 SLACK = 2.0

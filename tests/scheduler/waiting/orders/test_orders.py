@@ -17,12 +17,12 @@ from scheduler.options import Scheduling
 from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from scheduler.waiting.aged import AgedSjf, Aging
-from scheduler.waiting.due import DueFirst
+from scheduler.waiting.orders.aged import AgedSjf, Aging
+from scheduler.waiting.orders.due import DueFirst
+from scheduler.waiting.orders.sjf import Sjf
 from scheduler.waiting.prices import device_prices
 from scheduler.waiting.queue import Order
 from scheduler.waiting.ranked import RankedQueue
-from scheduler.waiting.sjf import Sjf
 from tests.scheduler.fakes import request as bare
 
 AGING = Aging(factor=10.0, seconds_per_token=0.5)

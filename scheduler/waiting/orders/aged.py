@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from scheduler.options import Scheduling
 from scheduler.request import Request
+from scheduler.waiting.orders.sjf import remaining_tokens
 from scheduler.waiting.queue import Key
-from scheduler.waiting.sjf import remaining_tokens
 
 
 @dataclass(frozen=True, slots=True)

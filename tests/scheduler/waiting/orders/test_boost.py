@@ -7,7 +7,7 @@ from math import exp, log
 
 import pytest
 
-from scheduler.waiting.boost import Boost, attained_work, boost, predicted_work
+from scheduler.waiting.orders.boost import Boost, attained_work, boost, predicted_work
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request

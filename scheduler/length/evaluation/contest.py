@@ -11,7 +11,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.length.ablation import subset
+from scheduler.length.evaluation.ablation import subset
 from scheduler.length.forest import Examples, Forest
 
 FRESH_SHARE = 0.5

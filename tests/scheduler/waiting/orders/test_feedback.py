@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.waiting.feedback import Feedback, find_level
+from scheduler.waiting.orders.feedback import Feedback, find_level
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
