@@ -27,7 +27,7 @@ class Scheduling:
         10.0, "promote a request once it has waited N times its predicted service time (SSJF)"
     )
     head_start: NonNegative = option(
-        20.0, "mean requests' work that a request of half the mean work overtakes; 0: none (lengthwise)"
+        8.0, "mean requests' work that a request of half the mean work overtakes; 0: none (lengthwise)"
     )
     boost_gamma: Positive = option(
         0.1, "how little cheap requests are put forward, in 1/s: the rate at which long waits get rarer (boost)"
