@@ -99,11 +99,7 @@ async def _serve(
         signals.on_first(partial(_leave_loading, config))
         async with open_service(config) as service:
             signals.on_first(None)
-            # What is loaded stays: the collector need not look through it again while every stream waits.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(COLLECT_AFTER)
-            sys.setswitchinterval(SWITCH_INTERVAL)
+            shorten_pauses()
             async with listen(service, port, front, config.uds, config.uds_mode) as app:
                 address = _address(config, port, front)
                 tell_limits(service.model)
@@ -114,6 +110,14 @@ async def _serve(
                 async with fed, watch_loop(_end_standstill):
                     with reloads:
                         return await _until_end(app, service, config.shutdown_timeout, signals, notifier)
+
+
+def shorten_pauses() -> None:
+    """Let the event loop wait less for the collector, and for other threads to leave it the interpreter."""
+    gc.collect()
+    gc.freeze()  # what is loaded stays: it need not be looked through again while every stream waits
+    gc.set_threshold(COLLECT_AFTER)
+    sys.setswitchinterval(SWITCH_INTERVAL)
 
 
 async def _until_end(
