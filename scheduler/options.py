@@ -43,7 +43,7 @@ class Scheduling:
         0.5, "part of the least loaded executor's work that may pass before batches are arranged again (λ of SCLS)"
     )
     batch_slowdown: NonNegative = option(
-        0.05,
+        0.03,
         "part by which lines of /v1/batches may slow steps of other requests; 0: they run only by themselves",
     )
     recompute: bool = option(
