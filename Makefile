@@ -68,9 +68,10 @@ evidence-engine: $(RUNTIME) ## repeat them on the real engine, with nothing besi
 	@for paper in $(ENGINES); do $(MAKE) --no-print-directory engine-$$paper || exit 1; done
 
 evidence-engine-tiny: ## the cells of it that a queue decides, with a tiny MODEL, in some ten minutes
-	@$(MAKE) --no-print-directory evidence-engine ENGINES="magnus scls" \
-	  ENGINE_magnus="$(if $(TASKS),--tasks $(TASKS)) --experiments main --loads 8" \
-	  ENGINE_scls="$(TRACED) --experiments main --executors 2 --loads 3 --requests 1500"
+	@$(MAKE) --no-print-directory evidence-engine \
+	  ENGINE_magnus="$(if $(TASKS),--tasks $(TASKS)) --experiments main,ablation --loads 8" \
+	  ENGINE_scls="$(TRACED) --experiments main --executors 2 --loads 3 --requests 1500" \
+	  ENGINE_ssjf="--experiments rates --loads 8"
 
 engine-%: $(RUNTIME)
 	@$(BIN)/lengthwise paper $* --real --model $(MODEL) --rounds 3 $(ENGINE_$*) $(ARGS) \
