@@ -31,9 +31,7 @@ def load(url: str, requests: int, seed: int, folder: Path) -> dict[str, float]:
 def test_memory_stays_flat_over_2000_requests_with_every_tenth_cancelled(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch keeps compiled linear layers for the 1,024 latest shapes, some 50 MB, which take long to fill up; here it
-    keeps few.
-    """
+    """torch keeps compiled products of the latest shapes, which takes long to fill up; here it keeps few."""
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "16")
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
     with serve(tiny_folder, "--kv-cache-memory", "0.01", "--max-num-seqs", "8") as url:
