@@ -108,4 +108,4 @@ def test_threads_that_wait_spin_briefly_and_few_compiled_products_are_kept(
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     bench(tiny_folder, "--input-len", "600")
     assert os.environ["GOMP_SPINCOUNT"] == "10000"
-    assert os.environ["LRU_CACHE_CAPACITY"] == "256" and os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
+    assert os.environ["LRU_CACHE_CAPACITY"] == "128" and os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
