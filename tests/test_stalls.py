@@ -18,7 +18,7 @@ import pytest
 
 from scheduler.clock import background
 from server.cli.config import load_config
-from server.process.app import open_service
+from server.composition.app import open_service
 from server.process.life import listen
 from tests import tiny
 from tests.server.live import raw_post

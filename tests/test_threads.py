@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.sampling.params import SamplingParams
 from scheduler.request import Failure, State
 from server.cli.config import load_config
-from server.process.app import open_service
+from server.composition.app import open_service
 
 
 async def test_no_thread_outlives_its_service(tiny_folder: Path) -> None:

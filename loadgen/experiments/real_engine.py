@@ -23,8 +23,8 @@ from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import load_profile
 from server.cli.config import ServeConfig
-from server.process.devices import conditions_of, swap_bytes
-from server.process.loading import build_executor, load_models
+from server.composition.devices import conditions_of, swap_bytes
+from server.composition.loading import build_executor, load_models
 from server.process.relay import Relay
 
 STOP_TIMEOUT = 10.0

@@ -17,7 +17,7 @@ from models.flags import Subparsers
 from models.options import options_of
 from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import add_settings, config_file, given
-from server.process.cache_paths import journal_path, require_writable
+from server.composition.cache_paths import journal_path, require_writable
 from server.process.port import taken
 
 
@@ -55,7 +55,7 @@ def _check_port(config: ServeConfig) -> str:
 def _check_devices(config: ServeConfig) -> str:
     import torch
 
-    from server.process.devices import cores, cuda_devices, device_name, threads
+    from server.composition.devices import cores, cuda_devices, device_name, threads
 
     if devices := cuda_devices(config):
         return ", ".join(f"{one}: {device_name(torch.device(one))}" for one in devices)
@@ -73,7 +73,7 @@ def _check_memory(config: ServeConfig) -> str:
     import torch
 
     from models.network.loader import choose_dtype
-    from server.process.devices import cuda_devices, free_bytes, hush_transformers, require_memory
+    from server.composition.devices import cuda_devices, free_bytes, hush_transformers, require_memory
 
     hush_transformers()
     device = torch.device(next(iter(cuda_devices(config)), "cpu"))

@@ -22,7 +22,7 @@ from models.catalog.catalog import default_cache
 from models.errors import UsageError
 from models.flags import Subparsers, add_command
 from models.options import Natural, option
-from server.process.cache_paths import journal_path
+from server.composition.cache_paths import journal_path
 
 if TYPE_CHECKING:
     from scheduler.journal.file import Entry, RequestEntry

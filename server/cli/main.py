@@ -33,7 +33,7 @@ from server.cli.command_line import CommandLine
 from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.examples import write_example, write_overview
 from server.cli.settings import PREFIX, add_settings, config_file, find_strangers, given
-from server.process.cache_paths import require_writable
+from server.composition.cache_paths import require_writable
 from server.process.port import taken
 from server.process.torch_environment import prepare_for_torch
 from server.version import VERSION
@@ -126,7 +126,7 @@ def _serve(args: argparse.Namespace) -> int:
     if sys.stderr.isatty():
         print(f"Loading {config.model}, which takes from seconds to a minute ...", file=sys.stderr, flush=True)
     # These import torch, which other commands and --help can do without.
-    from server.process.app import fetch, open_service
+    from server.composition.app import fetch, open_service
     from server.process.life import serve
 
     return serve(config, fetch, open_service)

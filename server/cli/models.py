@@ -18,7 +18,7 @@ from models.flags import Subparsers
 from models.options import options_of
 from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import add_settings, config_file, given
-from server.process.fetching import fetch_model
+from server.composition.fetching import fetch_model
 
 SETTINGS = ("device", "dtype", "max_num_seqs", "max_model_len")
 """Settings of `serve` that tell how much memory a model takes."""

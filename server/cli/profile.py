@@ -19,7 +19,7 @@ from server.cli.settings import add_settings, config_file, given
 from server.process.torch_environment import prepare_for_torch
 
 if TYPE_CHECKING:
-    from server.process.profiling import Watch
+    from server.composition.profiling import Watch
 
 BEARING = frozenset(
     {
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from models.catalog.catalog import default_cache
     from scheduler.serving_time.profile_file import load_profile, write_profile
     from server.cli.profile_report import compare_learned, print_report
-    from server.process.profiling import FULL, QUICK, make_profile
+    from server.composition.profiling import FULL, QUICK, make_profile
 
     measuring = read_options(args, Measuring)
     limit = measuring.time_limit or (QUICK_TIME_LIMIT if measuring.quick else TIME_LIMIT)

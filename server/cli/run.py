@@ -21,7 +21,7 @@ from models.options import options_of
 from server.cli import chat
 from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import add_settings, config_file, given, write_environ
-from server.process.fetching import fetch_model
+from server.composition.fetching import fetch_model
 from server.process.signals import exit_on
 
 STOP_TIMEOUT = 40.0

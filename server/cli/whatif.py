@@ -17,7 +17,7 @@ from models.options import Count, Natural, Positive, option, options_of
 from scheduler.options import Scheduling
 from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import add_settings, config_file, given
-from server.process.cache_paths import journal_path, model_key
+from server.composition.cache_paths import journal_path, model_key
 
 if TYPE_CHECKING:
     from loadgen.whatif.replay import Replay

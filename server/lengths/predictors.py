@@ -36,12 +36,12 @@ from scheduler.length.token_features import TokenFeatures
 from scheduler.serving_time.machine import Submit, inline
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
+from server.composition.cache_paths import forest_path, journal_path, model_key, proxy_path
 from server.lengths.lengths import Lengths, Predict, PredictorParts, predict_nothing, true_length
 from server.lengths.process import PredictorProcess, Work
 from server.lengths.proxy_worker import predict_by_proxy
 from server.lengths.records import EndedAnswer, OnAnswer, Origin, Records
 from server.lengths.worker import NICENESS, Setup
-from server.process.cache_paths import forest_path, journal_path, model_key, proxy_path
 from server.process.worker_process import ProcessFailed
 
 log = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from models.proxy.store import save
 from models.proxy.task import Scale, Task, quantile_edges
 from models.proxy.training import History, Step, TextRows, TrainingOptions, train
 from scheduler.length.evaluation.quality import Quality, quality
+from server.composition.cache_paths import proxy_path
 from server.lengths.training import FEWEST, query_of, read_files
-from server.process.cache_paths import proxy_path
 
 PAPER: Mapping[Task, tuple[float, float]] = MappingProxyType(
     {

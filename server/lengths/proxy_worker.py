@@ -53,7 +53,7 @@ def predict_by_proxy(connection: Connection[Any, Any], setup: Setup) -> None:
 
 def _worker(setup: Setup) -> ProxyWorker:
     from models.proxy.store import load  # with torch, in this process only
-    from server.process.devices import run_beside_executors
+    from server.composition.devices import run_beside_executors
 
     run_beside_executors(setup.device)
     return ProxyWorker(load(setup.forest).pack(), partial(load_embedder, setup.folder, setup.max_tokens))

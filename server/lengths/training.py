@@ -47,9 +47,9 @@ from scheduler.length.learning import examples as learnable
 from scheduler.length.learning import served_rows
 from scheduler.length.online import CalibratedForest, fit
 from scheduler.length.token_features import TokenFeatures
+from server.composition.cache_paths import forest_path, journal_path, model_key, proxy_path
 from server.lengths.training_rows import TrainingRow, read_rows
 from server.lengths.worker import embed, load_embedder
-from server.process.cache_paths import forest_path, journal_path, model_key, proxy_path
 
 CHUNK = 64
 """Rows that are embedded between two strokes of the progress bar."""

@@ -16,8 +16,8 @@ import aiohttp
 import orjson
 
 from server.cli.config import ServeConfig, load_config
+from server.composition.app import open_service
 from server.http.service import Service
-from server.process.app import open_service
 from server.process.life import listen
 from tests.faults.points import ROWS
 

@@ -14,7 +14,7 @@ import sys
 from aiohttp import ClientSession
 
 from server.cli.config import ServeConfig
-from server.process.app import open_service
+from server.composition.app import open_service
 from server.process.life import listen
 
 CHAT = {"messages": [{"role": "user", "content": "a b"}], "max_tokens": 4}

@@ -31,8 +31,8 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import Strategy
 from scheduler.worker import Port
 from server.cli.config import ServeConfig, load_config
-from server.process.devices import cores, cuda_devices, device_name, threads
-from server.process.loading import load_models
+from server.composition.devices import cores, cuda_devices, device_name, threads
+from server.composition.loading import load_models
 from server.process.relay import Relay
 
 EXECUTORS: Mapping[str, int] = MappingProxyType({"magnus": 1, "scls": 2, "ssjf": 1})

@@ -34,7 +34,7 @@ from scheduler.length.oracle import true_length
 from scheduler.serving_time.machine import inline
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig, load_config
-from server.process.scheduling import parts_for
+from server.composition.scheduling import parts_for
 
 
 def validate(args: argparse.Namespace) -> int:

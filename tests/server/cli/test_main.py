@@ -29,9 +29,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
         configs.append(config)
         return 0
 
-    root = ModuleType("server.process.app")
+    root = ModuleType("server.composition.app")
     root.fetch = root.open_service = None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "server.process.app", root)
+    monkeypatch.setitem(sys.modules, "server.composition.app", root)
     monkeypatch.setattr("server.process.life.serve", serve)
     return configs
 

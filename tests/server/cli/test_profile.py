@@ -25,8 +25,8 @@ from scheduler.serving_time.profile_file import (
 from server.cli import main as cli
 from server.cli.config import ServeConfig
 from server.cli.profile_report import compare_learned, kept
-from server.process.devices import conditions_of
-from server.process.profiling import QUICK, make_profile, slice_cells
+from server.composition.devices import conditions_of
+from server.composition.profiling import QUICK, make_profile, slice_cells
 
 CORES = len(os.sched_getaffinity(0))
 """As many executors leave each a thread, which is what suits a tiny network."""

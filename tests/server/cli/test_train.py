@@ -15,7 +15,7 @@ import pytest
 from scheduler.journal.writer import Journal
 from scheduler.length.forest_file import load
 from server.cli import train as train_command
-from server.process.cache_paths import forest_path
+from server.composition.cache_paths import forest_path
 from tests.scheduler.entries import request_entry
 from tests.server.cli.commands import run_command
 

@@ -30,11 +30,11 @@ from scheduler.length.token_features import TokenFeatures
 from scheduler.request import Request, Times
 from scheduler.strategy import Length
 from server.cli.config import ServeConfig
+from server.composition.cache_paths import forest_path
 from server.lengths import predictors
 from server.lengths.lengths import Lengths
 from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor
 from server.lengths.process import Work
-from server.process.cache_paths import forest_path
 from tests.scheduler.length.examples import linear
 from tests.server.lengths import light_predictor
 

@@ -25,9 +25,9 @@ from scheduler.length.forest import Examples, Growth, grow
 from scheduler.length.forest_file import load, manifest, save
 from scheduler.length.learning import ServedRow
 from scheduler.length.online import fit
+from server.composition.devices import PREDICTOR_NICENESS
 from server.lengths.process import NicedProcess, PredictorProcess
 from server.lengths.worker import LengthWorker, ReloadForest, Setup, embed
-from server.process.devices import PREDICTOR_NICENESS
 from server.process.worker_process import END_TIMEOUT, ProcessFailed
 from tests.models import tiny_embedder
 from tests.scheduler.length.examples import linear

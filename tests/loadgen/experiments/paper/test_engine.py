@@ -34,7 +34,7 @@ from scheduler.serving_time.profile_file import Profile, write_profile
 from scheduler.strategy import STRATEGIES
 from server.cli import main as cli
 from server.cli.config import ServeConfig
-from server.process.devices import conditions_of
+from server.composition.devices import conditions_of
 
 COST = Bilinear(0, 0, 0, 0.001, 0, 0, 0, 0.001)
 CONTEXT = 64

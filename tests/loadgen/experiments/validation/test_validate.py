@@ -15,7 +15,7 @@ from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Profile, write_profile
 from server.cli import main as cli
 from server.cli.config import ServeConfig
-from server.process.devices import conditions_of
+from server.composition.devices import conditions_of
 
 COST = Bilinear(0, 0, 0, 0.01, 0, 0, 0, 0.002)
 

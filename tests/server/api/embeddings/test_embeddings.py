@@ -22,6 +22,7 @@ from models.embedder import Embedder
 from server.api.embeddings import body as bounds
 from server.api.health import LIFE
 from server.api.limits import Limits
+from server.composition.devices import PREDICTOR_NICENESS
 from server.embeddings import embedder as waiting
 from server.embeddings.embedder import TextEmbedder
 from server.embeddings.worker import EmbeddingSetup, embed_texts
@@ -29,7 +30,6 @@ from server.http.access import Access
 from server.http.front import OPEN, Front
 from server.http.keys import Keyring
 from server.http.quota import Quota
-from server.process.devices import PREDICTOR_NICENESS
 from server.process.worker_process import WorkerProcess
 from tests.server.api.embeddings import light_embedder
 from tests.server.live import Live, live_server

@@ -8,7 +8,7 @@ import pytest
 
 from models.network.loader import LoadError
 from server.cli.config import ServeConfig
-from server.process.loading import load_models
+from server.composition.loading import load_models
 
 
 @pytest.mark.parametrize(

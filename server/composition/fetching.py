@@ -19,7 +19,7 @@ def _require_memory(config: ServeConfig, weights: int) -> None:
     import torch
 
     from models.network.loader import choose_dtype
-    from server.process.devices import cuda_devices, require_memory
+    from server.composition.devices import cuda_devices, require_memory
 
     device = torch.device(next(iter(cuda_devices(config)), "cpu"))
     require_memory(weights, choose_dtype(config.dtype, device), device, config.model)

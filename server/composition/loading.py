@@ -30,11 +30,7 @@ from scheduler.length.token_features import TokenFeatures
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
-from server.grammars.compiler import GrammarCompiler
-from server.grammars.process import TrialProcess
-from server.grammars.trial import run_trials
-from server.lengths.predictors import token_features
-from server.process.devices import (
+from server.composition.devices import (
     capacity_tokens,
     conditions_of,
     context_length,
@@ -47,7 +43,11 @@ from server.process.devices import (
     swap_bytes,
     threads,
 )
-from server.process.fetching import fetch_model
+from server.composition.fetching import fetch_model
+from server.grammars.compiler import GrammarCompiler
+from server.grammars.process import TrialProcess
+from server.grammars.trial import run_trials
+from server.lengths.predictors import token_features
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import inline
 from scheduler.waiting.fair import FairQueue
 from server.cli.config import ServeConfig
-from server.process.scheduling import parts_for
+from server.composition.scheduling import parts_for
 from tests.scheduler.fakes import request, worker
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from models.catalog.need import read_need
 from models.network.loader import LoadedModel, LoadError
 from server.cli.config import ServeConfig
-from server.process.devices import (
+from server.composition.devices import (
     PREDICTOR_NICENESS,
     cuda_devices,
     require_memory,
@@ -22,7 +22,7 @@ from server.process.devices import (
     swap_bytes,
     threads,
 )
-from server.process.loading import first_network
+from server.composition.loading import first_network
 
 
 @pytest.fixture

@@ -28,6 +28,10 @@ from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.batches.files import hold_folder
 from server.cli.config import ServeConfig
+from server.composition.cache_paths import batches_path
+from server.composition.fetching import fetch_model
+from server.composition.loading import Loaded, load_engine
+from server.composition.scheduling import learn_steps, parts_for
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
 from server.embeddings.embedder import TIMEOUT as EMBEDDING_TIMEOUT
@@ -43,11 +47,7 @@ from server.observe.gauges import Gauges, Sources
 from server.observe.lag import measure_lag
 from server.observe.metrics import Metrics
 from server.observe.throughput import Throughput, log_throughput
-from server.process.cache_paths import batches_path
-from server.process.fetching import fetch_model
-from server.process.loading import Loaded, load_engine
 from server.process.relay import Relay
-from server.process.scheduling import learn_steps, parts_for
 from server.process.watchdog import Watchdog
 from server.process.worker_process import WorkerProcess
 

@@ -27,7 +27,7 @@ def require_writable(journal: Path | None) -> None:
 
 def batches_path(cache: Path, model: str) -> Path:
     """Where the files and batches of a served model are."""
-    return cache / "batches" / re.sub(r"[^\w.-]", "_", Path(model).name)
+    return cache / "batches" / _file_name(model)
 
 
 def model_key(model: str) -> str:
@@ -37,9 +37,14 @@ def model_key(model: str) -> str:
 
 def proxy_path(cache: Path, model: str) -> Path:
     """Where the proxy of a served model is, or would be: another model's answers have other lengths."""
-    return cache / "proxies" / re.sub(r"[^\w.-]", "_", Path(model).name)
+    return cache / "proxies" / _file_name(model)
 
 
 def forest_path(cache: Path, model: str) -> Path:
     """Where the forest of a served model is, or would be."""
-    return cache / "forests" / (re.sub(r"[^\w.-]", "_", Path(model).name) + ".forest")
+    return cache / "forests" / f"{_file_name(model)}.forest"
+
+
+def _file_name(model: str) -> str:
+    """The name of a served model as one of a file."""
+    return re.sub(r"[^\w.-]", "_", Path(model).name)

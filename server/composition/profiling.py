@@ -21,9 +21,9 @@ from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors
 from scheduler.serving_time.profile_file import Profile
 from server.cli.config import ServeConfig
-from server.process.devices import capacity_tokens, conditions_of, context_length, hush_transformers
-from server.process.fetching import fetch_model
-from server.process.loading import first_network
+from server.composition.devices import capacity_tokens, conditions_of, context_length, hush_transformers
+from server.composition.fetching import fetch_model
+from server.composition.loading import first_network
 from server.version import VERSION
 
 LONGEST = 2048

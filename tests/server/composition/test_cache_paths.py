@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from server.process.cache_paths import forest_path, model_key, proxy_path
+from server.composition.cache_paths import forest_path, model_key, proxy_path
 
 
 def test_every_model_has_a_forest_and_a_proxy_of_its_own_inside_the_folders(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from models.errors import UserError
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.machine import StepLearning, inline
 from scheduler.serving_time.profile_file import VERSION, Conditions, Profile, load_profile, write_profile
-from server.process import scheduling
-from server.process.scheduling import learn_steps
+from server.composition import scheduling
+from server.composition.scheduling import learn_steps
 
 CONDITIONS = Conditions("tiny", "float32", "none", "a processor", 2, 512)
 MODEL = Bilinear(1, 2, 3, 4, 5, 6, 7, 8)
