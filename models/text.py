@@ -179,7 +179,8 @@ class Text:
 
 
 SHORT = 1024
-"""Characters that are encoded while other threads wait, for a millisecond; for more the library wakes some of its own."""
+"""Characters that are encoded while other threads wait, for a millisecond; for more the library wakes threads of its
+own."""
 
 
 def _ids(coder: Tokenizer, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]:

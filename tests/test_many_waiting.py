@@ -20,8 +20,8 @@ from scheduler.request import Request
 from server.api.output.progress import PlaceNotes
 from server.api.output.ticker import TICKER
 from server.cli.config import load_config
+from server.composition.app import open_service
 from server.http.service import Service
-from server.process.app import open_service
 from server.process.life import listen
 
 WAITING = 10_000
