@@ -11,22 +11,21 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import orjson
 
 from engine.sampling.grammar import Compiled
 from models.errors import TextError
-from server.api.errors import ApiError, bad_request
+from server.api.errors import bad_request
 from server.api.input.refusals import refuse_foreign
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
 from server.api.input.structured import constraint
+from server.api.input.written_prompt import WrittenPrompt, check_bytes, check_written, separate, too_long
 from server.api.served_model import Codec, ServedModel
 from server.api.tools.tools import NO_TOOLS, Toolbox, toolbox
 from server.api.tools.turns import Turn, plain_turns, tool_fields
 from server.lengths.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
-
-WrittenPrompt: TypeAlias = str | list[int]
 
 SHORT = 1024
 """Characters of a prompt, or its token ids, up to which it is encoded on the event loop: that takes a millisecond, and
@@ -210,7 +209,7 @@ def _complete(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     written = separate(body.prompt, "prompt", MAX_CHOICES)
     # All are checked before the first is encoded: the last may be the one that is refused.
     for place, item in enumerate(written):
-        _check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
+        check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
     with refuse_unencodable("prompt"):
         return [_require_fit(_split(_encode(item, model.text), body, model), "prompt", model) for item in written]
 
@@ -226,55 +225,10 @@ def _split(prompt: Prompt, body: CompletionBody, model: ServedModel) -> Prompt:
     return replace(prompt, split=split, text_ids=text_ids, user_input_length=user_input_length)
 
 
-def separate(given: str | list[str | int | list[int]], name: str, most: int) -> Sequence[WrittenPrompt]:
-    """The texts of the field `name`: a string and a list of token ids are one, lists of either are several, of which
-    there may be `most`. Raises ApiError 400."""
-    if isinstance(given, str):
-        return [given]
-    ids = [item for item in given if isinstance(item, int)]
-    if ids and len(ids) == len(given):
-        return [ids]
-    several = [item for item in given if not isinstance(item, int)]
-    if len({type(item) for item in given}) != 1:
-        message = f"{name}: must be a string, token ids, or a list of one of these kinds; it may not be empty"
-        raise bad_request(message, name)
-    if len(several) > most:
-        raise bad_request(f"{name}: at most {most} {name}s fit one request", name)
-    return several
-
-
-def _check_written(prompt: WrittenPrompt, path: str, model: ServedModel) -> None:
-    if not prompt:
-        raise bad_request(f"{path}: must not be empty", "prompt")
-    if isinstance(prompt, str):
-        check_bytes(len(prompt.encode()), path, model)
-    else:
-        _check_fits(prompt, path, model)
-
-
-def _check_fits(ids: list[int], path: str, model: ServedModel) -> None:
-    if len(ids) >= model.context_length:
-        raise too_long(path, f"{len(ids)} tokens", model)
-    check_ids(ids, path, model)
-
-
-def check_ids(ids: Sequence[int], path: str, model: ServedModel) -> None:
-    """Refuse what is no token, in a list that may be empty."""
-    if ids and not 0 <= min(ids) <= max(ids) < model.vocab_size:
-        raise bad_request(f"{path}: token ids go from 0 to {model.vocab_size - 1}", path.split("[")[0])
-
-
 def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:
     if isinstance(prompt, str):
         return Prompt(tuple(text.encode(prompt)), prompt)
     return Prompt(tuple(prompt), text.decode(prompt))
-
-
-def check_bytes(count: int, path: str, model: ServedModel) -> None:
-    """Refuse what cannot fit however it is split into tokens: splitting it would cost time for nothing."""
-    longest = model.text.longest_token
-    if longest is not None and count > model.context_length * longest:
-        raise too_long(path, f"{count} bytes", model)
 
 
 def _require_fit(prompt: Prompt, path: str, model: ServedModel) -> Prompt:
@@ -283,12 +237,3 @@ def _require_fit(prompt: Prompt, path: str, model: ServedModel) -> Prompt:
     if len(prompt.ids) >= model.context_length:
         raise too_long(path, f"{len(prompt.ids)} tokens", model)
     return prompt
-
-
-def too_long(path: str, length: str, model: ServedModel) -> ApiError:
-    """The prompt leaves no room for an answer."""
-    message = (
-        f"{path}: has {length}, but the context holds {model.context_length} tokens, "
-        "one of them for the answer at least; shorten it"
-    )
-    return bad_request(message, path.split("[")[0], "context_length_exceeded")
