@@ -16,8 +16,8 @@ def prepare_for_torch(environ: MutableMapping[str, str]) -> None:
     up to 3 s, and 0.2 s like this. Undisturbed, both are as fast.
 
     A product is compiled for each number of tokens that a pass may have, which takes a millisecond and half a MiB. By
-    default two tables keep 1,024 each: prompts of all lengths made 700 MiB of it. Tables of 256 save
-    nothing in a soak, since what is freed lies in small parts between what is not.
+    default two tables keep 1,024 each: prompts of all lengths made 700 MiB of it. Tables of 256 save nothing in a soak,
+    since what is freed lies in small parts between what is not.
     """
     if "OMP_WAIT_POLICY" not in environ:
         environ.setdefault("GOMP_SPINCOUNT", "10000")
