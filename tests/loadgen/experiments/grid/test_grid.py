@@ -13,7 +13,7 @@ from rich.console import Console
 from loadgen.experiments.grid.cells import HARD, Cell, all_cells
 from loadgen.experiments.grid.contenders import BASE, CONTENDERS
 from loadgen.experiments.grid.figures import compare
-from loadgen.experiments.grid.loads import LONGEST, SHAPES, TASKS, check_predicted, load_lengths
+from loadgen.experiments.grid.loads import LONGEST, SHAPES, TASKS, check_predicted, check_traces, load_lengths
 from loadgen.experiments.grid.machines import MACHINES
 from loadgen.experiments.grid.options import Grid
 from loadgen.experiments.grid.report import draw, group_cells, show
@@ -84,14 +84,13 @@ def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
 
 def test_a_trace_that_will_not_do_is_refused_before_the_first_run(tmp_path: Path) -> None:
     """It was found to be wrong only when its first cell was next, minutes later."""
-    trace, file = tmp_path / "some.csv", tmp_path / "grid.jsonl"
+    trace = tmp_path / "some.csv"
     rows = [f"2023-11-16 18:{minute}:00,5,5" for minute in range(10, 40)]
     trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
     with pytest.raises(UserError, match=r"has 15 answered requests from second 900 on, and 20 .* or fewer --seeds"):
-        run_grid(file, [str(trace)], 12, 2, lambda: None)
+        check_traces([str(trace)], 12, 2)
     with pytest.raises(UserError, match="cannot be read"):
-        run_grid(file, [str(tmp_path / "none.csv")], 12, 1, lambda: None)
-    assert not file.exists()
+        check_traces([str(tmp_path / "none.csv")], 12, 1)
 
 
 def test_its_flags_may_begin_as_several_of_bench_do() -> None:
@@ -118,10 +117,12 @@ def test_predicted_lengths_may_come_from_a_file(tmp_path: Path) -> None:
 
 def test_each_request_of_a_trace_wants_its_predicted_length(tmp_path: Path) -> None:
     trace, file = tmp_path / "trace.csv", tmp_path / "told.txt"
-    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "2023-11-16 18:15:10.0,20,5\n" * 3)
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "2023-11-16 18:15:10.0,20,5\n" * 20)
     file.write_text("7\n8\n")
     check_predicted([str(trace)], [str(file)], 2)
-    with pytest.raises(UserError, match=r"told.txt: holds 2 lengths for 3 requests of .*trace.csv: one each is wanted"):
+    with pytest.raises(
+        UserError, match=r"told.txt: holds 2 lengths for 20 requests of .*trace.csv: one each"
+    ):
         check_predicted([str(trace)], [str(file)], 600)
     with pytest.raises(UserError, match=r"--predicted b.txt: give the --trace whose lengths these are"):
         check_predicted([str(trace)], [str(file), "b.txt"], 2)
