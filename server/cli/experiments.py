@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 
 from models.flags import Subparsers
-from server.process.torch_environment import prepare_for_torch
+from server.process.openmp import spin_briefly
 
 BENCHMARKS = ("engine", "quality", "baton", "grid")
 COMMANDS = ("paper", "arena")
@@ -45,7 +45,7 @@ def validate(args: argparse.Namespace) -> int:
     """Run `simulate --validate`; returns the exit code."""
     if not are_here():
         return _refuse("simulate --validate")
-    prepare_for_torch(os.environ)
+    spin_briefly(os.environ)
     from loadgen.experiments.validation.validate import validate  # torch, which other commands can do without
 
     return validate(args)

@@ -34,8 +34,8 @@ from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.examples import write_example, write_overview
 from server.cli.settings import PREFIX, add_settings, config_file, find_strangers, given
 from server.composition.cache_paths import require_writable
+from server.process.openmp import spin_briefly
 from server.process.port import taken
-from server.process.torch_environment import prepare_for_torch
 from server.version import VERSION
 
 ELSEWHERE = ("CONFIG", "CACHE")
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     args = parser.parse_args(given_words)
     if getattr(args, "computes", False):  # with torch in this process, for commands that may not import the server
-        prepare_for_torch(os.environ)
+        spin_briefly(os.environ)
     return run_command(args)
 
 
@@ -122,7 +122,7 @@ def _serve(args: argparse.Namespace) -> int:
     require_writable(None if config.no_journal else config.journal)
     with taken(config.host, config.port, config.uds):
         pass  # what is in use is told at once; it is taken for good when torch is there, seconds later
-    prepare_for_torch(os.environ)
+    spin_briefly(os.environ)
     if sys.stderr.isatty():
         print(f"Loading {config.model}, which takes from seconds to a minute ...", file=sys.stderr, flush=True)
     # These import torch, which other commands and --help can do without.

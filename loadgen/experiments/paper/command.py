@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from loadgen.experiments.paper.options import Experiments, PaperOptions, RealEngine
 from models.flags import Subparsers, add_groups, read_options
-from server.process.torch_environment import prepare_for_torch
+from server.process.openmp import spin_briefly
 
 PAPERS = ("magnus", "scls", "ssjf", "baton")
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         from loadgen.experiments.paper.run import run_paper  # numpy and the scheduler, which --help can do without
 
         return run_paper(asked)
-    prepare_for_torch(os.environ)
+    spin_briefly(os.environ)
     from loadgen.experiments.paper.engine import run_real_paper  # torch, which a simulation can do without
 
     return run_real_paper(asked)
