@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -120,3 +122,13 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def interruptible_children() -> None:
     """A shell that runs the tests in the background has SIGINT ignored, which the programs under test would inherit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def interpreter_settings() -> Iterator[None]:
+    """Let the collector and the threads of Python be as they were when the test is over."""
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    yield
+    gc.set_threshold(*threshold)
+    sys.setswitchinterval(interval)
+    gc.unfreeze()

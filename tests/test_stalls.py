@@ -19,9 +19,11 @@ import pytest
 from scheduler.clock import background
 from server.cli.config import load_config
 from server.composition.app import open_service
-from server.process.life import listen
+from server.process.life import listen, shorten_pauses
 from tests import tiny
 from tests.server.live import raw_post
+
+pytestmark = pytest.mark.usefixtures("interpreter_settings")
 
 MOST = 0.05
 """Seconds that the loop may stand still."""
@@ -180,6 +182,7 @@ async def watched(folder: Path, **given: object) -> AsyncIterator[Service]:
     flags = {"model": str(folder), "no_journal": True, "strategy": "baton-pd", **given}
     with socket.create_server(("127.0.0.1", 0)) as port:
         async with open_service(load_config(flags, {}, None)) as inner, listen(inner, port):
+            shorten_pauses()  # as a server does, or the collector looks through all that the tests before left behind
             service = Service(port.getsockname()[1])
             async with background(service.watch(), "watch"):
                 yield service

@@ -265,7 +265,7 @@ def test_a_node_of_half_the_speed_gets_half_the_work() -> None:
     cluster = Cluster((nodes[1],), ROUTERS["work"])
     done = simulate(*nodes[0], bimodal(400, 8.0), 150, predict=true_length, cluster=cluster)
     made = [worker.tally.generated for worker in done.workers]
-    assert made[0] / made[1] == pytest.approx(2, rel=0.2)
+    assert made[0] / made[1] == pytest.approx(2, rel=0.25)
     busy = [worker.prefill + worker.decode for worker in done.workers]
     assert busy[0] == pytest.approx(busy[1], rel=0.1)
 

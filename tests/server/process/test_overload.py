@@ -98,7 +98,8 @@ async def test_a_refusal_does_not_wait_for_the_tokenizer_whose_line_counts_as_th
     with ThreadPoolExecutor(1) as pool:
         async with live_server(pool, limits, text=text) as live:
             live.dispatcher.crowd(waiting=0)
-            calls = [asyncio.create_task(refusal(live, max_tokens=5)) for _ in range(2)]
+            threaded = {"chat_template_kwargs": {"a": "b"}}  # short prompts without any are encoded at once
+            calls = [asyncio.create_task(refusal(live, max_tokens=5, **threaded)) for _ in range(2)]
             while live.app[PENDING].arrived < 2:
                 await asyncio.sleep(0)
             status, error, _ = await refusal(live)

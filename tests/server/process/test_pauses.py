@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,17 +13,7 @@ from scheduler.stream import TokenStream, Wakeups
 from server.process.life import shorten_pauses
 
 
-@pytest.fixture
-def settings() -> Iterator[None]:
-    """Let Python be as it was when the test is over."""
-    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
-    yield
-    gc.set_threshold(*threshold)
-    sys.setswitchinterval(interval)
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("settings")
+@pytest.mark.usefixtures("interpreter_settings")
 async def test_what_a_thousand_streams_make_for_moments_does_not_count_as_old() -> None:
     """Every ninety steps or so all objects of all streams were looked through, for 0.1 s."""
 

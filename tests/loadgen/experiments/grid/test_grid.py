@@ -120,9 +120,7 @@ def test_each_request_of_a_trace_wants_its_predicted_length(tmp_path: Path) -> N
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "2023-11-16 18:15:10.0,20,5\n" * 20)
     file.write_text("7\n8\n")
     check_predicted([str(trace)], [str(file)], 2)
-    with pytest.raises(
-        UserError, match=r"told.txt: holds 2 lengths for 20 requests of .*trace.csv: one each"
-    ):
+    with pytest.raises(UserError, match=r"told.txt: holds 2 lengths for 20 requests of .*trace.csv: one each"):
         check_predicted([str(trace)], [str(file)], 600)
     with pytest.raises(UserError, match=r"--predicted b.txt: give the --trace whose lengths these are"):
         check_predicted([str(trace)], [str(file), "b.txt"], 2)
