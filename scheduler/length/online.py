@@ -36,6 +36,10 @@ MORE = 0.5
 """Part of the answers that must be new before another forest is grown: so all of them together take a few times as
 long as the last, and where the oldest answers are forgotten, forests follow the workload."""
 
+PAUSE = 50.0
+"""Seconds from one forest to the next for each that the last one took: growing has a fiftieth of a core at most, also
+where many short answers end."""
+
 MOST = 4096
 """Newest answers that a forest is grown from."""
 
@@ -116,6 +120,7 @@ class OnlineForest:
         self._served: list[ServedRow] = []  # since a forest was grown last
         self._due = FEWEST
         self._growing = False
+        self._rests_until = 0.0
         self._present: CalibratedForest | None = None
         self.lessons: deque[Lesson] = deque(maxlen=MOST)
         """The error of predictions over time, oldest first."""
@@ -138,7 +143,8 @@ class OnlineForest:
         """Learn from an answer that has ended."""
         self._rows.append(row)
         self._served.append(row)
-        if len(self._served) >= self._due and not self._growing:
+        rests = self._growing or self._clock.now() < self._rests_until
+        if len(self._served) >= self._due and not rests:
             served, self._served = self._served, []
             self.lessons.append(Lesson(self._clock.now(), len(served), len(served), rmse(served)))
             self._begin()
@@ -150,6 +156,7 @@ class OnlineForest:
 
     def _grow(self, rows: Sequence[ServedRow]) -> None:
         """Grow a forest and put it in place in one step. Off the event loop."""
+        begun = self._clock.now()
         try:
             answers = examples(rows)
             seen = Examples(np.ascontiguousarray(answers.features[:, :-1]), answers.lengths)  # without the digest
@@ -160,4 +167,6 @@ class OnlineForest:
             self.failures += 1
             log.warning("no forest could be grown, lengths are predicted as before: %s", error)
         finally:
+            ended = self._clock.now()
+            self._rests_until = ended + PAUSE * (ended - begun)
             self._growing = False

@@ -18,7 +18,7 @@ from scheduler.length.forest import Examples, Growth
 from scheduler.length.history import LengthHistory
 from scheduler.length.learning import ServedRow
 from scheduler.length.microbatch import BATCH, MicroBatcher
-from scheduler.length.online import COVERAGE, FEWEST, MORE, TAILS, CalibratedForest, OnlineForest, fit
+from scheduler.length.online import COVERAGE, FEWEST, MORE, PAUSE, TAILS, CalibratedForest, OnlineForest, fit
 from scheduler.length.prediction import Estimate, Source
 from scheduler.length.token_features import TokenFeatures
 from scheduler.serving_time.machine import inline
@@ -74,6 +74,26 @@ def test_forests_grow_when_a_part_of_the_answers_is_new() -> None:
     serve(learner, 1)
     assert len(work) == 1
     assert [one.rows for one in learner.lessons] == [FEWEST, 4 * FEWEST + 1, due]
+
+
+def test_growing_forests_takes_a_small_part_of_the_time_however_many_answers_end() -> None:
+    """Seven were grown over 800 answers of twenty seconds, 1.5 s of a core each."""
+    clock, grown = VirtualClock(), list[float]()
+
+    def fit_for_two_seconds(answers: Examples, cut: Sequence[bool]) -> CalibratedForest:
+        grown.append(clock.time)
+        clock.time += 2.0
+        return fit(answers, cut, SMALL)
+
+    learner = OnlineForest(FEATURES, inline, clock, fit=fit_for_two_seconds)
+    serve(learner, 10 * FEWEST)
+    assert grown == [0.0]
+    clock.time = 1.99 + 2.0 * PAUSE
+    serve(learner, 1)
+    assert grown == [0.0]
+    clock.time = 2.0 + 2.0 * PAUSE
+    serve(learner, 1)
+    assert grown == [0.0, clock.time - 2.0]
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.8])
