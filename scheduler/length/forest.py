@@ -55,6 +55,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def where(self, chosen: NDArray[np.bool_]) -> Examples:
+        """The examples where `chosen`, (n,), is true."""
+        return Examples(np.ascontiguousarray(self.features[chosen]), self.lengths[chosen])
+
     def joined(self, other: Examples, keep: int) -> Examples:
         """The newest `keep` of these examples and the others."""
         features = np.concatenate((self.features, other.features))[-keep:]

@@ -18,7 +18,6 @@ import numpy as np
 
 from scheduler.clock import Clock
 from scheduler.length.distribution import LengthDistribution
-from scheduler.length.evaluation.ablation import subset
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.forest import Examples, Forest, Growth, grow
 from scheduler.length.learning import Lesson, ServedRow, examples, rmse
@@ -74,8 +73,8 @@ def fit(answers: Examples, cut: Sequence[bool], growth: Growth = GROWTH) -> Cali
     distances from its means, in widths of its intervals, tell how much all intervals must be stretched.
     """
     newest = np.arange(len(answers)) >= min(round((1 - HELD_OUT) * len(answers)), len(answers) - 1)
-    held = subset(answers, newest)
-    predicted = grow(subset(answers, ~newest), growth).distributions(held.features)
+    held = answers.where(newest)
+    predicted = grow(answers.where(~newest), growth).distributions(held.features)
     misses = [
         _miss(distribution, length, was_cut)
         for distribution, length, was_cut in zip(

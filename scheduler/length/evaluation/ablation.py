@@ -57,12 +57,7 @@ def split(examples: Examples, tasks: Sequence[str], share: float, seed: int, *, 
         held[np.concatenate([groups[place] for place in chosen])] = True
     for own in () if by_task else groups:
         held[rng.permutation(own)[: round(share * len(own))]] = True
-    return Split(subset(examples, ~held), subset(examples, held), names[~held].tolist(), names[held].tolist(), held)
-
-
-def subset(examples: Examples, which: NDArray[np.bool_]) -> Examples:
-    """The examples where `which`, (n,), is true."""
-    return Examples(np.ascontiguousarray(examples.features[which]), examples.lengths[which])
+    return Split(examples.where(~held), examples.where(held), names[~held].tolist(), names[held].tolist(), held)
 
 
 def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Accuracy:
@@ -112,7 +107,7 @@ def _predict_by_task(data: Split, growth: Growth, advance: Advance | None) -> li
     train_tasks, test_tasks = np.array(data.train_tasks), np.array(data.test_tasks)
     predicted = [guess(data.train)] * len(data.test)  # for tasks never seen before
     for task in np.unique(train_tasks):
-        forest = _forest(Ablation.RAFT, subset(data.train, train_tasks == task), growth, advance)
+        forest = _forest(Ablation.RAFT, data.train.where(train_tasks == task), growth, advance)
         own = np.flatnonzero(test_tasks == task)
         if len(own):
             found = forest.distributions(select(data.test.features[own], Ablation.RAFT))

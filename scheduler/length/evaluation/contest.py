@@ -11,7 +11,6 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.length.evaluation.ablation import subset
 from scheduler.length.forest import Examples, Forest
 
 FRESH_SHARE = 0.5
@@ -52,7 +51,7 @@ def judge(held_out: Examples, predicted: NDArray[np.float32], old: Forest | None
     if old is not None:
         fresh = ~_is_known(held_out, old.examples)
         if fresh.mean() >= FRESH_SHARE:
-            return _judge(subset(held_out, fresh), predicted[fresh], old)
+            return _judge(held_out.where(fresh), predicted[fresh], old)
     return _judge(held_out, predicted, None)
 
 
