@@ -61,8 +61,9 @@ def timed_callbacks() -> Iterator[dict[str, float]]:
         run(handle)
         seconds = time.thread_time() - begin
         owner = getattr(callback, "__self__", callback)
-        name = repr(owner.get_coro() if isinstance(owner, asyncio.Task) else callback)
-        if "test_" not in name:  # which is the client
+        coroutine: Any = owner.get_coro() if isinstance(owner, asyncio.Task) else None
+        name = repr(callback) if coroutine is None else coroutine.__qualname__
+        if not name.startswith("test_"):  # which is the client
             longest[name] = max(longest.get(name, 0.0), seconds)
 
     with mock.patch.object(asyncio.Handle, "_run", run_timed):

@@ -194,8 +194,7 @@ def surface(timings: Sequence[Timing], *, squares: bool = False) -> tuple[float,
     """The four coefficients of a surface, and with `squares` that of N·L²."""
     rows, length, seconds = _columns(timings)
     square = [rows * length**2] if squares else []
-    found = [terms(rows, length), *square]
-    return least_squares(np.column_stack(found), seconds, RIDGES)
+    return least_squares(np.column_stack([terms(rows, length), *square]), seconds, RIDGES)
 
 
 def _check(timings: Sequence[Timing], what: str) -> Sequence[Timing]:
@@ -231,8 +230,8 @@ def least_squares(terms: FloatArray, measured: FloatArray, ridges: Sequence[floa
     """Coefficients, none below zero, with which terms (cells, count) come nearest to what was measured (cells,).
 
     Each cell is divided by its measurement, since a step and a prefill differ a thousandfold, and each term by its
-    largest, since coefficients differ by orders of magnitude.
-    Cells of no time that a clock can tell are left out. `ridges` are the weights of the terms, or of more.
+    largest, since coefficients differ by orders of magnitude. Cells of no time that a clock can tell are left out.
+    `ridges` hold a weight for each term; further ones are not looked at.
     """
     from scipy.optimize import nnls  # slow to import, and only wanted when something was measured
 
@@ -241,8 +240,7 @@ def least_squares(terms: FloatArray, measured: FloatArray, ridges: Sequence[floa
     scale = shares.max(axis=0, initial=0.0)
     scale[scale == 0] = 1.0
     count = shares.shape[1]
-    rows = np.concatenate(
-        [shares / scale, np.diag(ridges[:count])]
-    )  # the second parts what the first cannot tell apart
+    ridge = np.diag(ridges[:count])  # parts what the cells cannot tell apart
+    rows = np.concatenate([shares / scale, ridge])
     found, _ = nnls(rows, np.concatenate([np.ones(len(shares)), np.zeros(count)]))
     return tuple(float(value) for value in found / scale)

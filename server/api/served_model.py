@@ -22,7 +22,7 @@ from server.lengths.instruction import InstructionSplit
 
 
 class Codec(Protocol):
-    """The part of models.text.Text that handlers use. Encoding is heavy: never on the event loop."""
+    """The part of models.text.Text that handlers use. Encoding is heavy: only what is short, on the event loop."""
 
     @property
     def longest_token(self) -> int | None: ...

@@ -108,7 +108,7 @@ def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
 
 def spend_counted(request: web.Request, tokens: int) -> None:
     """Count tokens that a call was told of."""
-    request.app[ACCESS].quota.spend(request[SHARE].holder, tokens, request.app[DISPATCHER].now())
+    spend_tokens(request.app, request[SHARE].holder, tokens)
 
 
 @contextmanager

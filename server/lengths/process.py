@@ -161,9 +161,8 @@ def _predict(connection: Connection[Any, Any], setup: Setup) -> None:
 
 
 def _real_worker(setup: Setup) -> LengthWorker:
-    from server.composition.devices import (
-        run_beside_executors,  # with torch, which the trainer's process starts without
-    )
+    # With torch, which the trainer's process starts without.
+    from server.composition.devices import run_beside_executors
 
     run_beside_executors(setup.device)
     return LengthWorker(load_embedder(setup.folder, setup.max_tokens), setup)
