@@ -14,9 +14,9 @@ from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
 from server.api.input.refusals import ABSENT
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.models import model_name
-from server.api.output.call import describe, list_wanted, predict
 from server.api.output.expectation import expectation_of
 from server.api.output.reply import json_response
+from server.api.output.wanted import describe, list_wanted, predict
 from server.api.responses.body import ResponsesBody
 from server.api.responses.endpoint import read_chat
 from server.api.served_model import MODEL

@@ -24,7 +24,7 @@ from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
 from server.api.input.slo import read_objectives
 from server.api.limits import LIMITS
-from server.api.output.call import Answer, Call, list_wanted, open_call
+from server.api.output.call import Answer, Call, open_call
 from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
 from server.api.output.pieces import send_reply
 from server.api.output.progress import FIRST_LOOK, HEADER, PlaceNotes, is_asked
@@ -32,6 +32,7 @@ from server.api.output.reply import Head, Metrics, Usage
 from server.api.output.sse import EventStream
 from server.api.output.ticker import TICKER
 from server.api.output.updates import Arrivals, Updates
+from server.api.output.wanted import list_wanted
 from server.api.served_model import MODEL
 from server.http.access import holder_of, share_answers
 from server.http.client import client_of

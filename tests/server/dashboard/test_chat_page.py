@@ -21,7 +21,8 @@ from tests.server.live import Live, live_server
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, as Debian's package `chromium`")
 
 SAID = "[...document.querySelectorAll('.turn')].map((one) => one.textContent)"
-ENDED = "document.getElementById('note').textContent.includes(' in all')"
+ENDED = "document.getElementById('stop').disabled && document.getElementById('note').textContent.includes(' in all')"
+"""All answers have come: of two, one may be told of while the other is still under way."""
 
 MARKDOWN = """\
 # Head
