@@ -15,6 +15,7 @@ from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.params import SamplingParams
 from models.network.attention import Mask
+from models.network.hidden_states import HiddenStates
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -76,8 +77,9 @@ class FaultyModel(LoadedModel):
         mask: Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
+        states: HiddenStates | None = None,
     ) -> Tensor:
-        return self.fault(store, super().forward(tokens, positions, mask, store, select))
+        return self.fault(store, super().forward(tokens, positions, mask, store, select, states))
 
 
 def faulty(model: LoadedModel, fault: Callable[[KvStore, Tensor], Tensor]) -> FaultyModel:

@@ -17,6 +17,7 @@ from models.network.attention import Mask, prepare_mask
 from models.network.decoder.family import DecoderSpec
 from models.network.decoder.layer import DecoderLayer, norm_weight, normalize
 from models.network.decoder.rotary import Rotary
+from models.network.hidden_states import HiddenStates
 from models.network.kv_adapter import KvStore, PassingStore
 from models.network.likeliest import sharpen
 from models.network.linear import PackedLinear
@@ -63,6 +64,7 @@ class Decoder(nn.Module):
         mask: Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
+        states: HiddenStates | None = None,
     ) -> Tensor:
         """Logits in float32, as `LoadedModel.forward` has them."""
         hidden = self.embed.forward(tokens)
@@ -73,6 +75,8 @@ class Decoder(nn.Module):
         kv = store.begin_pass(*tokens.shape)
         for index, layer in enumerate(self.layers):
             hidden = layer.forward(hidden, rotation, prepared, kv, index)
+            if states is not None and states.layer == index + 1:
+                states.take(hidden, select)
         chosen = hidden if select is None else hidden[select]
         logits = self._read_out(normalize(chosen, self.offset, self.norm_weight))
         return logits if self._spec.logits_divisor == 1 else logits / self._spec.logits_divisor

@@ -67,12 +67,20 @@ class Deaf(LoadedModel):
 
     ignores = ""
 
-    def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Any = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Mask,
+        store: KvStore,
+        select: Any = None,
+        states: Any = None,
+    ) -> Tensor:
         if self.ignores == "positions":
             positions = torch.zeros_like(positions)
         if self.ignores == "mask" and isinstance(mask, Tensor):
             mask = torch.ones_like(mask)
-        logits = super().forward(tokens, positions, mask, store, select)
+        logits = super().forward(tokens, positions, mask, store, select, states)
         return logits * torch.nan if self.ignores == "numbers" else logits
 
 
