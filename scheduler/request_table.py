@@ -75,8 +75,11 @@ class RequestTable:
         self._batcher.add(request, self._clock.now())
 
     def revise(self, request: Request) -> None:
-        """Rank a waiting request anew, since its prediction has changed."""
-        self.queued_tokens.enter(request)
+        """Rank a request anew, since its prediction has changed: among those that wait, or on its executor."""
+        if request.executor is None:
+            self.queued_tokens.enter(request)
+        else:
+            self.workers[request.executor].revised = True
         self._batcher.revise(request, self._clock.now())
 
     def refuse(self, request: Request) -> None:
