@@ -17,11 +17,29 @@ from tests.live_server import serve
 from tests.models import tiny_embedder
 
 
-def chat(url: str) -> Any:
-    """Two answers, so that there is something to wait for where there is one slot."""
-    body = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 6, "ignore_eos": True, "n": 2}
+def chat(url: str, n: int = 2) -> Any:
+    """Some answers, so that there is something to wait for where there are fewer slots."""
+    body = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 6, "ignore_eos": True, "n": n}
     with urlopen(Request(f"{url}/v1/chat/completions", json.dumps(body).encode()), timeout=60) as response:
         return json.load(response)
+
+
+def told(url: str, name: str) -> float:
+    """The value of a metric."""
+    with urlopen(f"{url}/metrics", timeout=60) as response:
+        lines = response.read().decode().splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
+
+
+def test_hidden_states_revise_what_rows_that_wait_for_a_slot_are_expected_to_take(tiny_folder: Path) -> None:
+    flags = ["--strategy", "lengthwise", "--length-predictor", "own-states", "--max-num-seqs", "2"]
+    with serve(tiny_folder, *flags, "--prefill-ahead", "4", "--no-structured-outputs") as url:
+        for _ in range(200):  # until the probe has been fitted, in a process of its own
+            chat(url, n=32)
+            if told(url, "lengthwise:state_predictions_total"):
+                break
+        assert told(url, "lengthwise:state_predictions_total") > 0
+        assert told(url, "lengthwise:states_ignored_total") == 0
 
 
 def children(pid: int) -> Iterator[int]:

@@ -50,7 +50,7 @@ REMEMBERED = 10_000
 class ServedRow:
     """A request whose answer was not broken off: its features, its predicted length and its true one."""
 
-    features: tuple[float, ...]
+    features: Sequence[float] | NDArray[np.float32]
     predicted: float
     generated: int
     cut: bool = False

@@ -1,7 +1,7 @@
-"""A forest that learns how long answers become from those that end, in the server's own process (design 2.2).
+"""What learns how long answers become from those that end, in the server's own process (design 2.2).
 
-It stands on features that cost microseconds. Growing takes place where it is handed in; everything else belongs to the
-event loop.
+Fitting takes place where it is handed in; everything else belongs to the event loop. The default's forest stands on
+features that cost microseconds.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -94,49 +94,50 @@ def _miss(predicted: LengthDistribution, length: float, cut: bool) -> float:
     return 0.0 if cut else (mean - length) / max(mean - low, NARROWEST)
 
 
-Fit: TypeAlias = Callable[[Examples, Sequence[bool]], CalibratedForest]
-"""Grows a forest as `fit` does; may raise anything, and CancelledError at the end of the server."""
+class Fitted(Protocol):
+    """A model that was fitted to answers."""
+
+    def distributions(self, features: FloatMatrix) -> list[LengthDistribution]:
+        """Features (n, f) -> distributions whose interval covers COVERAGE of the answers to come."""
+        ...
 
 
-class OnlineForest:
-    """Predicts from the newest answers. Event loop only, but for the work that it submits."""
+Fit: TypeAlias = Callable[[Examples, Sequence[bool]], Fitted]
+"""Fits a model as `fit` grows a forest; may raise anything, and CancelledError at the end of the server."""
+
+
+class OnlineLearner:
+    """Fits models to the newest answers. Event loop only, but for the work that it submits."""
 
     def __init__(
         self,
-        features: TokenFeatures,
         submit: Callable[[Callable[[], None]], object],
         clock: Clock,
+        fit: Fit,
         known: Iterable[ServedRow] = (),
-        fit: Fit = fit,
+        most: int = MOST,
     ) -> None:
-        """`submit` runs work off the event loop, where `fit` is called; `known` are answers of before, oldest first,
-        of which those count that have features of this kind."""
-        self._features = features
+        """`submit` runs work off the event loop, where `fit` is called; `known` are answers of before, oldest first;
+        models are fitted to the newest, `most` at most."""
         self._submit = submit
         self._fit = fit
         self._clock = clock
-        self._rows = deque((row for row in known if row.features[-1:] == (features.digest,)), maxlen=MOST)
-        self._served: list[ServedRow] = []  # since a forest was grown last
+        self._rows = deque(known, maxlen=most)
+        self._served: list[ServedRow] = []  # since a model was fitted last
         self._due = FEWEST
         self._growing = False
         self._rests_until = 0.0
-        self._present: CalibratedForest | None = None
+        self._present: Fitted | None = None
         self.lessons: deque[Lesson] = deque(maxlen=MOST)
         """The error of predictions over time, oldest first."""
         self.failures = 0
-        """Times that no forest could be grown."""
+        """Times that no model could be fitted."""
         if len(self._rows) >= FEWEST:
             self._begin()
 
-    async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
-        """How long answers may become, as a LengthPredictor; without distributions until the first forest has grown."""
-        await asyncio.sleep(0)  # one batch a turn of the loop, however many are asked for
-        features = [self._features.read(query.tokens) for query in queries]
-        present, digest = self._present, self._features.digest
-        known: Sequence[LengthDistribution | None] = [None] * len(queries)
-        if present is not None:
-            known = present.distributions(np.array(features, dtype=np.float32))
-        return [Estimate((*read, digest), one, Source.OWN) for read, one in zip(features, known, strict=True)]
+    def distributions(self, features: FloatMatrix) -> list[LengthDistribution] | None:
+        """Features (n, f) -> how likely each length is; None until the first model has been fitted."""
+        return None if self._present is None else self._present.distributions(features)
 
     def add(self, row: ServedRow) -> None:
         """Learn from an answer that has ended."""
@@ -151,21 +152,51 @@ class OnlineForest:
     def _begin(self) -> None:
         rows = tuple(self._rows)
         self._growing, self._due = True, round(max(FEWEST, len(rows)) * MORE)
-        self._submit(lambda: self._grow(rows))
+        self._submit(lambda: self._refit(rows))
 
-    def _grow(self, rows: Sequence[ServedRow]) -> None:
-        """Grow a forest and put it in place in one step. Off the event loop."""
+    def _refit(self, rows: Sequence[ServedRow]) -> None:
+        """Fit a model and put it in place in one step. Off the event loop."""
         begun = self._clock.now()
         try:
-            answers = examples(rows)
-            seen = Examples(np.ascontiguousarray(answers.features[:, :-1]), answers.lengths)  # without the digest
-            self._present = self._fit(seen, [row.cut for row in rows])
+            self._present = self._fit(examples(rows), [row.cut for row in rows])
         except CancelledError:
-            log.info("a forest that was growing is given up")
+            log.info("a model that was being fitted is given up")
         except Exception as error:
             self.failures += 1
-            log.warning("no forest could be grown, lengths are predicted as before: %s", error)
+            log.warning("no model could be fitted, lengths are predicted as before: %s", error)
         finally:
             ended = self._clock.now()
             self._rests_until = ended + PAUSE * (ended - begun)
             self._growing = False
+
+
+class OnlineForest(OnlineLearner):
+    """Predicts by forests over the model's own token embeddings."""
+
+    def __init__(
+        self,
+        features: TokenFeatures,
+        submit: Callable[[Callable[[], None]], object],
+        clock: Clock,
+        known: Iterable[ServedRow] = (),
+        fit: Fit = fit,
+    ) -> None:
+        """Of the answers of before those count that have features of this kind."""
+        own = (_without_digest(row) for row in known if row.features[-1:] == (features.digest,))
+        super().__init__(submit, clock, fit, own)
+        self._features = features
+
+    async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
+        """How long answers may become, as a LengthPredictor; without distributions until the first forest has grown."""
+        await asyncio.sleep(0)  # one batch a turn of the loop, however many are asked for
+        features = [self._features.read(query.tokens) for query in queries]
+        found, digest = self.distributions(np.array(features, dtype=np.float32)), self._features.digest
+        known: Sequence[LengthDistribution | None] = [None] * len(queries) if found is None else found
+        return [Estimate((*read, digest), one, Source.OWN) for read, one in zip(features, known, strict=True)]
+
+    def add(self, row: ServedRow) -> None:
+        super().add(_without_digest(row))
+
+
+def _without_digest(row: ServedRow) -> ServedRow:
+    return replace(row, features=row.features[:-1])

@@ -32,7 +32,9 @@ from scheduler.length.learning import Learning, ServedRow, served_rows
 from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.prediction import LengthPredictor, Prediction
+from scheduler.length.states import StateProbe, fit_ridge
 from scheduler.length.token_features import TokenFeatures
+from scheduler.request import Request
 from scheduler.serving_time.machine import Submit, inline
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
@@ -70,6 +72,9 @@ KINDS: Mapping[Length, PredictorKind] = MappingProxyType(
 
 IN_PROCESS: Mapping[Length, Predict] = MappingProxyType({Length.NONE: predict_nothing, Length.ORACLE: true_length})
 """Predictions that need no process."""
+
+IN_MODEL = frozenset({Length.OWN, Length.OWN_STATES})
+"""Predictions from what the served model makes of a prompt."""
 
 
 def choose_predictor(config: ServeConfig) -> Length:
@@ -111,6 +116,8 @@ class PredictorContext:
     """Runs work off the event loop."""
     fit: Fit = fit
     """Grows the forests of the default."""
+    fit_states: Fit = fit_ridge
+    """Fits the probes on hidden states."""
 
 
 def cache_size(config: ServeConfig, kind: PredictorKind) -> int:
@@ -155,7 +162,7 @@ async def open_predictor(
 
 def token_features(config: ServeConfig, model: LoadedModel) -> TokenFeatures | None:
     """The features of requests by the model's own embeddings; None where nothing is predicted from these."""
-    return TokenFeatures.of(token_embeddings(model)) if choose_predictor(config) is Length.OWN else None
+    return TokenFeatures.of(token_embeddings(model)) if choose_predictor(config) in IN_MODEL else None
 
 
 @asynccontextmanager
@@ -177,7 +184,7 @@ async def open_lengths(
             parts = await _own_parts(config, context.token_features, clock, journal, origin, context)
             yield await _connect(config, parts, journal, origin, stack, context)
         else:
-            records = Records(origin, journal, lambda ended: None)
+            records = Records(origin, journal, lambda request, ended: None)
             yield Lengths(IN_PROCESS[choose_predictor(config)], records)
 
 
@@ -188,6 +195,7 @@ class _Parts:
     predictor: LengthPredictor
     learning: Learning | OnlineForest | None
     cached: CachedPredictor | None = None
+    states: StateProbe | None = None
 
 
 async def _own_parts(
@@ -198,10 +206,14 @@ async def _own_parts(
     origin: Origin,
     context: PredictorContext,
 ) -> _Parts:
-    """The forest over the model's own embeddings, trained on the answers in the journal."""
+    """The forest over the model's own embeddings, trained on the answers in the journal, and what hidden states add."""
     known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, origin.model)
     forest = OnlineForest(features, context.submit, clock, known, context.fit)
-    return _Parts(forest, forest if config.learning_interval else None)
+    if not config.learning_interval:
+        return _Parts(forest, None)
+    probed = choose_predictor(config) is Length.OWN_STATES
+    states = StateProbe(context.submit, clock, context.fit_states) if probed else None
+    return _Parts(forest, forest, states=states)
 
 
 def _served_before(path: Path, model: str) -> list[ServedRow]:
@@ -211,18 +223,18 @@ def _served_before(path: Path, model: str) -> list[ServedRow]:
     return []
 
 
-def _learner(
-    history: LengthHistory, learning: Learning | OnlineForest | None, cached: CachedPredictor | None = None
-) -> OnAnswer:
+def _learner(history: LengthHistory, parts: _Parts) -> OnAnswer:
     """All that is learned from an answer when it ends."""
 
-    def on_answer(ended: EndedAnswer) -> None:
+    def on_answer(request: Request, ended: EndedAnswer) -> None:
         history.add(ended.query.instruction, ended.length, cut=not ended.whole)
-        if cached is not None and ended.whole:
-            cached.ended(ended.query, ended.length)
+        if parts.cached is not None and ended.whole:
+            parts.cached.ended(ended.query, ended.length)
         row = ended.row
-        if learning is not None and row is not None:
-            learning.add(row)
+        if parts.learning is not None and row is not None:
+            parts.learning.add(row)
+        if parts.states is not None and row is not None:
+            parts.states.learn(request, row)
 
     return on_answer
 
@@ -259,9 +271,10 @@ async def _connect(
     async def predict(query: LengthQuery, sampling: SamplingParams) -> Prediction:
         return await front.predict(query)
 
-    records = Records(origin, journal, _learner(history, parts.learning, parts.cached))
+    records = Records(origin, journal, _learner(history, parts))
     cache = None if parts.cached is None else parts.cached.cache
-    return Lengths(predict, records, PredictorParts(front, parts.learning, cache, LateEstimates(context.late)))
+    late = LateEstimates(context.late)
+    return Lengths(predict, records, PredictorParts(front, parts.learning, cache, late, parts.states))
 
 
 async def _until_ready(predictor: Predictor) -> None:

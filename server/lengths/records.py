@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from engine.messages import REPETITION, FinishReason
@@ -55,7 +55,7 @@ class EndedAnswer:
         return ServedRow(features, self.prediction.length, self.length, cut=not self.whole)
 
 
-OnAnswer: TypeAlias = Callable[[EndedAnswer], None]
+OnAnswer: TypeAlias = Callable[[Request, EndedAnswer], None]
 
 
 class Records:
@@ -73,8 +73,10 @@ class Records:
         self._open[request] = query, prediction
 
     def revise(self, request: Request, prediction: Prediction) -> None:
-        """Replace the prediction of a request that has not ended."""
-        query, _ = self._open[request]
+        """Replace the prediction of a request that has not ended; one from other features leaves what it had."""
+        query, known = self._open[request]
+        if not prediction.features and known is not None:
+            prediction = replace(prediction, features=known.features_by_now)
         self._open[request] = query, prediction
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
@@ -83,7 +85,7 @@ class Records:
             return
         query, prediction = noted
         if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
-            self._on_answer(EndedAnswer(query, request.generated, _is_whole(request, reason), prediction))
+            self._on_answer(request, EndedAnswer(query, request.generated, _is_whole(request, reason), prediction))
         if self.journal is not None:
             recorded = self.journal.put(request_entry(self._origin, request, query, prediction, reason))
             request.recorded = recorded if self._origin.sync else None

@@ -130,7 +130,7 @@ def test_where_no_forest_can_be_grown_the_last_one_stays_and_the_next_lesson_tri
     learner = OnlineForest(FEATURES, inline, VirtualClock(), fit=fit_later)
     serve(learner, FEWEST)
     assert learner.failures == 1 and estimate(learner, 10)[0].distribution is None
-    assert "no forest could be grown" in caplog.text
+    assert "no model could be fitted" in caplog.text
     serve(learner, FEWEST)
     assert estimate(learner, 10)[0].distribution is not None
 

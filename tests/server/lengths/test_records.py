@@ -36,7 +36,9 @@ class Stage:
         self.on_answer: list[EndedAnswer] = []
         self.journal = Journal(path)
         self.journal.start()
-        self.records = Records(origin, self.journal, lambda one: self.on_answer.append(replace(one, prediction=None)))
+        self.records = Records(
+            origin, self.journal, lambda _, one: self.on_answer.append(replace(one, prediction=None))
+        )
 
     def end(self, request: Request, reason: FinishReason | None, prediction: Prediction | None = FORESEEN) -> None:
         self.records.note(request, QUERY, prediction)
@@ -132,7 +134,7 @@ def test_only_answers_that_nobody_broke_off_are_heard_of(
 
 def test_a_request_is_recorded_once_and_not_kept() -> None:
     on_answer: list[EndedAnswer] = []
-    records, request = Records(ORIGIN, None, on_answer.append), ended_request()
+    records, request = Records(ORIGIN, None, lambda _, one: on_answer.append(one)), ended_request()
     records.note(request, QUERY, None)
     for _ in range(2):
         records.on_end(request, FinishReason.STOP, 104.0)
