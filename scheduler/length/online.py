@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
@@ -38,6 +39,10 @@ long as the last, and where the oldest answers are forgotten, forests follow the
 PAUSE = 50.0
 """Seconds from one forest to the next for each that the last one took: growing has a fiftieth of a core at most, also
 where many short answers end."""
+
+FIRST_WAIT = 5.0
+"""Seconds that a server which begins waits for a forest of the answers of before: the first requests should not share
+their cores with what grows it."""
 
 MOST = 4096
 """Newest answers that a forest is grown from."""
@@ -125,7 +130,8 @@ class OnlineLearner:
         self._rows = deque(known, maxlen=most)
         self._served: list[ServedRow] = []  # since a model was fitted last
         self._due = FEWEST
-        self._growing = False
+        self._idle = threading.Event()  # set while no forest grows
+        self._idle.set()
         self._rests_until = 0.0
         self._present: Fitted | None = None
         self.lessons: deque[Lesson] = deque(maxlen=MOST)
@@ -135,6 +141,11 @@ class OnlineLearner:
         if len(self._rows) >= FEWEST:
             self._begin()
 
+    async def wait_for_first(self, seconds: float = FIRST_WAIT) -> None:
+        """Return when the model of the answers of before has been fitted, or has taken so many seconds."""
+        if not await asyncio.to_thread(self._idle.wait, seconds):
+            log.info("the first forest still grows after %g s: the first requests are served beside it", seconds)
+
     def distributions(self, features: FloatMatrix) -> list[LengthDistribution] | None:
         """Features (n, f) -> how likely each length is; None until the first model has been fitted."""
         return None if self._present is None else self._present.distributions(features)
@@ -143,15 +154,16 @@ class OnlineLearner:
         """Learn from an answer that has ended."""
         self._rows.append(row)
         self._served.append(row)
-        rests = self._growing or self._clock.now() < self._rests_until
-        if len(self._served) >= self._due and not rests:
+        rested = self._idle.is_set() and self._clock.now() >= self._rests_until
+        if len(self._served) >= self._due and rested:
             served, self._served = self._served, []
             self.lessons.append(Lesson(self._clock.now(), len(served), len(served), rmse(served)))
             self._begin()
 
     def _begin(self) -> None:
         rows = tuple(self._rows)
-        self._growing, self._due = True, round(max(FEWEST, len(rows)) * MORE)
+        self._due = round(max(FEWEST, len(rows)) * MORE)
+        self._idle.clear()
         self._submit(lambda: self._refit(rows))
 
     def _refit(self, rows: Sequence[ServedRow]) -> None:
@@ -167,7 +179,7 @@ class OnlineLearner:
         finally:
             ended = self._clock.now()
             self._rests_until = ended + PAUSE * (ended - begun)
-            self._growing = False
+            self._idle.set()
 
 
 class OnlineForest(OnlineLearner):

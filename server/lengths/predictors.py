@@ -209,6 +209,7 @@ async def _own_parts(
     """The forest over the model's own embeddings, trained on the answers in the journal, and what hidden states add."""
     known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, origin.model)
     forest = OnlineForest(features, context.submit, clock, known, context.fit)
+    await forest.wait_for_first()
     if not config.learning_interval:
         return _Parts(forest, None)
     probed = choose_predictor(config) is Length.OWN_STATES

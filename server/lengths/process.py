@@ -31,7 +31,7 @@ from server.lengths.worker import (
     load_forest,
 )
 from server.process.spawn import spawn
-from server.process.worker_process import TIMEOUT, ProcessFailed, WorkerProcess, answer_all, end
+from server.process.worker_process import END_TIMEOUT, TIMEOUT, ProcessFailed, WorkerProcess, answer_all, end
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class NicedProcess:
 
     def run(self, work: Callable[..., T], *arguments: object) -> T:
         """Run work in a process of its own and wait for its result. Raises ProcessFailed, and CancelledError at the
-        end of the server."""
+        end of the server, whose signal may have come to all its processes."""
         self._process, connection = spawn(_work_niced, self._niceness, work, arguments)
         if self._closed:  # since it was being started
             self._process.kill()
@@ -138,9 +138,9 @@ class NicedProcess:
             with connection:
                 result, error = connection.recv()
         except (EOFError, OSError) as gone:
-            raise (CancelledError if self._closed else ProcessFailed)(
-                "the process that grew a forest is gone"
-            ) from gone
+            self._process.join(END_TIMEOUT)
+            told = self._closed or self._process.exitcode == -signal.SIGTERM
+            raise (CancelledError if told else ProcessFailed)("the process that grew a forest is gone") from gone
         finally:
             end(self._process)
         if error is not None:

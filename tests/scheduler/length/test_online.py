@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -144,6 +145,27 @@ def test_only_answers_of_this_model_are_known_at_the_start() -> None:
         for rows in (others + own, others + magnus)
     )
     assert known is not None and unknown is None
+
+
+async def test_a_server_waits_for_the_forest_of_the_answers_of_before_but_not_for_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It grew beside the first requests, 1.5 s of a core."""
+    caplog.set_level(logging.INFO)
+    known = [ServedRow((*FEATURES.read(range(1 + n % 50)), FEATURES.digest), 1.0, 1 + n % 50) for n in range(FEWEST)]
+    begun = threading.Event()
+
+    def fit_once_begun(answers: Examples, cut: Sequence[bool]) -> CalibratedForest:
+        begun.wait()
+        return fit(answers, cut, SMALL)
+
+    with ThreadPoolExecutor(1) as thread:
+        learner = OnlineForest(FEATURES, thread.submit, VirtualClock(), known, fit_once_begun)
+        await learner.wait_for_first(0.0)
+        assert "the first forest still grows" in caplog.text
+        begun.set()
+        await learner.wait_for_first(60.0)
+        assert (await learner.estimate([query(5)]))[0].distribution is not None
 
 
 async def test_a_burst_of_a_thousand_holds_the_loop_for_a_batch_at_most_and_all_are_predicted(
