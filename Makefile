@@ -10,8 +10,9 @@ RUNTIME := $(VENV)/installed
 TESTING := $(VENV)/installed-test
 PACKAGES := server engine scheduler models loadgen
 PIP := $(BIN)/python -P -m pip --disable-pip-version-check --no-input install --no-warn-script-location -c constraints.txt
-# A process a core, four at most, since each loads torch; a file's tests stay together, and share what they set up.
-PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+# A process a core, four at most, since each loads torch; a file's tests stay together, and share what they set up. Files
+# begin in the order of tests/conftest.py; xdist would sort them by their number of tests, and begin a single long one last.
+PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help

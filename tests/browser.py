@@ -30,7 +30,7 @@ FLAGS = (
     "--force-color-profile=srgb",
     "--remote-debugging-port=0",
 )
-PATIENCE = 20_000
+PATIENCE = 60_000
 """Milliseconds after which something that should be on the page is not."""
 
 
@@ -62,6 +62,8 @@ class Page:
         self._session: str | None = None
         self._ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._loaded: asyncio.Queue[str] = asyncio.Queue()
+        """Numbers of the loads that are over."""
 
     async def open(
         self,
@@ -79,11 +81,19 @@ class Page:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
+        await self.call("Page.setLifecycleEventsEnabled", enabled=True)
         await self.send_headers(headers)
         await self.resize(width, height)
         await self.prefer("prefers-color-scheme", "dark" if dark else "light")
-        await self.call("Page.navigate", url=url)
-        await self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+        await self.go(url)
+
+    async def go(self, url: str) -> None:
+        """Go elsewhere, and return when that is loaded: what is asked of the page until then is asked of the one before
+        it, which may well have the answer."""
+        load = (await self.call("Page.navigate", url=url))["loaderId"]
+        async with asyncio.timeout(PATIENCE / 1000):
+            while await self._loaded.get() != load:
+                pass
 
     async def resize(self, width: int, height: int, *, ratio: float = 1) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": ratio, "mobile": width < 600}
@@ -159,7 +169,9 @@ class Page:
             future.set_result(told["result"])
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
-        if method == "Runtime.exceptionThrown":
+        if method == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded.put_nowait(params["loaderId"])
+        elif method == "Runtime.exceptionThrown":
             self.problems.append(str(params["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
             self.problems.append(str(params["args"]))

@@ -33,6 +33,13 @@ CORES = torch.get_num_threads()
 torch.set_num_threads(1)  # on tiny tensors, threads spend far more time waiting for each other than working
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files in which a test takes long first, then those of the whole program: no worker shall be left alone with
+    one of them at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, len(item.path.parts)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of the tests' own, in which the user's models are: what servers of tests learn is not for the user's."""

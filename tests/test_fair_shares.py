@@ -12,7 +12,7 @@ from tests import live_server, tiny
 
 MODEST, GREEDY = "the-modest-client-00", "the-greedy-client-00"
 BODY = {"prompt": "the", "max_tokens": 8, "ignore_eos": True}
-FIRST, ANSWERS = 15, 75
+FIRST, ANSWERS = 30, 75
 """Answers before both wait all the while, and those that are counted."""
 
 
@@ -37,7 +37,7 @@ async def test_each_key_has_its_share_though_the_other_asks_for_ten_times_as_muc
 
     with live_server.serve(tiny.build(tmp_path / "model"), *flags) as url:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-            calls = [asyncio.create_task(ask_on(session, url, key)) for key in [MODEST] * 6 + [GREEDY] * 60]
+            calls = [asyncio.create_task(ask_on(session, url, key)) for key in [MODEST] * 12 + [GREEDY] * 120]
             await asyncio.wait([*calls, asyncio.create_task(enough.wait())], return_when=asyncio.FIRST_COMPLETED)
             for call in calls:
                 call.cancel()

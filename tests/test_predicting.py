@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import psutil
 import pytest
 
 from scheduler.journal.file import BatchEntry, RequestEntry, read
@@ -45,15 +45,10 @@ def test_hidden_states_revise_what_rows_that_wait_for_a_slot_are_expected_to_tak
         assert told(url, "lengthwise:states_ignored_total") == 0
 
 
-def children(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        yield from map(int, (task / "children").read_text().split())
-
-
-def predictors() -> set[int]:
-    """The processes that servers of ours have started: to predict, or to try grammars."""
-    grandchildren = [one for child in children(os.getpid()) for one in children(child)]
-    return {one for one in grandchildren if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()}
+def predictors(journal: Path) -> set[int]:
+    """The processes that the server with this journal has started: one that predicts, and none that tries grammars."""
+    (server,) = [one for one in psutil.Process().children() if str(journal) in one.cmdline()]
+    return {one.pid for one in server.children() if any("spawn_main" in word for word in one.cmdline())}
 
 
 def test_the_predictor_may_die_and_never_outlives_the_server(
@@ -64,14 +59,13 @@ def test_the_predictor_may_die_and_never_outlives_the_server(
     flags = ["--strategy", "abp", "--embedder", str(embedder), "--embedder-max-tokens", "32"]
     flags += ["--no-structured-outputs"]  # else there is a process that tries grammars
     flags += ["--max-num-seqs", "1", "--journal", str(journal), "--prediction-timeout", "60"]
-    others = predictors()  # of servers that other tests share
     with serve(tiny_folder, *flags) as url:
         assert chat(url)["metrics"]["predicted_tokens"] == 12
-        (first,) = predictors() - others
+        (first,) = predictors(journal)
         os.kill(first, signal.SIGKILL)
         assert chat(url)["usage"]["completion_tokens"] == 12
         chat(url)
-        (second,) = predictors() - others - {first}
+        (second,) = predictors(journal) - {first}
     with pytest.raises(ProcessLookupError):
         os.kill(second, 0)
     rows = [(one.strategy, one.source, one.generated, len(one.features) > 0) for one in read(journal, RequestEntry)]

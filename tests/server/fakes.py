@@ -145,6 +145,12 @@ def die(row: RowSpec) -> Iterable[RowUpdate]:
     raise Death
 
 
+def stand_still(row: RowSpec) -> Iterable[RowUpdate]:
+    """A script with which the event loop goes no further."""
+    threading.Event().wait()
+    return ()
+
+
 class PlayedExecutor:
     """An executor that plays its stage's script for every row, each update once the one before can have been read."""
 
@@ -182,6 +188,15 @@ class PlayedExecutor:
             self._plays.pop(row.row_id, None)
 
 
+class SkippedClock(MonotonicClock):
+    """The machine's own time, some of which a test may skip."""
+
+    skipped = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.skipped
+
+
 class PlayedDispatcher(Dispatcher):
     """The dispatcher, with an executor that plays `script` for every request.
 
@@ -195,9 +210,9 @@ class PlayedDispatcher(Dispatcher):
         self.submitted: list[Request] = []
         self.cancelled: list[Request] = []
         self.executor = PlayedExecutor(self, max_rows)
-        self._changes = asyncio.Event()
+        self._changes, self._time = asyncio.Event(), SkippedClock()
         parts = assemble(STRATEGIES["baton-pd"], Batching(group_tokens=10**6, prefill_ahead=0))
-        super().__init__(parts, (self.executor,), MonotonicClock())
+        super().__init__(parts, (self.executor,), self._time)
 
     @property
     def draining(self) -> bool:
@@ -228,6 +243,11 @@ class PlayedDispatcher(Dispatcher):
     def release(self) -> None:
         """Let everything go on that is held."""
         self.go.set()
+        self._changed()
+
+    def skip(self, seconds: float) -> None:
+        """Let it be as late as it would be after so long."""
+        self._time.skipped += seconds
         self._changed()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -315,10 +335,10 @@ async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
                 dispatcher.pause = 1
             case "mortal":
                 dispatcher.script = die
-        with ThreadPoolExecutor(1) as pool:
-            if config.model == "standing still":
+            case "standing still":
                 loop_watchdog.LIMIT, loop_watchdog.INTERVAL = 0.5, 0.05
-                asyncio.get_running_loop().call_later(0.2, threading.Event().wait)
+                dispatcher.script = stand_still
+        with ThreadPoolExecutor(1) as pool:
             yield fake_service(pool, dispatcher, Limits())
             if config.model in AT_THE_END:
                 print("leaving", flush=True)

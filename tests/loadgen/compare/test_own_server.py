@@ -10,7 +10,8 @@ import pytest
 
 from loadgen.compare.own_server import ServerFailure, run_server
 
-READY = "import signal, sys; print('Lengthwise ready on http://127.0.0.1:9 (m)', flush=True);"
+SAID = "print('Lengthwise ready on http://127.0.0.1:9 (m)', flush=True);"
+READY = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); {SAID}"
 WAIT = "signal.pause()"
 
 
@@ -19,8 +20,7 @@ def program(code: str) -> list[str]:
 
 
 def test_it_is_ready_and_ends_with_sigterm(tmp_path: Path) -> None:
-    code = f"{READY} signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); {WAIT}"
-    with run_server(program(code), tmp_path / "log", 60) as server:
+    with run_server(program(READY + WAIT), tmp_path / "log", 60) as server:
         assert server.url == "http://127.0.0.1:9"
         server.require_alive()
     assert server.process.returncode == 0
@@ -66,8 +66,7 @@ def test_one_that_dies_is_found_out(tmp_path: Path) -> None:
 def test_one_that_ignores_sigterm_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN); import subprocess;"
     child = "child = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()']);"
-    ready = "print('Lengthwise ready on http://127.0.0.1:9 (m)', flush=True);"
-    code = f"import signal, sys; {ignore} {child} {ready} signal.pause()"
+    code = f"import signal, sys; {ignore} {child} {SAID} signal.pause()"
     with (
         pytest.raises(ServerFailure, match="had to be killed 0.1 s after SIGTERM"),
         run_server(program(code), tmp_path / "log", 60, stop_timeout=0.1) as server,

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import logging
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
@@ -18,14 +19,14 @@ from server.http.listener import require_c_parser
 from server.http.routes import build_app
 from server.observe.logs import quiet_broken_requests
 from server.version import VERSION
-from tests.server.live import Live, chat_body
+from tests.server.live import Live, chat_body, live_server
 
 CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
 def limits() -> Limits:
-    return Limits(max_body_bytes=10_000, body_timeout=0.2)
+    return Limits(max_body_bytes=10_000)
 
 
 async def test_an_unknown_path_is_404_in_openai_shape(live: Live) -> None:
@@ -77,8 +78,8 @@ async def test_a_large_body_within_the_limit_is_parsed(live: Live) -> None:
     assert status == 200, reply
 
 
-async def test_a_body_that_never_ends_is_408_and_its_connection_ends(live: Live) -> None:
-    async with live.connect() as (reader, writer):
+async def test_a_body_that_never_ends_is_408_and_its_connection_ends(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(body_timeout=0.2)) as live, live.connect() as (reader, writer):
         writer.write(b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{" % CHAT.encode())
         answer = await reader.readuntil(b"}}")
         assert answer.startswith(b"HTTP/1.1 408 ")

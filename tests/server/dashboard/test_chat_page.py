@@ -96,7 +96,7 @@ async def test_a_conversation_goes_on_and_outlives_the_page(page: Page, live: Li
     await send(page, "Hi")
     await page.until(ENDED)
     assert " out · " in await page.value("document.getElementById('note').textContent")
-    await page.call("Page.navigate", url=f"{live.url}/chat")
+    await page.go(f"{live.url}/chat")
     await page.until(f"{SAID}.length === 2")
     await send(page, "More")
     await page.until(ENDED)
@@ -104,7 +104,7 @@ async def test_a_conversation_goes_on_and_outlives_the_page(page: Page, live: Li
     prompt = bytes(live.dispatcher.submitted[-1].prompt).decode()
     assert prompt == f"user:Hi\nassistant:{ANSWER}\nuser:More\nassistant:"
     await page.value("document.getElementById('new').click()")
-    await page.call("Page.navigate", url=f"{live.url}/chat")
+    await page.go(f"{live.url}/chat")
     await page.until("document.getElementById('model')?.textContent === 'fake'")
     assert await page.value(SAID) == []
 
@@ -147,7 +147,7 @@ async def test_a_tool_is_called_and_the_next_message_is_its_result(page: Page, l
     await page.until(ENDED)
     assert await page.value("document.querySelector('.turn.assistant code').textContent") == "clock({})"
     await page.until("document.getElementById('prompt').placeholder === 'The result of clock({})'")
-    await page.call("Page.navigate", url=f"{live.url}/chat")
+    await page.go(f"{live.url}/chat")
     await page.until("document.getElementById('prompt')?.placeholder === 'The result of clock({})'")
     live.dispatcher.script = answer
     await send(page, "noon")
@@ -233,6 +233,7 @@ async def test_marks_that_never_end_take_no_time(page: Page) -> None:
 @pytest.mark.parametrize("width", [360, 1280])
 async def test_nothing_is_wider_than_the_window(page: Page, live: Live, width: int) -> None:
     await page.resize(width, 700)
+    await page.until(f"document.documentElement.clientWidth === {width}")
     live.dispatcher.script = lambda row: say(f"```\n{'x' * 120}\n```\n", row)
     await send(page, "a" * 60)
     await page.until(ENDED)
@@ -250,6 +251,6 @@ async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str, pool: 
         await page.until("document.getElementById('key').open")
         await page.type("a-key-of-this-server")
         await page.press("Enter")
-        await page.until("!document.getElementById('key').open")
+        await page.until("!document.getElementById('key').open && !document.getElementById('retry').disabled")
         await page.value("document.getElementById('retry').click()")
         await page.until(ENDED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -92,11 +91,12 @@ def test_what_real_programs_send_passes_the_first_trial(process: TrialProcess) -
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_ends_or_stands_still_is_replaced(tiny_text: Text, number: int) -> None:
+    trial = Trial((), PERSON, QUICK)  # which is not nice: other tests may keep all cores busy
     with closing(process_of(tiny_text, timeout=3)) as process:
-        tried(process, PERSON)
+        process.run(trial)
         first = number_of(process)
         os.kill(first, number)
-        assert tried(process, PERSON).error is None
+        assert process.run(trial).error is None
         assert number_of(process) != first
         with pytest.raises(ProcessLookupError):  # it is not left behind
             os.kill(first, 0)
@@ -109,11 +109,12 @@ def test_where_no_process_can_be_had_callers_are_told() -> None:
 
 
 def test_the_end_does_not_wait_for_a_trial(tiny_text: Text) -> None:
-    process = process_of(tiny_text)
+    process = process_of(tiny_text, timeout=600)
     tried(process, PERSON)
-    os.kill(number_of(process), signal.SIGSTOP)
-    begin = time.monotonic()
+    number = number_of(process)
+    os.kill(number, signal.SIGSTOP)
     process.close()
-    assert time.monotonic() - begin < 4
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
     with pytest.raises(TrialsFailed, match="shutting down"):
         tried(process, PERSON)

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,12 +22,15 @@ import pytest
 from models.errors import UserError
 from models.network.generation_config import SamplingDefaults
 from server.api.served_model import AnswerDefaults
-from server.process.life import LAST_SECONDS, drain, tell_limits
+from server.process.life import drain, tell_limits
 from server.process.port import take_port
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, parse_events, text_of
 
 ROOT = Path(__file__).parents[3]
+
+AT_ONCE = 60.0
+"""Seconds that a busy machine may take for what waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,6 @@ async def serving(model: str, timeout: float = 60, stderr: int = PIPE) -> AsyncI
 async def test_what_does_not_end_in_time_ends_with_an_error_event_and_the_end_marker() -> None:
     async with serving("stuck", timeout=0.5) as server, server.begun_stream() as stream:
         server.process.send_signal(signal.SIGTERM)
-        await server.until_status("/health/ready", 503)
-        assert await server.status("/health/live") == 200
-        async with server.session.post(f"{server.url}/v1/chat/completions", json=chat_body()) as refused:
-            assert (refused.status, refused.headers["Connection"]) == (503, "close")
-            assert (await refused.json())["error"]["code"] == "server_shutting_down"
         (error,) = parse_events(await stream.read())
         assert error["error"] == {
             "message": "the server is shutting down",
@@ -97,15 +94,18 @@ async def test_what_does_not_end_in_time_ends_with_an_error_event_and_the_end_ma
         assert await server.process.wait() == 0
 
 
-async def test_a_second_signal_ends_what_runs_at_once_and_frees_the_port() -> None:
-    async with serving("stuck") as server, server.begun_stream() as stream:
+async def test_while_answers_end_new_calls_are_refused_and_a_second_signal_ends_all_at_once() -> None:
+    async with serving("stuck", timeout=3600) as server, server.begun_stream() as stream:
         server.process.send_signal(signal.SIGINT)
         await server.until_status("/health/ready", 503)
-        sent = time.monotonic()
+        assert await server.status("/health/live") == 200
+        async with server.session.post(f"{server.url}/v1/chat/completions", json=chat_body()) as refused:
+            assert (refused.status, refused.headers["Connection"]) == (503, "close")
+            assert (await refused.json())["error"]["code"] == "server_shutting_down"
         server.process.send_signal(signal.SIGINT)
-        parse_events(await stream.read())
-        assert await server.process.wait() == 0
-        assert time.monotonic() - sent < 10
+        async with asyncio.timeout(AT_ONCE):
+            parse_events(await stream.read())
+            assert await server.process.wait() == 0
     with take_port("127.0.0.1", int(server.url.rpartition(":")[2])):
         pass
 
@@ -117,10 +117,9 @@ async def test_after_a_second_signal_nothing_keeps_the_process(model: str, code:
         assert server.process.stdout is not None
         server.process.send_signal(signal.SIGTERM)
         assert await server.process.stdout.readline() == b"leaving\n"
-        sent = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        assert await server.process.wait() == code
-        assert time.monotonic() - sent < 2 * LAST_SECONDS
+        async with asyncio.timeout(AT_ONCE):
+            assert await server.process.wait() == code
 
 
 async def test_a_log_that_is_not_read_keeps_nobody_from_being_served_and_the_process_from_ending() -> None:
@@ -146,6 +145,9 @@ async def test_when_nothing_is_left_that_could_serve_clients_are_told_and_the_pr
 
 async def test_a_loop_that_stands_still_ends_the_process_which_tells_where_all_threads_stood() -> None:
     async with serving("standing still") as server:
+        with pytest.raises(aiohttp.ClientError):
+            async with server.session.post(f"{server.url}/v1/chat/completions", json=chat_body()):
+                pass
         _, stderr = await server.process.communicate()
     assert server.process.returncode == 70
     assert b"Current thread" in stderr and b"Thread 0x" in stderr

@@ -147,9 +147,13 @@ async def test_a_deadline_that_cannot_be_met_is_429(live: Live) -> None:
 
 async def test_a_deadline_that_passes_in_the_queue_is_504(live: Live) -> None:
     live.dispatcher.pause = 0
-    status, error, _ = await refusal(live, deadline_ms=50)
+    whole = asyncio.create_task(refusal(live, deadline_ms=60_000, max_tokens=9))
+    streamed = asyncio.create_task(live.stream_chat(deadline_ms=60_000, max_tokens=9))
+    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
+    live.dispatcher.skip(60.0)
+    status, error, _ = await whole
     assert (status, error["type"], error["code"]) == (504, "DeadlineExceededError", "deadline_exceeded")
-    (event,) = await live.stream_chat(deadline_ms=50)
+    (event,) = await streamed
     assert event["error"]["code"] == "deadline_exceeded"
 
 

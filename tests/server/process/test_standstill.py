@@ -104,7 +104,14 @@ class Machine:
 
     dispatcher: Dispatcher
     pipelines: list[FragilePipeline]
+    watched: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the watchdog shall begin to look."""
     reports: list[Report] = field(default_factory=list)
+
+    async def until_taken(self, calls: int) -> None:
+        """Return when so many calls are in: one that came later could be refused at once."""
+        while self.dispatcher.requests_waiting + self.dispatcher.requests_running < calls:
+            await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -119,6 +126,10 @@ async def machine(executors: int) -> AsyncIterator[Machine]:
         watchdog.receive(report)
         dispatcher.receive(report)
 
+    async def watch() -> None:
+        await made.watched.wait()
+        await watchdog.run()
+
     infos = [ExecutorInfo(index, "cpu", 10_000, 1, 256) for index in range(executors)]
     threads = [Executor(*pair, deliver) for pair in zip(infos, cast(list[Pipeline], pipelines), strict=True)]
     parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=1000, prefill_ahead=0))
@@ -127,7 +138,7 @@ async def machine(executors: int) -> AsyncIterator[Machine]:
     made = Machine(dispatcher, pipelines)
     with _running(threads):
         dispatching = asyncio.create_task(dispatcher.run())
-        async with background(watchdog.run(), "watchdog"):
+        async with background(watch(), "watchdog"):
             yield made
         dispatching.cancel()
 
@@ -165,7 +176,10 @@ async def test_with_the_only_executor_standing_still_all_get_one_error_and_readi
         assert await ready(live) == (200, None)
         made.pipelines[0].fault = go
         try:
-            assert await codes(live, 3) == ["executor_failed"] * 3
+            ended = asyncio.create_task(codes(live, 3))
+            await made.until_taken(3)
+            made.watched.set()
+            assert await ended == ["executor_failed"] * 3
             assert await ready(live) == (503, "no_executor")
             await asyncio.wait_for(made.dispatcher.death(), 20)
             status, reply = await live.post("/v1/chat/completions", chat_body())
@@ -179,6 +193,7 @@ async def test_what_the_one_had_not_begun_another_executor_serves(pool: ThreadPo
     async with machine(2) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
         made.pipelines[0].fault = go
         try:
+            made.watched.set()
             found = await codes(live, 6)
             assert sorted(one or "" for one in found) == [""] * 5 + ["executor_failed"]
             assert await ready(live) == (200, None)
@@ -191,6 +206,7 @@ async def test_what_a_woken_executor_says_changes_no_answer(pool: ThreadPoolExec
     async with machine(2) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
         made.pipelines[0].fault = go
         try:
+            made.watched.set()
             found = await codes(live, 2)
         finally:
             go.set()
@@ -205,8 +221,7 @@ async def test_a_dead_executor_fails_its_requests_once(pool: ThreadPoolExecutor)
         made.pipelines[0].fault = RuntimeError("the device is lost")
         made.pipelines[0].go.clear()
         ended = asyncio.create_task(codes(live, 3))
-        while made.dispatcher.requests_waiting + made.dispatcher.requests_running < 3:
-            await asyncio.sleep(0)  # a call that came later would be refused at once
+        await made.until_taken(3)
         made.pipelines[0].go.set()
         assert await ended == ["executor_failed"] * 3
         assert await ready(live) == (503, "no_executor")
