@@ -32,6 +32,12 @@ class Wakeups:
             reader.get_loop().call_soon(self._wake)
         self._due.append(reader)
 
+    async def turn(self) -> None:
+        """Go on after those that were added before."""
+        reader = asyncio.get_running_loop().create_future()
+        self.add(reader)
+        await reader
+
     def _wake(self) -> None:
         woken = [self._due.popleft() for _ in range(min(AT_ONCE, len(self._due)))]
         for reader in woken:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from scheduler.stream import Wakeups
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -41,6 +43,8 @@ class PendingCalls:
     """Answers that calls whose bodies have come ask for; of a body that has not been read, one."""
     body_bytes: Counter[str] = field(default_factory=Counter)
     """Bytes of bodies that are held until they are parsed, by the sender."""
+    turns: Wakeups = field(default_factory=Wakeups)
+    """Lets calls go on to be read, parsed, encoded and queued, which takes most of them one iteration of the loop."""
 
 
 LIMITS = web.AppKey("limits", Limits)

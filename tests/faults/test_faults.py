@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from engine import health
 from scheduler.journal import writer
 from tests import tiny
-from tests.faults.points import POINTS, Fault, Point
+from tests.faults.points import POINTS, Fault
 from tests.faults.scenario import CALLS, Answer, Server, config_of, serve, what_is_open
 
 EVERY = int(os.environ.get("LENGTHWISE_TEST_FAULTS", 0))
@@ -121,11 +122,11 @@ async def test_of_two_executors_the_one_that_fails_for_good_answers_no_call_once
         assert lost(await server.ask_all(), alone) == 0
 
 
+@pytest.mark.parametrize("name", ["step", "allocation"])
 async def test_where_every_executor_fails_readiness_says_so_and_the_process_is_to_end(
-    folder: Path, alone: Sequence[Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = POINTS["step"]
-    everywhere = Point(step.functions, step.error, anywhere=True)
+    everywhere = replace(POINTS[name], anywhere=True)
     fault = Fault(everywhere, 0, times=10**9)
     monkeypatch.setattr("server.process.watchdog.RECOVERY", 1.0)
     async with serve(config_of(folder, "baton-pd", tmp_path / "journal")) as server:

@@ -1,4 +1,7 @@
-"""A process that the system gives no more memory, for good: nothing is put in, the limit is the kernel's."""
+"""A process that the system gives no more memory, for good: nothing is put in, the limit is the kernel's.
+
+With LENGTHWISE_TEST_FAULTS set only, as `make test-faults` does: the process gives its device a quarter of a minute.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import psutil
 import pytest
 
 from tests import tiny
+from tests.faults.test_faults import EVERY
 from tests.live_server import COMMAND, ready_url
 
 CALLS = 8
@@ -36,7 +40,7 @@ async def statuses(url: str) -> list[int]:
         return list(await asyncio.gather(*(ask(PROMPT + place) for place in range(CALLS))))
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(not EVERY, reason="takes a minute; test_faults.py has the same within a process")
 @pytest.mark.timeout(240)
 def test_a_device_that_is_out_of_memory_for_good_ends_the_process_with_70_and_no_call_hangs(tmp_path: Path) -> None:
     folder = tiny.build(tmp_path / "tiny", context=1024, intermediate=INTERMEDIATE)

@@ -1,7 +1,7 @@
 """Admission of calls to the queue: decided when a call comes, before anything is read, parsed or tokenized.
 
-A call's prompt is counted when it is known. Nothing here waits, so a refusal costs microseconds however much is
-under way; a refusal says when to come again.
+A call's prompt is counted when it is known. Nothing here waits for what is under way, so a refusal costs microseconds;
+it says when to come again.
 """
 
 from __future__ import annotations
@@ -97,11 +97,13 @@ def count_queued(request: web.Request) -> None:
 
 @web.middleware
 async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn calls away that could not be served soon, or not at all."""
+    """Turn calls away that could not be served soon, or not at all. The others go on a few at a time: all that come in
+    one instant would be read, encoded and queued before anything else runs."""
     if is_rationed(request) and request.app[LIFE].draining:
         raise shutting_down()
     if not generates(request):
         return await handler(request)
+    await request.app[PENDING].turns.turn()
     request[_ADMISSION] = admission = Admission(request.app)
     if (request.content_length or 0) <= request.app[LIMITS].max_body_bytes:  # else it is never welcome, and told so
         admission.check()
