@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,53 +36,54 @@ class Format:
 
     rows: Callable[[Path, Sequence[str]], Iterator[tuple[int, Mapping[str, Any]]]]
     columns: tuple[str, str, str]
-    read_time: Callable[[Path, int, str, Any], float]
     per_second: float = 1.0
-    """Units of time in a second."""
+    """Units of time in a second, where times are numbers."""
 
     def read(self, path: Path) -> Iterator[Entry]:
         """Every request of a file; raises UserError."""
         time, prompt, answer = self.columns
         for line, row in self.rows(path, self.columns):
             yield Entry(
-                self.read_time(path, line, time, row[time]) / self.per_second,
+                _seconds(path, line, time, row[time], self.per_second),
                 _tokens(path, line, prompt, row[prompt], least=1),
                 _tokens(path, line, answer, row[answer]),
             )
 
 
-def _date(path: Path, line: int, name: str, text: str) -> float:
-    try:
-        date = datetime.fromisoformat(text)
-    except ValueError:
-        raise at(path, line, f"{name}: {text!r} is not a date like 2023-11-16 18:15:46.680") from None
-    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-
-
-def _seconds(path: Path, line: int, name: str, value: Any) -> float:
-    try:
-        seconds = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise at(path, line, f"{name}: {value!r} is not a time")
-    return seconds
+def _seconds(path: Path, line: int, name: str, value: Any, per_second: float) -> float:
+    """The seconds of a time, which is a number or a date, in UTC unless it says otherwise."""
+    number = _number(value)
+    if math.isnan(number) and isinstance(value, str):
+        with suppress(ValueError):
+            date = datetime.fromisoformat(value)
+            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    if not (math.isfinite(number) and number >= 0):
+        raise at(path, line, f"{name}: {value!r} is neither a number nor a date like 2023-11-16 18:15:46.680")
+    return number / per_second
 
 
 def _tokens(path: Path, line: int, name: str, value: Any, *, least: int = 0) -> int:
-    number = _seconds(path, line, name, value)
+    number = _number(value)
     if not number.is_integer() or not least <= number <= LONGEST:
         raise at(path, line, f"{name}: {value!r} is not a number of tokens from {least} to {LONGEST:,}")
     return int(number)
 
 
+def _number(value: Any) -> float:
+    """The number that a field holds; NaN where it holds none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
 TRACES: Mapping[str, Format] = MappingProxyType(
     {
-        "azure": Format(csv_rows, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), _date),
+        "azure": Format(csv_rows, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")),
         # 0 response tokens are a failed request.
-        "burstgpt": Format(csv_rows, ("Timestamp", "Request tokens", "Response tokens"), _seconds),
+        "burstgpt": Format(csv_rows, ("Timestamp", "Request tokens", "Response tokens")),
         # Its hash_ids, the shared prefixes, are not used.
-        "mooncake": Format(json_rows, ("timestamp", "input_length", "output_length"), _seconds, per_second=1000.0),
+        "mooncake": Format(json_rows, ("timestamp", "input_length", "output_length"), per_second=1000.0),
     }
 )
 

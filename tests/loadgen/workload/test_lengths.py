@@ -65,6 +65,30 @@ def test_line_ends_of_windows_a_byte_order_mark_and_a_missing_last_line_end_chan
     assert read(tmp_path, kind, odd) == read(tmp_path, kind, FORMATS[kind])
 
 
+ROWS = {
+    "azure": AZURE.splitlines()[0] + "\n{0},1,2\n{1},1,2\n",
+    "burstgpt": BURSTGPT.splitlines()[0] + "\n{0},m,1,2,3,log\n{1},m,1,2,3,log\n",
+    "mooncake": "".join(
+        f'{{{{"timestamp": "{{{place}}}", "input_length": 1, "output_length": 2}}}}\n' for place in range(2)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    ("times", "apart"),
+    [
+        (("1700158546.25", "1700158607.75"), {"azure": 61.5, "burstgpt": 61.5, "mooncake": 0.0615}),
+        (("2023-11-16T18:15:46.25Z", "2023-11-16T19:16:47.75+01:00"), dict.fromkeys(FORMATS, 61.5)),
+    ],
+    ids=["numbers", "dates"],
+)
+def test_times_are_numbers_or_dates_in_every_format(
+    tmp_path: Path, kind: str, times: tuple[str, str], apart: dict[str, float]
+) -> None:
+    assert [one.arrival for one in read(tmp_path, kind, ROWS[kind].format(*times))] == [0, pytest.approx(apart[kind])]
+
+
 def test_requests_out_of_order_are_put_in_order(tmp_path: Path) -> None:
     lines = [f'{{"timestamp": {time}, "input_length": {time + 1}, "output_length": 1}}' for time in (3000, 1000, 2000)]
     found = read(tmp_path, "mooncake", "\n".join(lines))
@@ -142,6 +166,12 @@ WRONG = {
         MOONCAKE + '{"timestamp": 1, "input_length": 1, "output_length": null}\n',
         4,
         "output_length: None",
+    ),
+    "JSON with a number beyond all bounds": (
+        "mooncake",
+        MOONCAKE + '{"timestamp": 1, "input_length": ' + 400 * "9" + ', "output_length": 1}\n',
+        4,
+        "input_length: 999",
     ),
     "a list": ("mooncake", MOONCAKE + "[1]\n", 4, "must be a JSON object, not list"),
     "a file of another kind": ("mooncake", b"PAR1\xff\xfe", 1, "not UTF-8"),
