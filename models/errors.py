@@ -1,8 +1,12 @@
-"""The error that ends a command with a message instead of a traceback; free of torch, for every package to import."""
+"""The error that ends a command with a message instead of a traceback, and exit codes; free of torch, for every package
+to import."""
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells have it."""
 
 
 class UserError(Exception):

@@ -19,10 +19,10 @@ from loadgen.load.progress import show_run
 from loadgen.result_file import explain_unwritable, save_json
 from loadgen.workload import table as workload
 from loadgen.workload.conversations import join_turns
+from models.errors import INTERRUPTED
 from models.files import require_writable_folder
 from models.flags import read_options
 
-INTERRUPTED = 130
 FOLDER_FLAG = "--result-dir"
 
 

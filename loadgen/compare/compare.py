@@ -23,11 +23,10 @@ from loadgen.compare.rounds import play_rounds
 from loadgen.html.plot import INSTALL, can_draw
 from loadgen.result_file import explain_unwritable
 from loadgen.workload import table as workload
-from models.errors import UserError
+from models.errors import INTERRUPTED, UserError
 from models.files import replace_file, require_writable_folder
 from models.progress import Bars
 
-INTERRUPTED = 130
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
 PAGE, DATA, LOGS = "report.html", "report.json", "logs"
 """Files in the folder of a comparison, and the folder in it for the logs of the servers that it starts."""

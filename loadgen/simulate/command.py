@@ -1,6 +1,6 @@
 """`lengthwise simulate`: strategies on machines that are not here, in seconds instead of hours.
 
-It owns the flags and the errors; simulate.py does the work.
+It owns the flags and the errors; run.py does the work.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,9 +17,9 @@ from models.network.generation_config import check_overrides
 from models.network.quantization import QUANTIZATIONS
 from models.options import Count, Natural, NonNegative, Positive, option, options_of
 from scheduler.options import Scheduling
-from server.cli.settings import ConfigError, gather
+from server.cli.settings import ConfigError, config_file, gather, given
 
-__all__ = ["ConfigError", "ServeConfig", "load_config"]
+__all__ = ["ConfigError", "ServeConfig", "load_config", "read_config"]
 
 
 def _strategies() -> Iterable[str]:
@@ -275,3 +277,8 @@ def load_config(given: Mapping[str, object], environ: Mapping[str, str], file: P
     """The command line wins over the environment, that over the file, that over the defaults. Raises ConfigError."""
     values: dict[str, Any] = gather(options_of(ServeConfig), given, environ, file)
     return ServeConfig(**values)
+
+
+def read_config(args: argparse.Namespace) -> ServeConfig:
+    """The settings of a command line with the flags of `add_settings`. Raises ConfigError."""
+    return load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))

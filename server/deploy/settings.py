@@ -10,10 +10,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from models.errors import UserError
-from models.options import Count, NonNegative, option, options_of
+from models.options import Count, NonNegative, option
 from server.cli.command_line import CommandLine
-from server.cli.config import GROUPS, ServeConfig, load_config
-from server.cli.settings import add_settings, config_file, given
+from server.cli.config import GROUPS, read_config
+from server.cli.settings import add_settings
 from server.http.keys import read_keys
 
 
@@ -50,7 +50,7 @@ def read_servers(flags: Sequence[str]) -> Servers:
     parser = CommandLine(prog="lengthwise serve")
     add_settings(parser, GROUPS)
     args = parser.parse_args(flags)
-    config = load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
+    config = read_config(args)
     if config.ssl_certfile is not None:
         raise UserError(
             "--ssl-certfile: servers behind Ray's proxy speak plain HTTP; put what ends TLS before the proxy"

@@ -29,9 +29,9 @@ from loadgen.html.plot import require_drawing
 from loadgen.result_file import require_writable, save, save_json
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
+from models.errors import INTERRUPTED
 from models.progress import Bars
 
-INTERRUPTED = 130
 SIMULATED_ONLY = (
     "-ds",
     "-authors",

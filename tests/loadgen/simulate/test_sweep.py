@@ -13,7 +13,7 @@ import pytest
 from loadgen.simulate import command as simulate_command
 from loadgen.simulate.sweep import list_points, name_values, read_axes
 from models.errors import UserError
-from tests.server.cli.commands import run_command
+from tests.server.cli.commands.runner import run_command
 
 run = partial(run_command, lambda parsers: simulate_command.add_parser(parsers, Path), "simulate")
 SHORT = ("--duration", 2, "--rate", 4, "--dataset-name", "random", "--strategies", "vs,baton-pd")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from models.proxy.task import Scale, Task, at_ranks, class_of, lengths_of, loss, quantile_edges, targets
-from server.cli.train import TASKS
+from server.cli.commands.train import TASKS
 
 TEN = np.arange(1, 11, dtype=np.float32)
 """Lengths 1 to 10: classes of three, two, two, two and one, with medians 2, 4.5, ..."""

@@ -12,14 +12,14 @@ from models.proxy.store import load, read_manifest
 from models.proxy.task import Task
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Source
-from server.cli import train as train_command
+from server.cli.commands import train as train_command
 from server.composition.cache_paths import proxy_path
 from server.lengths.process import PredictorProcess
 from server.lengths.proxy_training import PAPER
 from server.lengths.proxy_worker import ProxyWorker, predict_by_proxy
 from server.lengths.worker import EmbedTexts, Setup, load_embedder
 from server.process.worker_process import ProcessFailed
-from tests.server.cli.commands import run_command
+from tests.server.cli.commands.runner import run_command
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import doctor
-from tests.server.cli.commands import run_command
+from server.cli.commands import doctor
+from tests.server.cli.commands.runner import run_command
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -93,18 +93,16 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _show(options: Show) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from loadgen.console import table_console
     from scheduler.journal.file import RequestEntry, read
 
     heads = ("finished", "strategy", "outcome", "prompt", "predicted", "source", "generated", "first token", "latency")
     table = Table(*heads, title=str(options.path), title_justify="left")
     for entry in read(options.path, RequestEntry, last=options.last):
         table.add_row(*_cells(entry))
-    # Without a terminal no window's width limits the table.
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(table)
+    table_console().print(table)
 
 
 def _cells(entry: RequestEntry) -> tuple[str, ...]:

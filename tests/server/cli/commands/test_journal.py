@@ -13,9 +13,9 @@ import pytest
 
 from scheduler.journal.file import RequestEntry, read
 from scheduler.journal.writer import Journal
-from server.cli import journal as journal_command
+from server.cli.commands import journal as journal_command
 from tests.scheduler.entries import batch_entry, request_entry
-from tests.server.cli.commands import run_command
+from tests.server.cli.commands.runner import run_command
 
 run = partial(run_command, journal_command.add_parser, "journal")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.cli import experiments
 from server.cli import main as cli
+from server.cli.commands import experiments
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ import pytest
 from loadgen.program import PROGRAM
 from models.errors import UserError
 from server.api.limits import Limits
-from server.cli.conversation import Conversation
+from server.cli.chat.conversation import Conversation
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
 from tests.server.fakes import ANSWER, FakeText
 from tests.server.live import Live, live_server
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 DEAD_END = "http://127.0.0.1:1"
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from models.flags import Subparsers, add_options, read_options
 from models.options import Positive, option, options_of
-from server.cli.config import GROUPS, ServeConfig, load_config
-from server.cli.settings import add_settings, config_file, given
+from server.cli.config import GROUPS, read_config
+from server.cli.settings import add_settings
 from server.process.openmp import spin_briefly
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and keep a profile; returns the exit code."""
-    config = load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
+    config = read_config(args)
     spin_briefly(os.environ)
     # These import torch, which other commands and --help can do without.
     from models.catalog.catalog import default_cache
     from scheduler.serving_time.profile_file import load_profile, write_profile
-    from server.cli.profile_report import compare_learned, print_report
+    from server.cli.commands.profile_report import compare_learned, print_report
     from server.composition.profiling import FULL, QUICK, make_profile
 
     measuring = read_options(args, Measuring)

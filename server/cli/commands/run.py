@@ -18,7 +18,7 @@ from loadgen.program import PROGRAM
 from models.errors import UserError
 from models.flags import Subparsers, add_options, read_options
 from models.options import options_of
-from server.cli import chat
+from server.cli.chat import command as chat
 from server.cli.config import GROUPS, ServeConfig, load_config
 from server.cli.settings import add_settings, config_file, given, write_environ
 from server.composition.fetching import fetch_model

@@ -13,7 +13,7 @@ import pytest
 from server.cli.config import ConfigError, load_config
 from server.cli.main import main
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from server.cli import main as cli
-from server.cli.systemd import Unit
+from server.cli.commands.systemd import Unit
 
 PROGRAM = Path("/usr/bin/env")  # any program that is there
 

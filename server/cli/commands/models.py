@@ -6,7 +6,6 @@ It owns the arguments and the output. What a model is and how it is fetched is t
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
@@ -15,9 +14,8 @@ import orjson
 from models.catalog.catalog import Catalog, ModelStatus
 from models.catalog.need import read_need
 from models.flags import Subparsers
-from models.options import options_of
-from server.cli.config import GROUPS, ServeConfig, load_config
-from server.cli.settings import add_settings, config_file, given
+from server.cli.config import GROUPS, ServeConfig, read_config
+from server.cli.settings import add_settings
 from server.composition.fetching import fetch_model
 
 SETTINGS = ("device", "dtype", "max_num_seqs", "max_model_len")
@@ -50,7 +48,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    models, config = Catalog().known(), _config(args)
+    models, config = Catalog().known(), read_config(args)
     print(
         orjson.dumps(models, default=str, option=orjson.OPT_INDENT_2).decode() if args.json else _table(models, config)
     )
@@ -58,7 +56,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _pull(args: argparse.Namespace) -> int:
-    config = _config(args)
+    config = read_config(args)
     folder = fetch_model(config)
     need = next((one.need for one in Catalog().known() if one.folder == folder), None) or read_need(folder)
     told = need.tell(_width(config), config.max_num_seqs, config.max_model_len)
@@ -70,10 +68,6 @@ def _pull(args: argparse.Namespace) -> int:
 def _remove(args: argparse.Namespace) -> int:
     print(f"{Catalog().remove(args.model) / 1e6:.0f} MB are free again.")
     return 0
-
-
-def _config(args: argparse.Namespace) -> ServeConfig:
-    return load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
 
 
 def _width(config: ServeConfig) -> int:

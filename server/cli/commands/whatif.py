@@ -6,7 +6,6 @@ It owns the arguments and the errors; loadgen/whatif does the work.
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +14,8 @@ from models.catalog.catalog import default_cache
 from models.flags import Subparsers, add_options, read_options
 from models.options import Count, Natural, Positive, option, options_of
 from scheduler.options import Scheduling
-from server.cli.config import GROUPS, ServeConfig, load_config
-from server.cli.settings import add_settings, config_file, given
+from server.cli.config import GROUPS, ServeConfig, read_config
+from server.cli.settings import add_settings
 from server.composition.cache_paths import journal_path, model_key
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     from models.progress import Bars
 
     asked = read_options(args, Trying)
-    config = load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
+    config = read_config(args)
     require_writable(asked.report, "--report")
     require_writable(asked.save_result)
     require_drawing(asked.report, "--report")

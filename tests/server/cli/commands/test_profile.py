@@ -23,8 +23,8 @@ from scheduler.serving_time.profile_file import (
     write_profile,
 )
 from server.cli import main as cli
+from server.cli.commands.profile_report import compare_learned, kept
 from server.cli.config import ServeConfig
-from server.cli.profile_report import compare_learned, kept
 from server.composition.devices import conditions_of
 from server.composition.profiling import QUICK, make_profile, slice_cells
 

@@ -6,7 +6,6 @@ A check returns what it found, and raises UserError, whose message has the remed
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -14,9 +13,8 @@ from models.catalog.catalog import Catalog, default_cache
 from models.catalog.need import read_need
 from models.errors import UserError
 from models.flags import Subparsers
-from models.options import options_of
-from server.cli.config import GROUPS, ServeConfig, load_config
-from server.cli.settings import add_settings, config_file, given
+from server.cli.config import GROUPS, ServeConfig, read_config
+from server.cli.settings import add_settings
 from server.composition.cache_paths import journal_path, require_writable
 from server.process.port import taken
 
@@ -36,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a line for each check; returns the exit code."""
-    config = load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
+    config = read_config(args)
     failed = False
     for name, check in CHECKS.items():
         try:

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, Catalog
-from server.cli import models as models_command
+from server.cli.commands import models as models_command
 from tests import tiny
 from tests.models import tiny_gguf
-from tests.server.cli.commands import run_command
+from tests.server.cli.commands.runner import run_command
 
 pytestmark = pytest.mark.usefixtures("cache")
 

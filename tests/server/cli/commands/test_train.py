@@ -14,10 +14,10 @@ import pytest
 
 from scheduler.journal.writer import Journal
 from scheduler.length.forest_file import load
-from server.cli import train as train_command
+from server.cli.commands import train as train_command
 from server.composition.cache_paths import forest_path
 from tests.scheduler.entries import request_entry
-from tests.server.cli.commands import run_command
+from tests.server.cli.commands.runner import run_command
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -27,9 +27,9 @@ from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Conditions, Profile, write_profile
 from scheduler.strategy import STRATEGIES
-from server.cli import whatif as whatif_command
+from server.cli.commands import whatif as whatif_command
 from tests.scheduler.entries import request_entry
-from tests.server.cli.commands import run_command
+from tests.server.cli.commands.runner import run_command
 
 run = partial(run_command, whatif_command.add_parser, "whatif")
 

@@ -23,7 +23,7 @@ FLAGS = ("--no-journal", "--files-size", "0", "--dtype", "float32", "--strategy"
 def start(model: Path | str, *flags: str) -> subprocess.Popen[str]:
     command = [*PROGRAM, "run", str(model), *FLAGS, *flags]
     pipe = subprocess.PIPE
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     return subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ})
 
 

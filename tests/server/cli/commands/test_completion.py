@@ -37,7 +37,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_bash_completes_commands_flags_values_and_files(script: Path, words: str, some: set[str]) -> None:
     asked = ["bash", "-c", ASK, "bash", str(script), "lengthwise", *words.split()]
-    done = subprocess.run(asked, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    done = subprocess.run(asked, capture_output=True, text=True, cwd=Path(__file__).parents[4])
     assert some <= {word.strip() for word in done.stdout.split()}, done.stderr
     assert all(word.startswith(words.split()[-1]) for word in done.stdout.split())
 
