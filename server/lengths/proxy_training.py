@@ -25,7 +25,7 @@ from models.proxy.task import Scale, Task, quantile_edges
 from models.proxy.training import History, Step, TextRows, TrainingOptions, train
 from scheduler.length.evaluation.quality import Quality, quality
 from server.composition.cache_paths import proxy_path
-from server.lengths.training import FEWEST, query_of, read_files
+from server.lengths.training_data import FEWEST, read_files
 
 PAPER: Mapping[Task, tuple[float, float]] = MappingProxyType(
     {
@@ -69,7 +69,7 @@ def train_proxy(args: argparse.Namespace, cores: int) -> str:
     rows = read_files(args, catalog)
     if len(rows) < FEWEST:
         raise UserError(f"only {len(rows)} rows to train from, {FEWEST} is the least: name more")
-    texts = [query_of(row).conversation for row in rows]
+    texts = [row.query.conversation for row in rows]
     data = split(texts, np.array([row.length for row in rows], dtype=np.float32), args.holdout, args.seed)
     folder = catalog.resolve(args.embedder)
     tasks = [Task(args.task), *(task for task in Task if task != args.task and args.compare_tasks)]

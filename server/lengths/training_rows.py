@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from models.errors import UserError
+from scheduler.length.features import LengthQuery
 
 
 class Counter(Protocol):
@@ -34,6 +35,11 @@ class TrainingRow:
     """Whether the answer would have become longer."""
     tokens: tuple[int, ...] = ()
     """Tokens of instruction and user input."""
+
+    @property
+    def query(self) -> LengthQuery:
+        """The request as predictors are asked about it."""
+        return LengthQuery(self.instruction, self.user_input, self.user_input_length, self.length, self.tokens)
 
 
 class _Line(msgspec.Struct):

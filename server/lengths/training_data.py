@@ -1,0 +1,116 @@
+"""What a length predictor is trained from: rows of files or of the journal, and their features. It trains nothing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from models.catalog.catalog import Catalog, default_cache
+from models.catalog.checkpoint import weight_files
+from models.embedder import Embedder
+from models.errors import TextError, UserError
+from models.network.embeddings import read_token_embeddings
+from models.progress import Bars
+from models.proxy.network import Proxy
+from models.proxy.store import load as load_proxy
+from models.text import Text
+from scheduler.journal.file import RequestEntry, read
+from scheduler.length.censored import completed
+from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, LengthQuery
+from scheduler.length.forest import Examples
+from scheduler.length.learning import examples as learnable
+from scheduler.length.learning import served_rows
+from scheduler.length.token_features import TokenFeatures
+from server.composition.cache_paths import journal_path, model_key, proxy_path
+from server.lengths.training_rows import TrainingRow, read_rows
+from server.lengths.worker import embed, load_embedder
+
+CHUNK = 64
+"""Rows that are embedded between two strokes of the progress bar."""
+
+FEWEST = 20
+"""Rows below which nothing useful can be learned or measured."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingData:
+    """Examples, and the task that each belongs to: rows with the same instruction are of one task."""
+
+    examples: Examples
+    tasks: Sequence[str]
+    queries: Sequence[LengthQuery] = ()
+    """The requests, where their texts are known."""
+    own: TokenFeatures | None = None
+    proxy: Proxy | None = None
+    embedder: Embedder | None = None
+
+
+def read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
+    """The rows to train on, and the tokens of a text that the embedder reads. Raises UserError."""
+    max_tokens = args.embedder_max_tokens
+    if not args.files:
+        return _from_journal(journal_path(default_cache(), args.journal), model_key(args.tokenizer)), max_tokens
+    catalog = Catalog()
+    rows = read_files(args, catalog)
+    embedder = load_embedder(catalog.resolve(args.embedder), max_tokens)
+    queries = [row.query for row in rows]
+    bar = bars.begin("embedding", len(rows))
+    chunks = []
+    for start in range(0, len(rows), CHUNK):
+        chunks.append(embed(embedder, queries[start : start + CHUNK]))
+        bar.advance(len(chunks[-1]))
+    features = np.concatenate(chunks) if chunks else np.empty((0, FEATURES), dtype=np.float32)
+    lengths = np.array([row.length for row in rows], dtype=np.float32)
+    proxy = proxy_path(default_cache(), args.tokenizer)
+    data = TrainingData(
+        Examples(features, lengths),
+        [row.instruction for row in rows],
+        queries,
+        _own_features(_tokenizer_folder(args.tokenizer, catalog)),
+        load_proxy(proxy) if proxy.exists() else None,
+        embedder,
+    )
+    return data, embedder.max_tokens
+
+
+def read_files(args: argparse.Namespace, catalog: Catalog) -> list[TrainingRow]:
+    """The rows of the files that the arguments name, with whole answers. Raises UserError."""
+    try:
+        text = Text.load(_tokenizer_folder(args.tokenizer, catalog))
+    except TextError as error:
+        raise UserError(f"--tokenizer {args.tokenizer}: {error}") from error
+    return _completed([row for path in args.files for row in read_rows(path, text, sample=args.sample, seed=args.seed)])
+
+
+def _tokenizer_folder(name: str, catalog: Catalog) -> Path:
+    """The folder of the model that is to be served; one that is given need not hold more than the tokenizer."""
+    folder = Path(name).expanduser()
+    return folder if folder.is_dir() else catalog.resolve(name)
+
+
+def _own_features(folder: Path) -> TokenFeatures | None:
+    """The features of requests by the model's own embeddings; None where a folder holds a tokenizer alone."""
+    return TokenFeatures.of(read_token_embeddings(folder)) if weight_files(folder) else None
+
+
+def _completed(rows: list[TrainingRow]) -> list[TrainingRow]:
+    """Replace the lengths of answers that were cut by those that they would have come to."""
+    lengths = np.array([row.length for row in rows], dtype=np.float32)
+    whole = completed(lengths, np.array([row.cut for row in rows], dtype=bool)).round().astype(int).tolist()
+    return [replace(row, length=length) for row, length in zip(rows, whole, strict=True)]
+
+
+def _from_journal(path: Path, model: str) -> TrainingData:
+    """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
+    served = served_rows(read(path, RequestEntry, model=model))
+    rows = [row for row in served if len(row.features) == FEATURES]  # those of the default are of another kind
+    if not rows:
+        raise UserError(
+            f"{path} has no answer of {model} that was predicted and not broken off: serve some with "
+            "--length-predictor forest, name another model with --tokenizer, or name files"
+        )
+    return TrainingData(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
