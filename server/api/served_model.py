@@ -5,6 +5,7 @@ The composition root fills it; nothing here starts or loads anything.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +13,16 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from aiohttp import web
 
 from models.network.generation_config import SamplingDefaults
 from server.grammars.compiler import GrammarCompiler
 from server.lengths.instruction import InstructionSplit
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Codec(Protocol):
@@ -95,6 +99,10 @@ class ServedModel:
     @property
     def id(self) -> str:
         return self.names[0]
+
+    async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of work on texts or bodies that may take long, done off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.tokenizer_pool, partial(work, *args, **kwargs))
 
 
 MODEL = web.AppKey("model", ServedModel)

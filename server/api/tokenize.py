@@ -5,7 +5,6 @@ Both run off the event loop; nothing gets in line.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -78,8 +77,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     model = request.app[MODEL]
     body = await read_body(request, TokenizeBody)
     model_name(body.model, model)
-    loop = asyncio.get_running_loop()
-    tokens = await loop.run_in_executor(model.tokenizer_pool, _tokenize, body, model)
+    tokens = await model.run_in_thread(_tokenize, body, model)
     spend_counted(request, tokens.count)
     return await send_reply(request, tokens, tokens.count)
 
@@ -89,8 +87,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     model = request.app[MODEL]
     body = await read_body(request, DetokenizeBody)
     model_name(body.model, model)
-    loop = asyncio.get_running_loop()
-    text = await loop.run_in_executor(model.tokenizer_pool, _detokenize, body, model)
+    text = await model.run_in_thread(_detokenize, body, model)
     spend_counted(request, len(body.tokens))
     return await send_reply(request, text, len(text.prompt) // LETTERS)
 

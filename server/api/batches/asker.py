@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -106,8 +105,8 @@ class ModelAsker:
             log.exception("request %s failed", request_id)
             message = f"internal error; the server's log tells more under the request id {request_id}"
             return _failed(ApiError(500, message), request_id)
-        loop, pool = asyncio.get_running_loop(), self._app[MODEL].tokenizer_pool  # a reply may be large
-        return LineReply(200, request_id, msgspec.Raw(await loop.run_in_executor(pool, encode_whole, reply)))
+        written = await self._app[MODEL].run_in_thread(encode_whole, reply)  # which may be large
+        return LineReply(200, request_id, msgspec.Raw(written))
 
     def part_done(self, request_id: str) -> float:
         record = self._under_way.get(request_id)

@@ -40,7 +40,7 @@ BODIES = 64
 """Bodies of the greatest size whose bytes are held at a time until they are parsed."""
 
 BODIES_OF_ONE = 16
-"""How much of that one sender may fill."""
+"""Bodies of the greatest size of which one sender may have the bytes held."""
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ async def read_bounded(raw: bytes, read: Callable[[], T], app: web.Application) 
         _bound_parts(raw)
         return read()
 
-    return await asyncio.get_running_loop().run_in_executor(app[MODEL].tokenizer_pool, read_large)
+    return await app[MODEL].run_in_thread(read_large)
 
 
 @asynccontextmanager

@@ -7,11 +7,9 @@ before any memory is taken.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import orjson
 
@@ -33,8 +31,6 @@ waking a thread takes longer beside executors that compute on all cores."""
 
 FEW = 16
 """Turns of a conversation that is encoded there."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +55,11 @@ async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     """The conversation through the model's chat template; raises ApiError 400."""
     _refuse_unsupported(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
-    tools = await _in_thread(model, toolbox, body) if asks_tools else NO_TOOLS
+    tools = await model.run_in_thread(toolbox, body) if asks_tools else NO_TOOLS
     grammar = await constraint(body, model, tools)
     if not asks_tools and _is_short(body):
         return _converse(body, model, tools, grammar)
-    return await _in_thread(model, _converse, body, model, tools, grammar)
+    return await model.run_in_thread(_converse, body, model, tools, grammar)
 
 
 def _is_short(body: ChatBody) -> bool:
@@ -76,11 +72,6 @@ def _is_short(body: ChatBody) -> bool:
         and sum(map(len, plain)) + len(body.instruction or "") <= SHORT
         and not body.chat_template_kwargs
     )
-
-
-async def _in_thread(model: ServedModel, work: Callable[..., T], *arguments: object) -> T:
-    """The result of work that may take long, done off the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, work, *arguments)
 
 
 def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None) -> Prompt:
@@ -201,7 +192,7 @@ async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[P
     grammar = await constraint(body, model)
     is_one = isinstance(body.prompt, str) or all(isinstance(token, int) for token in body.prompt[: SHORT + 1])
     is_short = is_one and len(body.prompt) + len(body.instruction or "") <= SHORT
-    prompts = _complete(body, model) if is_short else await _in_thread(model, _complete, body, model)
+    prompts = _complete(body, model) if is_short else await model.run_in_thread(_complete, body, model)
     return [replace(prompt, grammar=grammar) for prompt in prompts]
 
 

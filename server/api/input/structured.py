@@ -5,7 +5,6 @@ It has it compiled, so that a bad grammar is the client's error and never an exe
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import orjson
@@ -29,8 +28,7 @@ async def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools:
     """The grammar that the answer must match; None where it may be anything. Raises ApiError."""
     if not tools and body.response_format is None and body.structured_outputs is None:
         return None
-    loop = asyncio.get_running_loop()
-    grammar, param, schemas = await loop.run_in_executor(model.tokenizer_pool, _read, body, tools)
+    grammar, param, schemas = await model.run_in_thread(_read, body, tools)
     if model.grammars is None:
         if grammar is None:
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -51,9 +50,9 @@ from server.http.request_id import request_id
 async def messages(request: web.Request) -> web.StreamResponse:
     """Take the assistant's next turn in a conversation, as Anthropic's messages do."""
     body, head = await read_call(request, MessagesBody, "msg_")
-    loop, model = asyncio.get_running_loop(), request.app[MODEL]
+    model = request.app[MODEL]
     with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
-        chat = await loop.run_in_executor(model.tokenizer_pool, as_chat, body)
+        chat = await model.run_in_thread(as_chat, body)
         prompt = await chat_prompt(chat, model)
         async with register_call(request, chat, [prompt], head) as call:
             form = MessageForm(head, call, reader_of(prompt.tools, guaranteed=prompt.grammar is not None))
@@ -78,7 +77,7 @@ async def count_tokens(request: web.Request) -> web.Response:
         return len(ids)
 
     with reword_errors({}, CHAT_WORDS):
-        counted = await asyncio.get_running_loop().run_in_executor(model.tokenizer_pool, count)
+        counted = await model.run_in_thread(count)
     spend_counted(request, counted)
     return json_response(TokenCount(counted))
 

@@ -4,7 +4,6 @@ kept.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -89,7 +88,7 @@ async def read_chat(request: web.Request, body: ResponsesBody) -> tuple[ChatBody
         spoken = (*earlier, *conversation(body))
         return as_chat(body, spoken), spoken
 
-    return await asyncio.get_running_loop().run_in_executor(request.app[MODEL].tokenizer_pool, read)
+    return await request.app[MODEL].run_in_thread(read)
 
 
 async def show_response(request: web.Request) -> web.Response:
