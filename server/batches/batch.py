@@ -1,4 +1,4 @@
-"""A batch: requests from a file, to be answered when nobody else wants the slots; and its place on the disk."""
+"""A batch: requests from a file, to be answered while no other request wants the slots; and its place on the disk."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class FileStore:
         return file
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this id, whoever's it is."""
+        """Whether there is a file of this id, of any key."""
         return name in self._files
 
     def all_of(self, holder: str | None) -> list[StoredFile]:

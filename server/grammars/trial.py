@@ -83,7 +83,7 @@ class Vocabulary:
 def run_trials(connection: Connection[Any, Any], vocabulary: str, width: int, end_token_ids: tuple[int, ...]) -> None:
     """Run trials, each from a socket of its own that comes over the connection, until the server is gone."""
     os.setpgid(0, 0)  # so that trials can be killed with this process
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # they are not waited for
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     grammars = Grammars(Vocabulary(vocabulary), width, end_token_ids)
     grammars.prepare()
