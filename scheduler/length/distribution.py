@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROUNDING = 1e-6
+
+RANKS = 20
+"""Ranks that stand for those which a length may have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +50,21 @@ class LengthDistribution:
         reached = np.cumsum(self.weights, dtype=np.float64) >= share - ROUNDING
         return float(self.lengths[reached.argmax() if reached[-1] else -1])
 
-    def stretched(self, factor: float) -> LengthDistribution:
-        """The distribution with all distances from the mean multiplied, and no length below 1."""
-        mean = self.mean
-        return LengthDistribution(np.maximum(mean + factor * (self.lengths - mean), 1.0), self.weights)
+    def ranks(self, length: float, *, cut: bool = False) -> NDArray[np.float64]:
+        """Shares of all answers that do not exceed one of this length, (RANKS,).
+
+        They are spread evenly over the probability of the length itself, as is usual where lengths are few (Czado,
+        Gneiting and Held, Biometrics 65, 2009), and where an answer was cut over that of all longer ones too.
+        """
+        shorter, longer = (self.weights[part].sum() for part in (self.lengths < length, self.lengths > length))
+        spread = np.arange(0.5, RANKS) / RANKS
+        return np.asarray(shorter + (1.0 - shorter - (0.0 if cut else longer)) * spread, dtype=np.float64)
+
+    def mapped(self, ranks: Sequence[float], onto: Sequence[float]) -> LengthDistribution:
+        """The distribution of the same lengths where what had these ranks, ascending, has those; linear in between."""
+        reached = np.cumsum(self.weights, dtype=np.float64)
+        weights = np.diff(np.interp(reached / reached[-1], (0, *ranks, 1), (0, *onto, 1)), prepend=0.0)
+        return LengthDistribution(self.lengths, weights.astype(np.float32))
 
     def scaled(self, factor: float) -> LengthDistribution:
         """The distribution of lengths that are so many times as long, and no length below 1."""

@@ -48,55 +48,38 @@ MOST = 4096
 """Newest answers that a forest is grown from."""
 
 HELD_OUT = 0.2
-"""Part of the answers, the newest, by which intervals are calibrated."""
+"""Part of the answers, the newest, by which distributions are calibrated."""
 
 COVERAGE = 0.9
 """Part of the answers to come whose length shall be within the interval between the quantiles TAILS."""
 
 TAILS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
 
-NARROWEST = 0.5
-"""Tokens from the mean to an end of an interval, at least: lengths are whole, and none is known exactly."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalibratedForest:
-    """A forest, and how much wider than the answers in its leaves the lengths to come are spread."""
+    """A forest, and the ranks among the answers in its leaves between which COVERAGE of the answers to come are."""
 
     forest: Forest
-    stretch: float
+    ranks: tuple[float, float]
 
     def distributions(self, features: FloatMatrix) -> list[LengthDistribution]:
         """Features (n, f) -> distributions whose interval covers COVERAGE of the answers to come."""
-        return [one.stretched(self.stretch) for one in self.forest.distributions(features)]
+        return [one.mapped(self.ranks, TAILS) for one in self.forest.distributions(features)]
 
 
 def fit(answers: Examples, cut: Sequence[bool], growth: Growth = GROWTH) -> CalibratedForest:
     """Grow a forest from answers, oldest first, two at least.
 
-    Split conformal prediction (Lei et al., JASA 113, 2018): a forest of the older answers predicts the newest, and the
-    distances from its means, in widths of its intervals, tell how much all intervals must be stretched.
+    Distributional conformal prediction (Chernozhukov, Wüthrich and Zhu, PNAS 118, 2021): a forest of the older answers
+    predicts the newest, and the ranks that these have tell which ranks the ends of an interval must have.
     """
     newest = np.arange(len(answers)) >= min(round((1 - HELD_OUT) * len(answers)), len(answers) - 1)
     held = answers.where(newest)
     predicted = grow(answers.where(~newest), growth).distributions(held.features)
-    misses = [
-        _miss(distribution, length, was_cut)
-        for distribution, length, was_cut in zip(
-            predicted, held.lengths.tolist(), np.asarray(cut)[newest].tolist(), strict=True
-        )
-    ]
-    rank = min(int(np.ceil(COVERAGE * (len(misses) + 1))), len(misses))
-    return CalibratedForest(grow(answers, growth), float(np.sort(misses)[rank - 1]))
-
-
-def _miss(predicted: LengthDistribution, length: float, cut: bool) -> float:
-    """The distance of a length from the mean, 1 for one at the end of the interval; 0 where an answer that was cut may
-    have come to any greater length."""
-    mean, (low, high) = predicted.mean, map(predicted.quantile, TAILS)
-    if length >= mean:
-        return (length - mean) / max(high - mean, NARROWEST)
-    return 0.0 if cut else (mean - length) / max(mean - low, NARROWEST)
+    came = zip(predicted, held.lengths.tolist(), np.asarray(cut)[newest].tolist(), strict=True)
+    low, high = np.quantile([one.ranks(length, cut=was_cut) for one, length, was_cut in came], TAILS).tolist()
+    return CalibratedForest(grow(answers, growth), (low, high))
 
 
 class Fitted(Protocol):
