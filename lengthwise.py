@@ -27,9 +27,16 @@ def main() -> int:
         if (reason := explain_foreign(name)) is not None:
             print(f"lengthwise: error: {reason}", file=sys.stderr)
             return BAD_CONFIG
-    from server.cli.main import main  # only now, since a package of that name need not be this program's
+    from models.errors import INTERRUPTED  # only now, since a package of that name need not be this program's
 
-    return main()
+    try:
+        from server.cli.main import main
+
+        return main()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would show a traceback for another on its way out
 
 
 def explain_foreign(name: str) -> str | None:

@@ -6,6 +6,7 @@ A command's own work is in its own module; what is heavy is imported only when a
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from loadgen.bench import command as bench
 from loadgen.compare import command as compare
 from loadgen.simulate import command as simulate
 from models.catalog.catalog import default_cache
-from models.errors import INTERRUPTED, UserError
+from models.errors import UserError
 from server.cli.chat import command as chat
 from server.cli.command_line import CommandLine
 from server.cli.commands import (
@@ -40,6 +41,8 @@ from server.version import VERSION
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Wrong usage exits with 2 at once."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may have another encoding than UTF-8
     parser = build_parser()
     given_words = sys.argv[1:] if argv is None else argv
     if not given_words:
@@ -58,8 +61,6 @@ def run_command(args: argparse.Namespace) -> int:
     except UserError as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:
         # The reader of the output has gone; what is still buffered has nowhere to go either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
+import signal
 import socket
 import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from loadgen.program import PROGRAM
 from server.cli import main as cli
 from server.cli.config import ServeConfig
 from server.cli.examples import EXAMPLES
@@ -182,6 +187,51 @@ def test_version_and_help_answer_without_importing_what_is_heavy() -> None:
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         assert lines[0].startswith(first)
         assert lines[-1] == "[]"
+
+
+def test_help_is_shown_on_a_terminal_that_cannot_write_all_of_its_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a traceback: UnicodeEncodeError."""
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, "latin-1", write_through=True))
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["simulate", "--help"])
+    assert caught.value.code == 0
+    assert b"(\\u0393 of SCLS)" in shown.getvalue()
+
+
+def start_and_interrupt(folder: Path, module: str) -> subprocess.Popen[bytes]:
+    """`lengthwise simulate`, interrupted while it imports this module, which has come in the place of its own."""
+    (folder / "msgspec.py").write_text(module)
+    process = subprocess.Popen(
+        [*PROGRAM, "simulate"],
+        env={**os.environ, "PYTHONPATH": f"{folder}:{Path(__file__).parents[3]}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # which a shell may have had ignored
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"importing\n"
+    process.send_signal(signal.SIGINT)
+    return process
+
+
+IMPORTING = "import threading\nprint('importing', flush=True)\nthreading.Event().wait()\n"
+ENDING = "import atexit, threading\natexit.register(lambda: (print('ending', flush=True), threading.Event().wait()))\n"
+
+
+def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    with start_and_interrupt(tmp_path, IMPORTING) as process:
+        _, stderr = process.communicate()
+    assert (process.returncode, stderr) == (130, b"")
+
+
+def test_a_second_ctrl_c_ends_a_process_that_is_on_its_way_out_without_a_traceback(tmp_path: Path) -> None:
+    with start_and_interrupt(tmp_path, ENDING + IMPORTING) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ending\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+    assert (process.returncode, stderr) == (-signal.SIGINT, b"")
 
 
 def test_each_command_has_an_example_that_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
