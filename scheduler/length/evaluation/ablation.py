@@ -89,7 +89,7 @@ def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:
     """How many trees `evaluate` grows."""
     if ablation is Ablation.UILO:
         return 0
-    return growth.trees * (len(set(data.train_tasks)) if ablation is Ablation.RAFT else 1)
+    return growth.trees * (len(_shared_tasks(data)) if ablation is Ablation.RAFT else 1)
 
 
 def predict(
@@ -107,14 +107,18 @@ def predict(
 def _predict_by_task(data: Split, growth: Growth, advance: Advance | None) -> list[LengthDistribution]:
     train_tasks, test_tasks = np.array(data.train_tasks), np.array(data.test_tasks)
     predicted = [guess(data.train)] * len(data.test)  # for tasks never seen before
-    for task in np.unique(train_tasks):
+    for task in _shared_tasks(data):
         forest = _forest(Ablation.RAFT, data.train.where(train_tasks == task), growth, advance)
         own = np.flatnonzero(test_tasks == task)
-        if len(own):
-            found = forest.distributions(select(data.test.features[own], Ablation.RAFT))
-            for place, distribution in zip(own.tolist(), found, strict=True):
-                predicted[place] = distribution
+        found = forest.distributions(select(data.test.features[own], Ablation.RAFT))
+        for place, distribution in zip(own.tolist(), found, strict=True):
+            predicted[place] = distribution
     return predicted
+
+
+def _shared_tasks(data: Split) -> list[str]:
+    """The tasks of which there is something to learn from and something to test with."""
+    return sorted(set(data.train_tasks) & set(data.test_tasks))
 
 
 def guess(examples: Examples) -> LengthDistribution:

@@ -92,6 +92,7 @@ def test_tasks_can_be_held_out_whole() -> None:
     parts = split(examples, ["a", "b", "c"] * 10, 0.3, seed=0, by_task=True)
     assert len(parts.test) == parts.held.sum() == 10
     assert set(parts.test_tasks).isdisjoint(parts.train_tasks) and len(set(parts.test_tasks)) == 1
+    assert grown_trees(Ablation.RAFT, parts, SMALL) == 0, "a forest that is asked nothing is not grown"
 
 
 def test_the_guess_of_all_lengths_covers_nine_in_ten_of_them() -> None:
