@@ -20,7 +20,7 @@ from models.network.decoder.rotary import Rotary
 from models.network.hidden_states import HiddenStates
 from models.network.kv_adapter import KvStore, PassingStore
 from models.network.likeliest import sharpen
-from models.network.linear import PackedLinear
+from models.network.linear import PackedLinear, pad_tokens, round_up
 
 
 class Decoder(nn.Module):
@@ -73,10 +73,15 @@ class Decoder(nn.Module):
         rotation = self.rotary.gather(positions)
         prepared = prepare_mask(mask, tokens.shape[1], hidden.dtype, self._spec.kv_heads)
         kv = store.begin_pass(*tokens.shape)
+        rows, new = tokens.shape
+        count = rows * new
+        padded = round_up(count) if new > 1 and hidden.device.type == "cpu" else count
+        flat = pad_tokens(hidden.flatten(0, 1), padded)
         for index, layer in enumerate(self.layers):
-            hidden = layer.forward(hidden, rotation, prepared, kv, index)
+            flat = layer.forward(flat, (rows, new), rotation, prepared, kv, index)
             if states is not None and states.layer == index + 1:
-                states.take(hidden, select)
+                states.take(flat[:count].view(rows, new, -1), select)
+        hidden = flat[:count].view(rows, new, -1)
         chosen = hidden if select is None else hidden[select]
         logits = self._read_out(normalize(chosen, self.offset, self.norm_weight))
         return logits if self._spec.logits_divisor == 1 else logits / self._spec.logits_divisor

@@ -19,7 +19,7 @@ from models.network.attention import Mask, attend
 from models.network.decoder.family import DecoderSpec
 from models.network.decoder.rotary import Rotary, Rotation
 from models.network.kv_adapter import KvPass
-from models.network.linear import InferenceLinear, PackedLinear
+from models.network.linear import InferenceLinear, PackedLinear, pad_tokens
 
 NORMS = ("input_layernorm", "post_attention_layernorm")
 
@@ -73,15 +73,14 @@ class DecoderLayer(nn.Module):
         self.head_weight = (weight if order is None else weight[:, order])[:, None]
         self.register_buffer("head_offset", weight.new_tensor(math.sqrt(spec.eps * spec.head_dim)))
 
-    def forward(self, hidden: Tensor, rotation: Rotation, mask: Mask, kv: KvPass, layer: int) -> Tensor:
-        """(rows, new, width) -> (rows, new, width); `mask` as in `attend`."""
-        rows, new, _ = hidden.shape
+    def forward(
+        self, hidden: Tensor, shape: tuple[int, int], rotation: Rotation, mask: Mask, kv: KvPass, layer: int
+    ) -> Tensor:
+        """(tokens, width) -> (tokens, width), those of `shape` (rows, new) first; `mask` as in `attend`."""
+        rows, new = shape
         spec = self._spec
-        heads = (
-            self.qkv.forward(normalize(hidden, self.offset, self.before))
-            .view(rows, new, -1, spec.head_dim)
-            .transpose(1, 2)
-        )
+        products = self.qkv.forward(normalize(hidden, self.offset, self.before))
+        heads = products[: rows * new].view(rows, new, -1, spec.head_dim).transpose(1, 2)
         turning, values = torch.split(heads, [spec.heads + spec.kv_heads, spec.kv_heads], dim=1)
         if self.head_weight is not None:
             turning = normalize(turning, self.head_offset, self.head_weight)
@@ -90,7 +89,7 @@ class DecoderLayer(nn.Module):
         queries, keys = torch.split(turning, [spec.heads, spec.kv_heads], dim=1)
         keys, values = kv.write(layer, keys, values)
         read = attend(queries, keys, values, mask, spec.attention_scale).transpose(1, 2)
-        hidden = add_product(self.out, read.reshape(rows, new, -1), hidden)
+        hidden = add_product(self.out, pad_tokens(read.reshape(rows * new, -1), len(hidden)), hidden)
         gate, up = self.gate_up.forward(normalize(hidden, self.offset, self.between)).chunk(2, dim=-1)
         return add_product(self.down, self._activate(gate).mul_(up), hidden)
 

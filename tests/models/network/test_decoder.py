@@ -23,7 +23,7 @@ from engine.kv.row_kv import RowKv
 from engine.row import Choice
 from models.network import loader
 from models.network.decoder.decoder import Decoder
-from models.network.decoder.layer import normalize
+from models.network.decoder.layer import DecoderLayer, normalize
 from models.network.decoder.takeover import take_over
 from models.network.foreign import ForeignNetwork
 from models.network.linear import PackedLinear
@@ -68,6 +68,23 @@ def test_weights_that_are_kept_in_few_bits_stay_on_their_grid(tmp_path: Path, se
     for layer, gate in zip(decoder.layers, gates, strict=True):
         fused = layer.get_submodule("gate_up").get_parameter("weight")
         assert torch.equal(fused[: len(gate)], gate)
+
+
+def test_passes_of_any_length_use_few_compiled_products(
+    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oneDNN kept one for each number of tokens, half a MiB each, of a thousand numbers."""
+    seen: set[int] = set()
+    usual = DecoderLayer.forward
+
+    def note(layer: DecoderLayer, hidden: Tensor, *given: Any) -> Tensor:
+        seen.add(len(hidden))
+        return usual(layer, hidden, *given)
+
+    monkeypatch.setattr(DecoderLayer, "forward", note)
+    for tokens in range(2, 512):
+        tiny_model.network.read(torch.zeros((1, tokens), dtype=torch.long))
+    assert len(seen) < 100
 
 
 def test_the_table_of_passes_is_that_of_the_architectures_tested() -> None:
