@@ -21,10 +21,10 @@ import msgspec
 
 from engine.sampling.grammar import Compiled, GrammarError, Grammars
 from engine.sampling.params import Grammar
-from server.grammars.trial import MEMORY, Bounds, Exceeded, Outcome, Trial
+from server.grammars.trial import MEMORY, NICENESS, Exceeded, Outcome, Trial
 
-QUICK, PATIENT = Bounds(0.15, 0), Bounds(1.0, 10)
-"""Bounds of the first trial, and of the second."""
+QUICK, PATIENT = 0.15, 1.0
+"""Seconds of a processor that the first trial may take, and the second."""
 
 QUICK_TRIALS = 4
 """First trials that run at a time."""
@@ -59,9 +59,10 @@ class GrammarCompiler:
         self._tester = tester
         self._lock = threading.Lock()
         self._outcomes: OrderedDict[bytes, Outcome | None] = OrderedDict()  # None for those that were exceeded
+        give_way = partial(os.nice, NICENESS)  # each thread has a niceness of its own
         self._pools = (
-            (QUICK, ThreadPoolExecutor(QUICK_TRIALS, "grammars")),
-            (PATIENT, ThreadPoolExecutor(1, "large grammars", initializer=partial(os.nice, PATIENT.niceness))),
+            (QUICK, ThreadPoolExecutor(QUICK_TRIALS, "grammars", give_way)),
+            (PATIENT, ThreadPoolExecutor(1, "large grammars", give_way)),
         )
 
     async def compile(self, grammar: Grammar | None, checked: Sequence[Grammar] = ()) -> Compiled | None:
@@ -69,11 +70,11 @@ class GrammarCompiler:
 
         Raises RefusedGrammar, GrammarsFull and TrialsFailed.
         """
-        for bounds, pool in self._pools:
+        for seconds, pool in self._pools:
             with suppress(Exceeded):
-                trial = Trial(tuple(checked), grammar, bounds)
+                trial = Trial(tuple(checked), grammar, seconds)
                 return await asyncio.get_running_loop().run_in_executor(pool, self._compile, trial)
-        limit = f"{PATIENT.seconds:g} s or {MEMORY // 2**20} MiB"
+        limit = f"{PATIENT:g} s or {MEMORY // 2**20} MiB"
         raise RefusedGrammar(f"takes more than {limit} to be compiled; make it smaller or simpler")
 
     def close(self) -> None:

@@ -29,6 +29,10 @@ MEMORY = 64 * 2**20
 STACK = 4 * 2**20
 """Bytes of its stack; the server's threads have twice as much, so that they come through what it came through."""
 
+NICENESS = 10
+"""Niceness of all that compiles grammars, the server's threads included: beside others that compute on their cores,
+executors wait for a core anew at each product. Nicer still, and little would be left to it on busy cores."""
+
 BEGUN = b"!"
 """Message of a trial that it is ready to be sent a grammar."""
 
@@ -42,21 +46,13 @@ class TrialsFailed(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds of a trial beside its memory."""
-
-    seconds: float
-    """Seconds of a processor."""
-    niceness: int
-
-
-@dataclass(frozen=True, slots=True)
 class Trial:
     """Grammars to try: some that are only checked, each by itself, and one that is compiled."""
 
     checked: tuple[Grammar, ...]
     compiled: Grammar | None
-    bounds: Bounds
+    seconds: float
+    """Seconds of a processor that they may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +100,15 @@ def _run_trial(connection: socket.socket, grammars: Grammars) -> None:
         with connection, connection.makefile("rb") as received:
             connection.sendall(BEGUN)
             trial = msgspec.msgpack.decode(received.read(), type=Trial)
-            _bound(trial.bounds)
+            _bound(trial.seconds)
             connection.sendall(msgspec.msgpack.encode(try_grammars(trial, grammars)))
     finally:
         os._exit(0)
 
 
-def _bound(bounds: Bounds) -> None:
-    os.nice(bounds.niceness)
-    signal.setitimer(signal.ITIMER_PROF, bounds.seconds)  # whose signal kills
+def _bound(seconds: float) -> None:
+    os.nice(NICENESS)
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal kills
     resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK))
     size, _ = _memory()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))

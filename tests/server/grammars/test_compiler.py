@@ -13,7 +13,7 @@ import pytest
 from engine.sampling.grammar import Grammars
 from engine.sampling.params import Grammar, GrammarKind
 from server.grammars.compiler import PATIENT, QUICK, GrammarCompiler, RefusedGrammar
-from server.grammars.trial import Bounds, Exceeded, Outcome, Trial
+from server.grammars.trial import Exceeded, Outcome, Trial
 from tests.server.fakes import END, FakeText
 
 ORDINARY, LARGE = Grammar(GrammarKind.REGEX, "a"), Grammar(GrammarKind.REGEX, "b")
@@ -25,13 +25,13 @@ class Played:
 
     last: Callable[[], Outcome] = Outcome
     """The outcome of the second trial."""
-    tried: list[tuple[Grammar | None, Bounds]] = field(default_factory=list)
+    tried: list[tuple[Grammar | None, float]] = field(default_factory=list)
 
     def run(self, trial: Trial) -> Outcome:
-        self.tried.append((trial.compiled, trial.bounds))
+        self.tried.append((trial.compiled, trial.seconds))
         if trial.compiled is not LARGE:
             return Outcome()
-        if trial.bounds is QUICK:
+        if trial.seconds == QUICK:
             raise Exceeded
         return self.last()
 
