@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from operator import truediv
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -49,18 +50,14 @@ def sjf_rows(lines: Sequence[Line], table: str, throughput: str) -> list[Row]:
     rows = []
     for name, (low, high), where, (least, most), times_where in read_published("short-jobs-first", table):
         fcfs = f"fcfs-{name.rpartition('-')[2]}"
-        own, theirs = by_point(lines, name), by_point(lines, fcfs)
-        if not own:
+        if not by_point(lines, name):
             continue
-        answered = {
-            point: getattr(trial, throughput) / getattr(theirs[point], throughput)
-            for point, trial in own.items()
-            if getattr(theirs[point], throughput) > 0
-        }
-        said = Published(low, high, PERCENT, f"4.2, {where}")
+        said, served = (
+            Published(low, high, PERCENT, f"4.2, {where}"),
+            Published(least, most, TIMES, f"4.2, {times_where}"),
+        )
         rows.append(said.beside(f"{name}: mean JCT less by", gain(lines, name, fcfs, "mean")))
-        if answered:
-            rows.append(Published(least, most, TIMES, f"4.2, {times_where}").beside(f"{name}: throughput", answered))
+        rows.append(served.beside(f"{name}: throughput", compare(lines, name, fcfs, throughput, truediv)))
     return rows
 
 
@@ -72,11 +69,12 @@ def gain(lines: Sequence[Line], new: str, old: str, figure: str) -> dict[str, fl
 def compare(
     lines: Sequence[Line], new: str, old: str, figure: str, how: Callable[[float, float], float]
 ) -> dict[str, float]:
-    """A figure of one strategy compared with that of another, by point."""
-    theirs = by_point(lines, old)
+    """A figure of one strategy compared with that of another, by point; not where the other has none."""
+    theirs = {point: getattr(trial, figure) for point, trial in by_point(lines, old).items()}
     return {
-        point: how(getattr(trial, figure), getattr(theirs[point], figure))
+        point: how(getattr(trial, figure), theirs[point])
         for point, trial in by_point(lines, new).items()
+        if theirs[point] > 0
     }
 
 

@@ -36,7 +36,9 @@ class Published:
     """Section and figure."""
 
     def beside(self, what: str, measured: Mapping[str, float]) -> Row:
-        """The row with the figures that were measured, by point of a sweep, in the published unit."""
+        """The row with the figures measured, by point of a sweep, in the published unit; a skipped one without them."""
+        if not measured:
+            return skip(what, "the other strategy has none of it", self)
         rounded = {name: round_figure(value) for name, value in measured.items()}
         document: Json = {"what": what, "measured": rounded, "published": [self.low, self.high]}
         document |= {"unit": self.unit, "where": self.where}

@@ -91,7 +91,7 @@ def azure_times(stage: Stage, sweep: Sweep = SIMULATED) -> Plan:
     points = [Point(place.named(rate), rate, own_times=True) for rate in place.sweep.rates]
     title = "rates with a trace's arrival times, section 4.1"
     if not any(one.arrival for one in stage.pool.lengths):
-        others = [skip("all of it", "drawn requests have no times: give --trace FILE")]
+        others = [skip("all of it", "no request comes after the first: give --trace FILE")]
         return Plan(f"{place.sweep.title}: {title}", place.setting, (), (), lambda lines: (), others)
     return _plan(stage, place, title, points, MODES, _rows(place, "rates"))
 

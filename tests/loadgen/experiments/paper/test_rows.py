@@ -177,8 +177,10 @@ def test_short_jobs_first_against_fcfs_of_the_same_mode() -> None:
         "ssjf-none: mean JCT less by",
         "ssjf-none: throughput",
         "ssjf-dynamic: mean JCT less by",
-    ], "no throughput where fcfs has none"
-    jct, throughput, _ = rows
+        "ssjf-dynamic: throughput",
+    ]
+    jct, throughput, _, none = rows
+    assert none.measured == "skipped: the other strategy has none of it" and none.published == "3.00×"
     assert jct.document["measured"] == pytest.approx({"20/s": 40.0})
     assert throughput.document["measured"] == pytest.approx({"20/s": 3.0})
     assert (jct.published, throughput.published) == ("34.5 %", "3.60×")
@@ -186,6 +188,14 @@ def test_short_jobs_first_against_fcfs_of_the_same_mode() -> None:
         [replace(one, trial=replace(one.trial, first_quarter=2.0)) for one in lines], "rates", "first_quarter"
     )
     assert found(quarters[:2], "throughput").document["measured"] == {"20/s": 1.0}
+
+
+def test_answers_of_one_token_make_no_batches_to_compare() -> None:
+    """They ended in a division by zero: nothing decodes, so batches have no size and no token is invalid."""
+    lines = [line(name, batch_size=0.0, invalid=0.0) for name in ("sls", "scls")]
+    rows = main_rows(lines, "hf")
+    for what in ("batch size", "invalid tokens"):
+        assert found(rows, what).measured.startswith("skipped: ")
 
 
 def test_batch_size_rows() -> None:
@@ -239,3 +249,5 @@ def test_ssjf_formulation_rows() -> None:
     assert len(rows) == 10 and {row.measured for row in rows} == {"40.0 %", "2.00×"}
     last = found(rows, "regression, L1, 61.5% right: throughput")
     assert last.published == "2.21×" and last.document["measured"] == dict.fromkeys(modes, pytest.approx(2.0))
+    idle = [replace(one, trial=replace(one.trial, first_quarter=0.0)) for one in lines]
+    assert "skipped" in formulation_rows(idle, "first_quarter")[1].measured, "nothing was answered in time"
