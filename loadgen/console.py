@@ -1,19 +1,32 @@
-"""How figures and tables are shown: short numbers, and a console that is wide enough."""
+"""Short numbers for figures, and a console that is wide enough for tables."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from rich.console import Console
 
 FILE_WIDTH = 160
 """Columns for tables that go to a file or a pipe, which have no window to fit into."""
 
+WIDEST = 10_000
+
+
+class TableConsole(Console):
+    """Standard output, where a table whose words do not fit into the window is wider than that."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print renderables; the terminal breaks lines that are too long for it."""
+        wide = self.options.update(max_width=WIDEST)
+        self.width = max(self.width, *(self.measure(one, options=wide).minimum for one in objects))
+        super().print(*objects, **options)
+
 
 def table_console() -> Console:
     """Standard output, as wide as the terminal, or as wide as tables need."""
-    console = Console()
-    return console if console.is_terminal else Console(width=FILE_WIDTH)
+    console = TableConsole()
+    return console if console.is_terminal else TableConsole(width=FILE_WIDTH)
 
 
 def format_number(value: float) -> str:

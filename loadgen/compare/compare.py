@@ -20,6 +20,7 @@ from loadgen.compare.record import Comparison, Setting
 from loadgen.compare.report.document import collect_flags, make_document
 from loadgen.compare.report.terminal import make_summary
 from loadgen.compare.rounds import play_rounds
+from loadgen.console import table_console
 from loadgen.html.plot import INSTALL, can_draw
 from loadgen.result_file import explain_unwritable
 from loadgen.workload import table as workload
@@ -74,7 +75,7 @@ def _report(done: Comparison, files: list[Path]) -> int:
         if done.interrupted:
             return INTERRUPTED
         raise UserError(f"no contestant could be played:\n{troubles}")
-    Console().print(make_summary(done))
+    table_console().print(make_summary(done))
     if troubles:
         _print_error(troubles)
     if done.interrupted:
