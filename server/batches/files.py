@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -186,13 +186,15 @@ def _read(path: Path) -> StoredFile | None:
 
 
 @contextmanager
-def hold_folder(folder: Path) -> Iterator[bool]:
-    """Keep a folder from other servers of this machine; yields False where another has it."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(folder / "lock", "wb") as lock:
+def hold_folder(folder: Path) -> Iterator[str | None]:
+    """Keep a folder from other servers of this machine; yields why it cannot be used, None where it can."""
+    with ExitStack() as stack:
+        obstacle: str | None = None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fcntl.flock(stack.enter_context(open(folder / "lock", "wb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            obstacle = "is held by another server"
+        except OSError as error:
+            obstacle = f"cannot be written: {error.strerror}"
+        yield obstacle

@@ -162,10 +162,10 @@ def _files(config: ServeConfig) -> Iterator[FilesPlace | None]:
     if not config.files_size:
         yield None
         return
-    with hold_folder(folder) as held:
-        if not held:
-            log.info("another server holds %s: this one takes no files and no batches", folder)
-        yield FilesPlace(folder, round(config.files_size * 2**30)) if held else None
+    with hold_folder(folder) as obstacle:
+        if obstacle is not None:
+            log.warning("this server takes no files and no batches: %s %s", folder, obstacle)
+        yield FilesPlace(folder, round(config.files_size * 2**30)) if obstacle is None else None
 
 
 def fetch(config: ServeConfig) -> None:

@@ -56,7 +56,7 @@ P = TypeVar("P", bound=ListPage[Any])
 def batches_of(request: web.Request) -> Batches:
     """The server's batches; raises ApiError 404 where it keeps none."""
     if BATCHES not in request.app:
-        message = "this server keeps no files: --files-size is 0, or another server of this machine holds their folder"
+        message = "this server keeps no files; its log tells why, unless it was started with --files-size 0"
         raise ApiError(404, message, code="no_files")
     return request.app[BATCHES]
 
