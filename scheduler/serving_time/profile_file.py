@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import msgspec
 
 from engine.measure.timing import Timings
 from models.errors import UserError
-from models.files import replace_file
+from models.files import replace_file, require_writable_folder
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 
 VERSION = 2
@@ -81,15 +83,26 @@ def write_profile(cache: Path, profile: Profile, *, learned: bool = False) -> Pa
     Returns the file; raises UserError when it cannot be written.
     """
     path = profile_path(cache, profile.conditions, learned=learned)
+    with _explain_unwritable(path), replace_file(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(profile)))
+    return path
+
+
+def require_writable(cache: Path) -> None:
+    """Make sure that profiles can be kept below a cache folder, before they are measured. Raises UserError."""
+    with _explain_unwritable(cache / FOLDER):
+        require_writable_folder(cache / FOLDER)
+
+
+@contextmanager
+def _explain_unwritable(path: Path) -> Iterator[None]:
     try:
-        with replace_file(path) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(profile)))
+        yield
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror or error}; free some space there or check its permissions, "
             "or set LENGTHWISE_CACHE to another folder"
         ) from error
-    return path
 
 
 def read_profile(path: Path) -> Profile:

@@ -73,10 +73,11 @@ def run(args: argparse.Namespace) -> int:
     spin_briefly(os.environ)
     # These import torch, which other commands and --help can do without.
     from models.catalog.catalog import default_cache
-    from scheduler.serving_time.profile_file import load_profile, write_profile
+    from scheduler.serving_time.profile_file import load_profile, require_writable, write_profile
     from server.cli.commands.profile_report import compare_learned, print_report
     from server.composition.profiling import FULL, QUICK, make_profile
 
+    require_writable(default_cache())
     measuring = read_options(args, Measuring)
     limit = measuring.time_limit or (QUICK_TIME_LIMIT if measuring.quick else TIME_LIMIT)
     with _show_phases() as watch:

@@ -81,8 +81,11 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, report and keep the predictor; returns the exit code."""
+    from loadgen.result_file import require_writable
     from server.lengths.training import train
 
+    if args.predictor == "forest":  # a proxy is a folder
+        require_writable(args.output, "--output")
     print((_train_proxy if args.predictor == "proxy" else train)(args, len(os.sched_getaffinity(0))), end="")
     return 0
 

@@ -143,6 +143,15 @@ def test_what_cannot_be_measured_is_one_line(
     assert len(lines) == 1 and said in lines[0]
 
 
+def test_a_cache_that_cannot_be_written_is_told_before_anything_is_measured(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was told after three minutes, and what had been measured was lost."""
+    cache.write_text("a file where the folder should be")
+    assert cli.main(["profile", "no/such/model"]) == 1
+    assert capsys.readouterr().err.startswith(f"lengthwise: error: cannot write {cache}/profiles: ")
+
+
 @pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "soon"])
 def test_a_wrong_time_limit_is_wrong_usage(limit: str) -> None:
     with pytest.raises(SystemExit) as stopped:

@@ -206,3 +206,11 @@ def test_wrong_numbers_are_refused(flags: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         train(*flags)
     assert stopped.value.code == 2
+
+
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was told when all was trained, which was lost with that."""
+    assert train(tmp_path / "no such file", "--output", tmp_path) == 1
+    assert f"{tmp_path}: cannot be written: Is a directory" in capsys.readouterr().err
