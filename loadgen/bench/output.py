@@ -12,7 +12,7 @@ import uvloop
 from rich.console import Console
 
 from loadgen.bench import report, result
-from loadgen.bench.flags import BenchFlags
+from loadgen.bench.flags import Arriving, BenchFlags
 from loadgen.bench.options import options
 from loadgen.bench.run import Benchmark, BenchOptions, bench
 from loadgen.load.progress import show_run
@@ -22,6 +22,7 @@ from loadgen.workload.conversations import join_turns
 from models.errors import INTERRUPTED
 from models.files import require_writable_folder
 from models.flags import read_options
+from models.options import options_of
 
 FOLDER_FLAG = "--result-dir"
 
@@ -88,16 +89,9 @@ def _list_setting(asked: BenchFlags, done: Benchmark, what: BenchOptions) -> dic
         "dataset_name": " ".join(asked.mix) if asked.mix else asked.dataset_name or "builtin",
         "seed": what.seed,
         "num_warmups": what.num_warmups,
-        "request_rate": _write_rate(asked),
-        "burstiness": asked.burstiness,
         "max_concurrency": what.max_concurrency,
-        "ramp_up_strategy": asked.ramp_up_strategy,
-        "ramp_up_start_rps": asked.ramp_up_start_rps,
-        "ramp_up_end_rps": asked.ramp_up_end_rps,
-        "turns": asked.turns,
-        "think_time": asked.think_time,
-        "cancel_rate": asked.cancel_rate,
-        "cancel_delay": asked.cancel_delay,
+        **{option.name: getattr(asked, option.name) for option in options_of(Arriving)},
+        "request_rate": _write_rate(asked),
         "goodput": {name: bound * 1000 for name, bound in what.goals.items()},
         "body": dict(what.fields),
     }

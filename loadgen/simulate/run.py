@@ -40,6 +40,12 @@ GROUP_TOKENS = 8192
 MAX_NUM_SEQS = 32
 """Rows that an executor runs at once, as in `lengthwise serve`."""
 
+SAVED = (
+    *("profile", "nodes", "router", "burstiness", "duration", "seed", "slice_length"),
+    *("batch_wait_timeout", "aging_factor", "head_start", "boost_gamma", "recompute"),
+)
+"""Flags that are saved under their own names."""
+
 
 def run_simulate(args: argparse.Namespace) -> int:
     """Simulate each strategy, print and save; returns the exit code: 1 when a request failed. Raises UserError."""
@@ -197,9 +203,6 @@ def _document(
     return {
         "cost": args.cost,
         "cost_model": cost,
-        "profile": args.profile,
-        "nodes": args.nodes,
-        "router": args.router,
         "machine": {
             "workers": machine.workers,
             "capacity_tokens": machine.capacity_tokens,
@@ -211,15 +214,7 @@ def _document(
         "answers_cut": load.answers_cut,
         "prompts_left_out": load.prompts_left_out,
         "request_rate": args.rate,
-        "burstiness": args.burstiness,
-        "duration": args.duration,
-        "seed": args.seed,
-        "slice_length": args.slice_length,
-        "batch_wait_timeout": args.batch_wait_timeout,
-        "aging_factor": args.aging_factor,
-        "head_start": args.head_start,
-        "boost_gamma": args.boost_gamma,
         "prediction": str(args.prediction),
-        "recompute": args.recompute,
+        **{name: getattr(args, name) for name in SAVED},
         "strategies": {name: figures_json(found[name]) | details_json(done[name]) for name in done},
     }
