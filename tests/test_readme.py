@@ -48,6 +48,7 @@ SMALLER: Mapping[str, str] = MappingProxyType(
         f"lengthwise bench --base-url {ADDRESS} --request-rate 4": (
             "--num-prompts 4 --max-input-len 100 --max-output-len 4"
         ),
+        "lengthwise simulate --strategies scls,lengthwise": "--duration 20",
         "lengthwise profile": "TINY --quick --max-num-seqs 2 --max-model-len 160 --device cpu",
         "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
         "lengthwise bench quality": "TINY --quantization int8 --num-texts 3 --max-len 20",

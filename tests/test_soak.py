@@ -1,8 +1,9 @@
-"""Thousands of requests, every tenth of them cancelled: the server's memory does not grow with what it has served."""
+"""Many requests, every tenth of them cancelled: the server's memory does not grow with what it has served."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import pytest
 
 from tests.live_server import COMMAND, serve
 
-GROWTH = 12 * 2**20
-"""Bytes that may come of allocators' habits, 6 KB a request: less than a request's K and V, or than a row's state."""
+FIRST, REQUESTS = (500, 2000) if "LENGTHWISE_TEST_FAULTS" in os.environ else (250, 700)
+"""Requests until pools, caches and the arena's pages have their size, and those that add nothing to them."""
+
+GROWTH = 6 * 2**10 * REQUESTS
+"""Bytes that may come of allocators' habits: less than a request's K and V, or than a row's state."""
 
 
 def load(url: str, requests: int, seed: int, folder: Path) -> dict[str, float]:
@@ -21,14 +25,14 @@ def load(url: str, requests: int, seed: int, folder: Path) -> dict[str, float]:
     command += ["--dataset-name", "random", "--random-input-len", 24, "--random-output-len", 16, "--ignore-eos"]
     command += ["--random-vocab-size", 300, "--random-range-ratio", 0.9, "--cancel-rate", 0.1, "--cancel-delay", 0.05]
     command += ["--save-result", "--result-filename", result]
-    subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=100)
+    subprocess.run([str(part) for part in command], check=True, capture_output=True)
     figures: dict[str, float] = json.loads(result.read_text())
     return figures
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_memory_stays_flat_over_2000_requests_with_every_tenth_cancelled(
+@pytest.mark.timeout(600)
+def test_memory_stays_flat_over_many_requests_with_every_tenth_cancelled(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch keeps compiled products of the latest shapes, which takes long to fill up; here it keeps few."""
@@ -36,10 +40,10 @@ def test_memory_stays_flat_over_2000_requests_with_every_tenth_cancelled(
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
     with serve(tiny_folder, "--kv-cache-memory", "0.01", "--max-num-seqs", "8") as url:
         (server,) = [child for child in psutil.Process().children() if "0.01" in child.cmdline()]
-        load(url, 500, 0, tmp_path)  # pools, caches and the arena's pages reach their size
+        load(url, FIRST, 0, tmp_path)
         before = server.memory_info().rss
-        figures = load(url, 2000, 1, tmp_path)
+        figures = load(url, REQUESTS, 1, tmp_path)
         grown = server.memory_info().rss - before
-    assert figures["cancelled"] > 100 and figures["failed"] == 0
-    assert figures["completed"] + figures["cancelled"] == 2000
+    assert figures["cancelled"] > REQUESTS / 20 and figures["failed"] == 0
+    assert figures["completed"] + figures["cancelled"] == REQUESTS
     assert grown < GROWTH, f"{grown / 2**20:.1f} MB"

@@ -76,7 +76,7 @@ def test_a_trial_may_die_and_the_process_lives(process: TrialProcess) -> None:
     assert refusal(process, BOMBS["1,300 links by items"]) == "exceeded"
 
 
-@pytest.mark.slow
+@pytest.mark.skipif("LENGTHWISE_TEST_FAULTS" not in os.environ, reason="a server does in test_grammar_bombs.py")
 @pytest.mark.timeout(400)
 def test_the_process_lives_through_every_bomb(process: TrialProcess) -> None:
     assert len(BOMBS) >= 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.catalog.catalog import default_cache
+from scheduler.length.forest import Examples
 from server.lengths.worker import LengthWorker, Setup
 from server.process.worker_process import answer_all
 
@@ -51,3 +53,8 @@ def fail(connection: Connection[Any, Any], setup: Setup) -> None:
         raise ValueError(f"{setup.folder} is empty")
 
     answer_all(connection, make)
+
+
+def divide(examples: Examples, by: int) -> tuple[int, float]:
+    """Work of a process, which need not import torch for it: its niceness, and what it makes of its arguments."""
+    return os.nice(0), float(examples.lengths.sum()) / by

@@ -123,17 +123,12 @@ async def test_a_real_embedder_works_in_the_process_and_gives_way(
     assert np.array(features) == pytest.approx(embed(Embedder.load(folder, max_tokens=32), QUERIES), abs=1e-5)
 
 
-def divide(examples: Examples, by: int) -> tuple[int, float]:
-    """Work of a process: its niceness, and what it makes of its arguments."""
-    return os.nice(0), float(examples.lengths.sum()) / by
-
-
 def test_work_that_is_nice_brings_its_result_or_the_reason_why_there_is_none() -> None:
     with closing(NicedProcess(niceness=7)) as niced:
         examples = Examples(np.zeros((2, 1), dtype=np.float32), np.array([3, 5], dtype=np.float32))
-        assert niced.submit(niced.run, divide, examples, 2).result(60) == (min(19, os.nice(0) + 7), 4.0)
+        assert niced.submit(niced.run, light_predictor.divide, examples, 2).result() == (min(19, os.nice(0) + 7), 4.0)
         with pytest.raises(ProcessFailed, match="no forest could be grown: ZeroDivisionError"):
-            niced.run(divide, examples, 0)
+            niced.run(light_predictor.divide, examples, 0)
     assert multiprocessing.active_children() == []
 
 
