@@ -113,8 +113,8 @@ def test_nine_in_ten_answers_to_come_are_within_the_interval_however_noisy_they_
 
 
 def test_as_many_answers_are_within_the_interval_where_half_of_them_are_cut() -> None:
-    """Calibrated by its width the interval held 82 % of these. Of a model's own answers it held 93 to 99 %, by a count that
-    took one that was cut, of as many tokens as all that are, to be in it always."""
+    """Calibrated by its width the interval held 82 % of these. Of a model's own answers it held 93 to 99 %, by a
+    count that took one that was cut, of as many tokens as all that are, to be in it always."""
     rng = np.random.default_rng(1)
     seen, unseen = linear(600, features=5), linear(600, features=5, seed=2)
     longest = np.median(seen.lengths)
