@@ -19,7 +19,7 @@ from loadgen.simulate.prediction import Predict, Prediction, read_lengths
 from loadgen.simulate.presets import PRESETS
 from loadgen.simulate.report import details_json, figures_json, table
 from loadgen.simulate.routers import ROUTERS
-from loadgen.simulate.simulation import Cluster, Conversations, Simulation, simulate
+from loadgen.simulate.simulation import ALONE, Cluster, Conversations, Simulation, simulate
 from loadgen.simulate.sweep import list_points, name_values, read_axes
 from loadgen.simulate.sweep_report import Swept, make_page, write_csv
 from loadgen.workload.lengths import Lengths
@@ -160,7 +160,8 @@ def _simulate_all(
         parts, *others = (assemble(strategy, limits, cost if args.profile else None) for _ in range(args.nodes))
         predict = _predict(strategy, args.prediction, args.seed)
         conversations = Conversations(args.turns, args.think_time)
-        cluster = Cluster(tuple((one, machine) for one in others), ROUTERS[args.router])
+        # A router weighs all that waits, every second: for one node it would choose nothing by that.
+        cluster = Cluster(tuple((one, machine) for one in others), ROUTERS[args.router]) if others else ALONE
         done[name] = simulate(parts, machine, trace, longest, watch, predict, conversations, cluster)
     return done
 
