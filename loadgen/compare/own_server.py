@@ -18,6 +18,7 @@ STOP_TIMEOUT = 60.0
 """Seconds that a server may take to end after SIGTERM."""
 POLL = 0.05
 LOG_LINES = 12
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ServerFailure(Exception):
@@ -51,19 +52,21 @@ def run_server(
     Raises ServerFailure. The server gets a session of its own, so that Ctrl-C on the terminal reaches this process
     alone, which then stops it.
     """
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environ},
-            start_new_session=True,
-        )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with log.open("wb") as sink, _hold_signals():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environ},
+                start_new_session=True,
+            )
         yield OwnServer(_wait_until_ready(process, log, ready_timeout), process, log)
     except BaseException:
-        _stop(process, stop_timeout)
+        if process is not None:
+            _stop(process, stop_timeout)
         raise
     else:
         code = process.poll()
@@ -71,6 +74,20 @@ def run_server(
         if code is not None or not ended or process.returncode != 0:
             said = f"ended with exit code {process.returncode}" if ended else f"had to be killed {stop_timeout:g} s"
             raise _make_failure(f"the server {said} {'by itself' if code is not None else 'after SIGTERM'}", log)
+
+
+@contextmanager
+def _hold_signals() -> Iterator[None]:
+    """Hold back what ends this process: an exception while it starts another would leave that one behind."""
+    held: list[int] = []
+    before = {number: signal.signal(number, lambda one, frame: held.append(one)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for caught in held:
+        signal.raise_signal(caught)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, timeout: float) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -79,3 +82,25 @@ def test_an_interruption_stops_it_too(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), run_server(program(READY + WAIT), tmp_path / "log", 60) as server:
         raise KeyboardInterrupt
     assert server.process.returncode is not None
+
+
+def test_ctrl_c_while_a_server_is_being_started_leaves_none_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison that was interrupted in that moment left its server running."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), run_server(program(READY + WAIT), tmp_path / "log", 60):
+            pass
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [process.poll() is not None for process in started] == [True]
