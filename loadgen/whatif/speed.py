@@ -16,7 +16,7 @@ is at the geometric mean of those before and after: without it the two take turn
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import ceil, inf
 
 import numpy as np
 
@@ -24,7 +24,10 @@ from loadgen.simulate.simulation import Served
 from loadgen.simulate.speed_curve import SpeedCurve
 
 PER_STRETCH = 5
-"""Requests that begin in a stretch of even speed."""
+"""Requests that begin in a stretch of even speed, at least."""
+
+MOST_STRETCHES = 500
+"""Stretches of a run, at most: memory is taken for each request in each of them."""
 
 ROUNDS = 11
 """Simulations."""
@@ -46,7 +49,8 @@ def find_speed(recorded: Sequence[Served], play: Callable[[SpeedCurve], Sequence
     `play` simulates the same requests, in the same order, on a machine whose prices are those of the curve's work.
     """
     begin, end = np.array([(one.started, max(one.end, one.started + LEAST)) for one in recorded]).T
-    begins = np.array([0.0, *np.unique(np.sort(begin)[PER_STRETCH : -PER_STRETCH // 2 : PER_STRETCH])])
+    each = max(PER_STRETCH, ceil(len(begin) / MOST_STRETCHES))
+    begins = np.array([0.0, *np.unique(np.sort(begin)[each : -each // 2 : each])])
     last = float(end.max())
     ends = np.append(begins[1:], last)
     served = np.clip(np.minimum(end[:, None], ends) - np.maximum(begin[:, None], begins), 0.0, None)
