@@ -12,11 +12,11 @@ import pytest
 
 from tests.live_server import COMMAND, serve
 
-FIRST, REQUESTS = (500, 2000) if "LENGTHWISE_TEST_FAULTS" in os.environ else (250, 700)
+FIRST, REQUESTS = (500, 2000) if "LENGTHWISE_TEST_FAULTS" in os.environ else (400, 1000)
 """Requests until pools, caches and the arena's pages have their size, and those that add nothing to them."""
 
-GROWTH = 6 * 2**10 * REQUESTS
-"""Bytes that may come of allocators' habits: less than a request's K and V, or than a row's state."""
+GROWTH = 8 * 2**10 * REQUESTS
+"""Bytes that may come of allocators' habits and a larger forest: less than the requests' K and V, or rows' states."""
 
 
 def load(url: str, requests: int, seed: int, folder: Path) -> dict[str, float]:
