@@ -12,7 +12,7 @@ from msgspec import Meta
 from server.batches.batch import LineError
 
 MOST_LINES = 50_000
-AT_ONCE = 2**20
+READ_SIZE = 2**20
 """Bytes that are read at a time: a thread that reads little at a time gives the interpreter away and takes it back so
 often that the event loop's wait for it begins anew each time, which made pauses of 0.1 s."""
 
@@ -57,7 +57,7 @@ def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
     places: dict[str, Place] = {}
     errors: list[LineError] = []
     offset, number = 0, 0
-    with open(path, "rb", buffering=AT_ONCE) as file:
+    with open(path, "rb", buffering=READ_SIZE) as file:
         for number, raw in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
             if raw.strip():
                 try:

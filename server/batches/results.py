@@ -12,7 +12,7 @@ import msgspec
 from server.batches.asking import ResultLine
 from server.batches.batch import BatchRecord
 from server.batches.files import FileStore, NoSuchFile
-from server.batches.lines import AT_ONCE
+from server.batches.lines import READ_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ResultFile:
         """The lines that have one; what a crash has left of a last line is cut off."""
         if not self._path.exists():
             return
-        with open(self._path, "rb+", buffering=AT_ONCE) as file:
+        with open(self._path, "rb+", buffering=READ_SIZE) as file:
             whole = 0
             for raw in file:
                 if not raw.endswith(b"\n"):
