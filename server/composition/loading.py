@@ -23,6 +23,7 @@ from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.catalog.checkpoint import count_values
+from models.network.decoder.decoder import Decoder
 from models.network.hidden_states import choose_layer
 from models.network.loader import LoadedModel, LoadError, choose_dtype, load
 from models.progress import Bars
@@ -51,6 +52,9 @@ from server.grammars.trial import run_trials
 from server.lengths.predictors import choose_predictor, token_features
 
 log = logging.getLogger(__name__)
+
+WARM_ROWS = 32
+"""Rows up to which the head's product is compiled before the first request comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     text.warm_up()
     models = _networks(config, folder)
     probe(models[0], text)
+    if isinstance(network := models[0].network, Decoder):
+        network.warm_up(config.max_num_batched_tokens, min(config.max_num_seqs, WARM_ROWS))
     if config.batch_invariant:
         probe_invariance(models[0], text, config.max_num_seqs)
     return models, text

@@ -20,7 +20,10 @@ from models.network.decoder.rotary import Rotary
 from models.network.hidden_states import HiddenStates
 from models.network.kv_adapter import KvStore, PassingStore
 from models.network.likeliest import sharpen
-from models.network.linear import PackedLinear, pad_tokens, round_up
+from models.network.linear import InferenceLinear, PackedLinear, pad_tokens, round_up
+
+WARM_UP = 10**11
+"""Products of two numbers that compiling may take at most: a second or two, twice what it does for SmolLM2-135M."""
 
 
 class Decoder(nn.Module):
@@ -99,6 +102,28 @@ class Decoder(nn.Module):
         """Logits (rows, new, vocab) of texts in one pass, without a cache."""
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         return self.forward(tokens, positions, None, PassingStore())
+
+    @torch.inference_mode()
+    def warm_up(self, tokens: int, rows: int) -> None:
+        """Have a CPU's products compiled: those of passes over up to `tokens` tokens, and the head's for up to `rows`.
+
+        Left to requests, the first of each length would wait for it, and memory would grow until all lengths had come.
+        Of a large network, which takes seconds for it, the shorter passes only: it computes each of them in one layer.
+        """
+        weight, layer = self.embeddings, self.layers[0]
+        if weight.device.type != "cpu":
+            return
+        linears = (one for one in layer.modules() if isinstance(one, nn.Linear | InferenceLinear))
+        left = WARM_UP // sum(one.in_features * one.out_features for one in linears)
+        for count in sorted({round_up(number) for number in range(1, tokens + 1)}):
+            left -= count
+            if left < 0:
+                break
+            rotation = self.rotary.gather(torch.zeros((1, count), dtype=torch.long))
+            mask = prepare_mask(None, count, weight.dtype, self._spec.kv_heads)
+            layer.forward(weight.new_zeros(count, weight.shape[1]), (1, count), rotation, mask, PassingStore(), 0)
+        for count in range(1, rows + 1):
+            self.head.forward(weight.new_zeros(count, weight.shape[1]))
 
     def twin(self) -> Decoder:
         """A network for another thread, which shares these weights."""

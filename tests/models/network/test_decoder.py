@@ -22,14 +22,17 @@ from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.row import Choice
 from models.network import loader
+from models.network.decoder import decoder
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.layer import DecoderLayer, normalize
 from models.network.decoder.takeover import take_over
 from models.network.foreign import ForeignNetwork
+from models.network.kv_adapter import PassingStore
 from models.network.linear import PackedLinear
 from models.network.loader import LoadedModel, load
 from models.network.packing import packs
 from models.text import Text
+from tests import tiny
 from tests.architectures import GROUPED, SERVED, Served, build, passes_table
 from tests.engine.rows import row_of
 
@@ -85,6 +88,33 @@ def test_passes_of_any_length_use_few_compiled_products(
     for tokens in range(2, 512):
         tiny_model.network.read(torch.zeros((1, tokens), dtype=torch.long))
     assert len(seen) < 100
+
+
+@pytest.mark.skipif(not packs(torch.float32, torch.device("cpu")), reason="nothing is compiled on this CPU")
+def test_nothing_is_compiled_for_prompts_once_a_network_is_warm(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory grew by 2.4 MiB at each new number of tokens, for as long as a server met new ones."""
+    network = load(tiny.build(tmp_path, intermediate=112), dtype="float32").network  # a width that no other test has
+    assert isinstance(network, Decoder)
+    network.warm_up(200, 4)
+
+    def compiles(tokens: int) -> int:
+        network.forward(
+            torch.zeros((1, tokens), dtype=torch.long),
+            torch.arange(tokens)[None],
+            None,
+            PassingStore(),
+            (torch.tensor([0]), torch.tensor([-1])),
+        )
+        return capfd.readouterr().out.count("cache_miss")
+
+    with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON_CREATION), torch.inference_mode():  # type: ignore[no-untyped-call]
+        assert [tokens for tokens in range(1, 201) if compiles(tokens)] == []
+        assert compiles(201) > 0
+        monkeypatch.setattr(decoder, "WARM_UP", 0)
+        network.warm_up(300, 4)
+        assert compiles(300) > 0
 
 
 def test_the_table_of_passes_is_that_of_the_architectures_tested() -> None:
