@@ -32,12 +32,7 @@ def load(url: str, requests: int, seed: int, folder: Path) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_memory_stays_flat_over_many_requests_with_every_tenth_cancelled(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch keeps compiled products of the latest shapes, which takes long to fill up; here it keeps few."""
-    monkeypatch.setenv("LRU_CACHE_CAPACITY", "16")
-    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
+def test_memory_stays_flat_over_many_requests_with_every_tenth_cancelled(tiny_folder: Path, tmp_path: Path) -> None:
     with serve(tiny_folder, "--kv-cache-memory", "0.01", "--max-num-seqs", "8") as url:
         (server,) = [child for child in psutil.Process().children() if "0.01" in child.cmdline()]
         load(url, FIRST, 0, tmp_path)
