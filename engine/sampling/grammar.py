@@ -80,7 +80,7 @@ class Compiled:
 
     grammar: Grammar
     start: LLMatcher
-    """A matcher at the very beginning, of which each row takes a copy."""
+    """A matcher at the very beginning that has told what may come first, of which each row takes a copy."""
     bytes: int
     """Bytes that it took to compile it."""
 
@@ -160,7 +160,7 @@ class Grammars:
         start = LLMatcher(self._tokenizer, _written(grammar), log_level=0, limits=self._limits)
         if start.is_error():
             raise _refusal(start.get_error())
-        _try_first_step(start.deep_copy())
+        _try_first_step(start)
         return Compiled(grammar, start, size)
 
     @cached_property
