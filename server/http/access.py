@@ -44,6 +44,11 @@ def holder_of(request: web.Request) -> str | None:
     return None if holder == ALL else holder
 
 
+def sender_of(request: web.Request) -> str:
+    """The name of the API key that a request came with, else the address that it came from."""
+    return holder_of(request) or request.remote or ""
+
+
 @web.middleware
 async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer 401 to a call that brings no key of ours."""

@@ -22,6 +22,7 @@ from server.http.access import ACCESS, authenticate, holder_of, ration
 from server.http.cors import HOSTS, ORIGINS, add_origin_headers, guard_hosts, guard_origins
 from server.http.front import OPEN, Front
 from server.http.orca import add_load
+from server.http.pacing import PACE, Pace, pace_refusals
 from server.http.page import PAGE, Page
 from server.http.request_id import HEADER, remember_id, request_id
 from server.http.service import Service
@@ -48,6 +49,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
     if front.hosts is not None:
         app[HOSTS] = front.hosts
     app[PAGE] = Page()
+    app[PACE] = Pace()
     app[DOCUMENT] = encode_document(OPERATIONS)
     app[BY_HANDLER] = {operation.handler: operation for operation in OPERATIONS}
     if front.tracing is not None:
@@ -105,7 +107,17 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
         _log_end(request, status, time.monotonic() - start)
 
 
-MIDDLEWARES = (log_requests, trace_calls, errors_as_json, guard_hosts, guard_origins, authenticate, admit, ration)
+MIDDLEWARES = (
+    log_requests,
+    trace_calls,
+    pace_refusals,
+    errors_as_json,
+    guard_hosts,
+    guard_origins,
+    authenticate,
+    admit,
+    ration,
+)
 """Middlewares from the outside inwards: those that turn a call away come before those that read it."""
 
 

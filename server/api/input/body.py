@@ -25,7 +25,7 @@ from server.api.limits import LIMITS, PENDING, Limits
 from server.api.models import model_name
 from server.api.output.reply import Head
 from server.api.served_model import MODEL
-from server.http.access import holder_of
+from server.http.access import sender_of
 
 LARGE = 64 * 1024
 """Bytes from which a body is parsed off the event loop, since that takes longer than a token may wait."""
@@ -113,7 +113,7 @@ class _BodyRoom:
     def __init__(self, request: web.Request) -> None:
         self._held = request.app[PENDING].body_bytes
         self._each = request.app[LIMITS].max_body_bytes
-        self._sender = holder_of(request) or request.remote or ""
+        self._sender = sender_of(request)
         self._bytes = 0
 
     def __enter__(self) -> _BodyRoom:
