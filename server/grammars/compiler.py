@@ -1,7 +1,7 @@
 """Clients' grammars compiled off the event loop, once they have been tried where they do no harm.
 
 Most take milliseconds. What takes longer is tried again with more time, one at a time, so that ordinary grammars need
-not wait for it.
+not wait for it; in time that nothing else wants, where there is enough of that, so that rows that run need not either.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -21,10 +22,13 @@ import msgspec
 
 from engine.sampling.grammar import Compiled, GrammarError, Grammars
 from engine.sampling.params import Grammar
-from server.grammars.trial import MEMORY, NICENESS, Exceeded, Outcome, Trial
+from server.grammars.trial import MEMORY, NICENESS, Exceeded, Outcome, Starved, Trial
 
 QUICK, PATIENT = 0.15, 1.0
-"""Seconds of a processor that the first trial may take, and the second."""
+"""Seconds of a processor that the first trial may take, and the others."""
+
+SPARE = 5.0
+"""Seconds that the second trial has to take them while nothing else wants a processor."""
 
 QUICK_TRIALS = 4
 """First trials that run at a time."""
@@ -46,7 +50,7 @@ class Tester(Protocol):
     """Tries grammars, from any thread."""
 
     def run(self, trial: Trial) -> Outcome:
-        """Raises Exceeded, and TrialsFailed."""
+        """Raises Exceeded, Starved and TrialsFailed."""
 
     def close(self) -> None: ...
 
@@ -60,27 +64,29 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._outcomes: OrderedDict[bytes, Outcome | None] = OrderedDict()  # None for those that were exceeded
         give_way = partial(os.nice, NICENESS)  # each thread has a niceness of its own
-        self._pools = (
-            (QUICK, ThreadPoolExecutor(QUICK_TRIALS, "grammars", give_way)),
-            (PATIENT, ThreadPoolExecutor(1, "large grammars", give_way)),
-        )
+        self._quick = ThreadPoolExecutor(QUICK_TRIALS, "grammars", give_way)
+        self._patient = ThreadPoolExecutor(1, "large grammars", give_way)
 
     async def compile(self, grammar: Grammar | None, checked: Sequence[Grammar] = ()) -> Compiled | None:
         """Compile a grammar, if there is one, and check others, each by itself.
 
         Raises RefusedGrammar, GrammarsFull and TrialsFailed.
         """
-        for seconds, pool in self._pools:
-            with suppress(Exceeded):
-                trial = Trial(tuple(checked), grammar, seconds)
-                return await asyncio.get_running_loop().run_in_executor(pool, self._compile, trial)
+        run, trial = asyncio.get_running_loop().run_in_executor, Trial(tuple(checked), grammar, QUICK)
+        with suppress(Exceeded):
+            return await run(self._quick, self._compile, trial)
+        trial = replace(trial, seconds=PATIENT)
+        with suppress(Exceeded):
+            with suppress(Starved):
+                return await run(self._patient, self._compile, replace(trial, spare=SPARE))
+            return await run(self._patient, self._compile, trial)
         limit = f"{PATIENT:g} s or {MEMORY // 2**20} MiB"
         raise RefusedGrammar(f"takes more than {limit} to be compiled; make it smaller or simpler")
 
     def close(self) -> None:
         """Give up what is under way."""
         self._tester.close()
-        for _, pool in self._pools:
+        for pool in (self._quick, self._patient):
             pool.shutdown(cancel_futures=True)
 
     def _compile(self, trial: Trial) -> Compiled | None:
@@ -90,8 +96,8 @@ class GrammarCompiler:
         return None if trial.compiled is None else self.grammars.compile(trial.compiled, outcome.bytes)
 
     def _try(self, trial: Trial) -> Outcome:
-        """The outcome of a trial that may have been made before. Raises Exceeded."""
-        key = hashlib.sha256(msgspec.msgpack.encode(trial)).digest()
+        """The outcome of a trial that may have been made before. Raises Exceeded and Starved."""
+        key = hashlib.sha256(msgspec.msgpack.encode(replace(trial, spare=None))).digest()
         with self._lock:
             known, outcome = key in self._outcomes, self._outcomes.get(key)
         if not known:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from server.grammars.trial import BEGUN, Exceeded, Outcome, Trial, TrialsFailed
+from server.grammars.trial import BEGUN, Exceeded, Outcome, Starved, Trial, TrialsFailed
 from server.process.spawn import kill, spawn
 
 log = logging.getLogger(__name__)
@@ -56,10 +57,12 @@ class TrialProcess:
         self._ensure()
 
     def run(self, trial: Trial) -> Outcome:
-        """Raises Exceeded where the trial has died of its bounds, and TrialsFailed where there is no process."""
+        """Raises Exceeded where the trial has died of its bounds, Starved where it had too little time to come to them,
+        and TrialsFailed where there is no process.
+        """
         packed = msgspec.msgpack.encode(trial)
         for _ in range(ATTEMPTS):
-            running = self._ensure()
+            running, begin = self._ensure(), time.monotonic()
             try:
                 reply = self._ask(running, packed)
             except OSError:  # a time-out is one too
@@ -68,7 +71,8 @@ class TrialProcess:
             if reply:
                 return msgspec.msgpack.decode(reply, type=Outcome)
             if self._lives(running):
-                raise Exceeded
+                late = trial.spare is not None and time.monotonic() - begin >= trial.spare
+                raise Starved if late else Exceeded
         log.error("grammars cannot be tried: their process ends or stands still")
         raise TrialsFailed("grammars cannot be compiled at present; try again later")
 

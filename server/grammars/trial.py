@@ -41,6 +41,10 @@ class Exceeded(Exception):
     """A trial has died of its bounds."""
 
 
+class Starved(Exception):
+    """A trial in spare time was not done in time, since there was little of it."""
+
+
 class TrialsFailed(RuntimeError):
     """Raised where no process is left in which grammars could be tried; the message is for the client."""
 
@@ -53,6 +57,8 @@ class Trial:
     compiled: Grammar | None
     seconds: float
     """Seconds of a processor that they may take."""
+    spare: float | None = None
+    """Seconds in which they have to be done, with what nothing else wants of the processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +106,19 @@ def _run_trial(connection: socket.socket, grammars: Grammars) -> None:
         with connection, connection.makefile("rb") as received:
             connection.sendall(BEGUN)
             trial = msgspec.msgpack.decode(received.read(), type=Trial)
-            _bound(trial.seconds)
+            _bound(trial)
             connection.sendall(msgspec.msgpack.encode(try_grammars(trial, grammars)))
     finally:
         os._exit(0)
 
 
-def _bound(seconds: float) -> None:
-    os.nice(NICENESS)
-    signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal kills
+def _bound(trial: Trial) -> None:
+    if trial.spare is None:
+        os.nice(NICENESS)
+    else:  # unlike a nice process, it makes way at once for a thread that wakes
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        signal.setitimer(signal.ITIMER_REAL, trial.spare)
+    signal.setitimer(signal.ITIMER_PROF, trial.seconds)  # the signals of both timers kill
     resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK))
     size, _ = _memory()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))

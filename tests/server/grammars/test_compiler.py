@@ -12,8 +12,8 @@ import pytest
 
 from engine.sampling.grammar import Grammars
 from engine.sampling.params import Grammar, GrammarKind
-from server.grammars.compiler import PATIENT, QUICK, GrammarCompiler, RefusedGrammar
-from server.grammars.trial import Exceeded, Outcome, Trial
+from server.grammars.compiler import PATIENT, QUICK, SPARE, GrammarCompiler, RefusedGrammar
+from server.grammars.trial import Exceeded, Outcome, Starved, Trial
 from tests.server.fakes import END, FakeText
 
 ORDINARY, LARGE = Grammar(GrammarKind.REGEX, "a"), Grammar(GrammarKind.REGEX, "b")
@@ -54,6 +54,22 @@ async def test_each_outcome_is_remembered_that_of_bombs_too() -> None:
             with pytest.raises(RefusedGrammar, match="^takes more than 1 s or 64 MiB to be compiled; make it smaller"):
                 await compiler.compile(LARGE)
     assert tester.tried == [(ORDINARY, QUICK), (LARGE, QUICK), (LARGE, PATIENT)]
+
+
+async def test_where_others_leave_too_little_of_the_processors_large_grammars_get_a_share() -> None:
+    class Busy(Played):
+        def run(self, trial: Trial) -> Outcome:
+            spares.append(trial.spare)
+            if trial.spare is not None:
+                raise Starved
+            return super().run(trial)
+
+    spares, tester = list[float | None](), Busy()
+    with closing(compiler_of(tester)) as compiler:
+        for _ in range(2):
+            assert await compiler.compile(LARGE) is not None
+    assert spares == [None, SPARE, None], "what came of the third is remembered"
+    assert tester.tried == [(LARGE, QUICK), (LARGE, PATIENT)]
 
 
 async def test_ordinary_grammars_do_not_wait_for_large_ones() -> None:

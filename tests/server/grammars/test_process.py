@@ -13,7 +13,7 @@ from engine.sampling.params import Grammar, GrammarKind
 from models.text import Text
 from server.grammars.compiler import PATIENT, QUICK
 from server.grammars.process import TrialProcess
-from server.grammars.trial import MEMORY, Exceeded, Outcome, Trial, TrialsFailed, run_trials
+from server.grammars.trial import MEMORY, Exceeded, Outcome, Starved, Trial, TrialsFailed, run_trials
 from tests.engine.sampling.bombs import BOMBS, REAL
 from tests.engine.sampling.grammars import END_TOKEN, PERSON, REGEX, schema
 
@@ -81,6 +81,12 @@ def test_a_trial_may_die_and_the_process_lives(process: TrialProcess) -> None:
 def test_the_process_lives_through_every_bomb(process: TrialProcess) -> None:
     assert len(BOMBS) >= 60
     assert_lives_through(process, tuple(BOMBS))
+
+
+def test_a_trial_in_spare_time_ends_when_it_had_too_little(process: TrialProcess) -> None:
+    assert process.run(Trial((), PERSON, PATIENT, spare=60)).error is None
+    with pytest.raises(Starved):
+        process.run(Trial((), BOMBS["a large multiple"], 60, spare=0.05))
 
 
 def test_what_real_programs_send_passes_the_first_trial(process: TrialProcess) -> None:
