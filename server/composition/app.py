@@ -41,8 +41,9 @@ from server.embeddings.worker import EmbeddingSetup, embed_texts
 from server.grammars.trial import STACK
 from server.http.service import FilesPlace, Machine, Service
 from server.lengths.instruction import InstructionSplit
+from server.lengths.kinds import fetch_predictor
 from server.lengths.lengths import Lengths
-from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor
+from server.lengths.predictors import PredictorContext, open_lengths, open_predictor
 from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, Sources
 from server.observe.lag import measure_lag

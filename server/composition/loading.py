@@ -49,7 +49,8 @@ from server.composition.fetching import fetch_model
 from server.grammars.compiler import GrammarCompiler
 from server.grammars.process import TrialProcess
 from server.grammars.trial import run_trials
-from server.lengths.predictors import choose_predictor, token_features
+from server.lengths.kinds import choose_predictor
+from server.lengths.predictors import token_features
 
 log = logging.getLogger(__name__)
 

@@ -32,8 +32,9 @@ from scheduler.strategy import Length
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import forest_path
 from server.lengths import predictors
+from server.lengths.kinds import KINDS, fetch_predictor
 from server.lengths.lengths import Lengths
-from server.lengths.predictors import PredictorContext, fetch_predictor, open_lengths, open_predictor
+from server.lengths.predictors import PredictorContext, open_lengths, open_predictor
 from server.lengths.process import Work
 from tests.scheduler.length.examples import linear
 from tests.server.lengths import light_predictor
@@ -339,7 +340,7 @@ async def test_a_cache_knows_near_duplicates(config: ServeConfig) -> None:
 async def test_one_flag_turns_a_cache_off_that_a_predictor_comes_with(
     config: ServeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forest = replace(predictors.KINDS[Length.FOREST], cache_size=8)
+    forest = replace(KINDS[Length.FOREST], cache_size=8)
     monkeypatch.setattr(predictors, "KINDS", {Length.FOREST: forest})
     async with lengths_of(config) as lengths:
         assert lengths.learned.cached is not None
