@@ -1,7 +1,8 @@
 """Clients' grammars compiled off the event loop, once they have been tried where they do no harm.
 
 Most take milliseconds. What takes longer is tried again with more time, one at a time, so that ordinary grammars need
-not wait for it; in time that nothing else wants, where there is enough of that, so that rows that run need not either.
+not wait for it. Each is tried in time that nothing else wants, where there is enough of that, so that rows that run
+need not wait either.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from engine.sampling.params import Grammar
 from server.grammars.trial import MEMORY, NICENESS, Exceeded, Outcome, Starved, Trial
 
 QUICK, PATIENT = 0.15, 1.0
-"""Seconds of a processor that the first trial may take, and the others."""
+"""Seconds of a processor that a first trial may take, and a second."""
 
-SPARE = 5.0
-"""Seconds that the second trial has to take them while nothing else wants a processor."""
+SPARE = 4.0
+"""Seconds in which a trial must have had each second of a processor, while nothing else wants one."""
 
 QUICK_TRIALS = 4
 """First trials that run at a time."""
@@ -64,29 +65,30 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._outcomes: OrderedDict[bytes, Outcome | None] = OrderedDict()  # None for those that were exceeded
         give_way = partial(os.nice, NICENESS)  # each thread has a niceness of its own
-        self._quick = ThreadPoolExecutor(QUICK_TRIALS, "grammars", give_way)
-        self._patient = ThreadPoolExecutor(1, "large grammars", give_way)
+        self._pools = (
+            (QUICK, ThreadPoolExecutor(QUICK_TRIALS, "grammars", give_way)),
+            (PATIENT, ThreadPoolExecutor(1, "large grammars", give_way)),
+        )
 
     async def compile(self, grammar: Grammar | None, checked: Sequence[Grammar] = ()) -> Compiled | None:
         """Compile a grammar, if there is one, and check others, each by itself.
 
         Raises RefusedGrammar, GrammarsFull and TrialsFailed.
         """
-        run, trial = asyncio.get_running_loop().run_in_executor, Trial(tuple(checked), grammar, QUICK)
-        with suppress(Exceeded):
-            return await run(self._quick, self._compile, trial)
-        trial = replace(trial, seconds=PATIENT)
-        with suppress(Exceeded):
-            with suppress(Starved):
-                return await run(self._patient, self._compile, replace(trial, spare=SPARE))
-            return await run(self._patient, self._compile, trial)
+        run = asyncio.get_running_loop().run_in_executor
+        for seconds, pool in self._pools:
+            trial = Trial(tuple(checked), grammar, seconds)
+            with suppress(Exceeded):
+                with suppress(Starved):
+                    return await run(pool, self._compile, replace(trial, spare=SPARE * seconds))
+                return await run(pool, self._compile, trial)
         limit = f"{PATIENT:g} s or {MEMORY // 2**20} MiB"
         raise RefusedGrammar(f"takes more than {limit} to be compiled; make it smaller or simpler")
 
     def close(self) -> None:
         """Give up what is under way."""
         self._tester.close()
-        for pool in (self._quick, self._patient):
+        for _, pool in self._pools:
             pool.shutdown(cancel_futures=True)
 
     def _compile(self, trial: Trial) -> Compiled | None:

@@ -56,7 +56,7 @@ async def test_each_outcome_is_remembered_that_of_bombs_too() -> None:
     assert tester.tried == [(ORDINARY, QUICK), (LARGE, QUICK), (LARGE, PATIENT)]
 
 
-async def test_where_others_leave_too_little_of_the_processors_large_grammars_get_a_share() -> None:
+async def test_grammars_get_a_share_where_others_leave_too_little_of_the_processors() -> None:
     class Busy(Played):
         def run(self, trial: Trial) -> Outcome:
             spares.append(trial.spare)
@@ -68,7 +68,7 @@ async def test_where_others_leave_too_little_of_the_processors_large_grammars_ge
     with closing(compiler_of(tester)) as compiler:
         for _ in range(2):
             assert await compiler.compile(LARGE) is not None
-    assert spares == [None, SPARE, None], "what came of the third is remembered"
+    assert spares == [SPARE * QUICK, None, SPARE * PATIENT, None], "what came of it is remembered"
     assert tester.tried == [(LARGE, QUICK), (LARGE, PATIENT)]
 
 
