@@ -113,10 +113,11 @@ def _run_trial(connection: socket.socket, grammars: Grammars) -> None:
 
 
 def _bound(trial: Trial) -> None:
-    if trial.spare is None:
-        os.nice(NICENESS)
-    else:  # unlike a nice process, it makes way at once for a thread that wakes
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.nice(NICENESS)
+    if trial.spare is not None:
+        with suppress(OSError):  # some sandboxes have no other policy than the ordinary one
+            # Unlike a nice process, it makes way at once for a thread that wakes.
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         signal.setitimer(signal.ITIMER_REAL, trial.spare)
     signal.setitimer(signal.ITIMER_PROF, trial.seconds)  # the signals of both timers kill
     resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing
+from multiprocessing.connection import Connection
+from typing import Any
 
 import pytest
 
@@ -87,6 +90,23 @@ def test_a_trial_in_spare_time_ends_when_it_had_too_little(process: TrialProcess
     assert process.run(Trial((), PERSON, PATIENT, spare=60)).error is None
     with pytest.raises(Starved):
         process.run(Trial((), BOMBS["a large multiple"], 60, spare=0.05))
+
+
+def run_trials_in_a_sandbox(connection: Connection[Any, Any], *arguments: Any) -> None:
+    """Run trials where the system has the ordinary policies of scheduling alone."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, "no such policy")
+
+    os.sched_setscheduler = refuse
+    run_trials(connection, *arguments)
+
+
+def test_trials_run_where_the_system_has_no_idle_policy(tiny_text: Text) -> None:
+    """Each trial in spare time died at once, and what takes longer than the first was refused as too large."""
+    arguments = (tiny_text.to_json(), tiny_text.vocab_size, (END_TOKEN,))
+    with closing(TrialProcess(run_trials_in_a_sandbox, *arguments, timeout=60)) as process:
+        assert process.run(Trial((), PERSON, PATIENT, spare=60)).error is None
 
 
 def test_what_real_programs_send_passes_the_first_trial(process: TrialProcess) -> None:
