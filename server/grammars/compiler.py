@@ -85,9 +85,13 @@ class GrammarCompiler:
         limit = f"{PATIENT:g} s or {MEMORY // 2**20} MiB"
         raise RefusedGrammar(f"takes more than {limit} to be compiled; make it smaller or simpler")
 
-    def close(self) -> None:
-        """Give up what is under way."""
+    def give_up(self) -> None:
+        """Let calls whose grammars are under way be told that the server ends; those that come later too."""
         self._tester.close()
+
+    def close(self) -> None:
+        """Give up what is under way, and wait for the threads."""
+        self.give_up()
         for _, pool in self._pools:
             pool.shutdown(cancel_futures=True)
 

@@ -12,6 +12,7 @@ from server.api.batches.keeping import start_batches, stop_batches
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
 from server.api.input import unknown
 from server.api.input.admission import admit
+from server.api.input.structured import give_up_compiling
 from server.api.models import remember_start
 from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, generates, operation_of
@@ -65,6 +66,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
     app.on_startup.append(start_batches)
     app.on_shutdown.append(stop_batches)
     app.on_shutdown.append(close_feed)
+    app.on_shutdown.append(give_up_compiling)
     app.on_response_prepare.append(_add_headers)
     app.on_response_prepare.append(add_origin_headers)
     return app

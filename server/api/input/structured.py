@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+from aiohttp import web
 from msgspec import Raw
 
 from engine.sampling.grammar import Compiled, GrammarError, GrammarsFull
@@ -15,13 +16,19 @@ from engine.sampling.params import Grammar, GrammarKind
 from server.api.errors import ApiError, bad_request, busy
 from server.api.input.given_json import given_json, is_given
 from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs
-from server.api.served_model import ServedModel
+from server.api.served_model import MODEL, ServedModel
 from server.api.tools.grammar import arguments_schema, calls_grammar
 from server.api.tools.tools import NO_TOOLS, Toolbox
 from server.grammars.compiler import RefusedGrammar
 from server.grammars.trial import TrialsFailed
 
 ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
+
+
+async def give_up_compiling(app: web.Application) -> None:
+    """Let calls whose grammars are being tried be answered before the server ends."""
+    if (compiler := app[MODEL].grammars) is not None:
+        compiler.give_up()
 
 
 async def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:

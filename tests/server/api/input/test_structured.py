@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from threading import Event
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
 
@@ -13,8 +18,9 @@ from engine.sampling.params import Grammar, GrammarKind
 from server.api.limits import Limits
 from server.grammars.compiler import GrammarCompiler
 from server.grammars.trial import Outcome, Trial, TrialsFailed
-from tests.server.fakes import END, FakeText, InThread
-from tests.server.live import Live, chat_body, live_server
+from server.process.life import listen
+from tests.server.fakes import END, FakeText, InThread, fake_service, played_dispatcher
+from tests.server.live import Live, changed, chat_body, live_server
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": PERSON}}
@@ -198,3 +204,34 @@ async def test_what_is_no_fault_of_the_grammar_is_told_as_that(pool: ThreadPoolE
             status, reply = await live.post(CHAT, chat_body(response_format={"type": "json_object"}))
             assert (status, reply["error"]["code"]) == told
             assert "try again later" in reply["error"]["message"]
+
+
+class Lasting:
+    """Tries a grammar until it is closed."""
+
+    def __init__(self) -> None:
+        self.begun, self.closed = Event(), Event()
+
+    def run(self, trial: Trial) -> Outcome:
+        self.begun.set()
+        self.closed.wait()
+        raise TrialsFailed("the server is shutting down")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+async def test_who_waits_for_a_grammar_is_told_that_the_server_ends(pool: ThreadPoolExecutor) -> None:
+    """The trial of a large grammar may take seconds more than what ran: the connection was cut, without an answer."""
+    tester, port = Lasting(), socket.create_server(("127.0.0.1", 0))
+    compiler = GrammarCompiler(Grammars(FakeText(), FakeText.VOCAB, {END}), tester)
+    url = f"http://127.0.0.1:{port.getsockname()[1]}"
+    body = chat_body(response_format={"type": "json_object"})
+    async with played_dispatcher() as dispatcher, aiohttp.ClientSession(url) as session:
+        with closing(compiler):
+            async with listen(changed(fake_service(pool, dispatcher, Limits()), {"grammars": compiler}), port):
+                call = asyncio.create_task(session.post(CHAT, json=body))
+                await asyncio.to_thread(tester.begun.wait)
+            async with await call as response:
+                assert response.status == 503
+                assert (await response.json())["error"]["message"] == "the server is shutting down"
