@@ -34,14 +34,14 @@ The result comes between <tool_response> and </tool_response> in the next messag
 
 def tool_fields(message: Message, path: str) -> Turn:
     """The fields of a message besides role and content; raises ApiError 400."""
+    if message.tool_calls and message.role != "assistant":
+        raise bad_request(f"{path}.tool_calls: only the assistant calls tools", "messages")
     if message.role == "tool":
         if not message.tool_call_id:
             raise bad_request(f"{path}.tool_call_id: is missing; it names the call whose result this is", "messages")
         return {"tool_call_id": message.tool_call_id}
     if not message.tool_calls:
         return {}
-    if message.role != "assistant":
-        raise bad_request(f"{path}.tool_calls: only the assistant calls tools", "messages")
     return {"tool_calls": [_call(call, f"{path}.tool_calls[{place}]") for place, call in enumerate(message.tool_calls)]}
 
 

@@ -377,6 +377,11 @@ BAD: dict[str, tuple[dict[str, object], str, str]] = {
         "messages",
         "only the assistant",
     ),
+    "a call by a tool": (
+        {"messages": [{**past()[0], "role": "tool", "tool_call_id": "c", "content": ""}]},
+        "messages",
+        "only the assistant",
+    ),
     "a result of nothing": ({"messages": [{"role": "tool", "content": "x"}]}, "messages", "tool_call_id: is missing"),
 }
 
