@@ -87,12 +87,12 @@ LOOSE = frozenset({"estimate", "createMessage", "countMessageTokens"})
 """Operations whose bodies are told less exactly than they are checked: that of any call, and Anthropic's."""
 
 QUICK = {
-    "createChatCompletion": 60,
-    "createResponse": 70,
-    "createEmbedding": 30,
-    "createCompletion": 100,
-    "tokenize": 100,
-    "detokenize": 150,
+    "createChatCompletion": 120,
+    "createResponse": 120,
+    "createEmbedding": 60,
+    "createCompletion": 150,
+    "tokenize": 200,
+    "detokenize": 250,
 }
 """Requests to the operations that have a body, the same each time."""
 
