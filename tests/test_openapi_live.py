@@ -152,7 +152,9 @@ def test_answers_are_as_the_document_says(url: str, operation: Operation) -> Non
         assert (404 if guesses or keeps else 200) in statuses, statuses
 
 
-@pytest.mark.skipif("LENGTHWISE_TEST_BODIES" not in os.environ, reason="takes a quarter of an hour: set LENGTHWISE_TEST_BODIES=1")
+@pytest.mark.skipif(
+    "LENGTHWISE_TEST_BODIES" not in os.environ, reason="takes a quarter of an hour: set LENGTHWISE_TEST_BODIES=1"
+)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("operation", [one for one in DESCRIBED if one.name in QUICK], ids=lambda one: one.name)
 def test_two_thousand_answers_to_each_body_are_as_the_document_says(url: str, operation: Operation) -> None:
