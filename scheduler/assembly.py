@@ -21,7 +21,7 @@ from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
 from scheduler.observers import PlanObserver, PlanObservers
 from scheduler.outside import StrategyError
-from scheduler.placement import PLACEMENTS, Placement
+from scheduler.placement.executors import PLACEMENTS, Placement
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, inline
 from scheduler.serving_time.nearest import BatchLearning, Nearest

@@ -16,12 +16,12 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.batching.preemption import Preemption
 from scheduler.clock import Clock, earlier
-from scheduler.deadlines import Deadlines
 from scheduler.observers import RequestObserver, RequestObservers
 from scheduler.request import Failure, Refused, Request, State, TooLate
 from scheduler.request_table import RequestTable
 from scheduler.status import KeptPrefix, SchedulerStatus, keep_nothing
 from scheduler.stream import TokenStream, Wakeups
+from scheduler.waiting.deadlines import Deadlines
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:

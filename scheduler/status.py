@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
+from scheduler.placement.nodes import NodeLoad
 from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
-from scheduler.routing import NodeLoad
 from scheduler.wait_estimate.explanation import Explanation, find_reason
 from scheduler.wait_estimate.places import FRESH
 from scheduler.waiting.ranked import CountingQueue

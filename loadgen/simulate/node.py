@@ -18,8 +18,8 @@ from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
+from scheduler.placement.nodes import NodeLoad
 from scheduler.request import Request
-from scheduler.routing import NodeLoad
 from scheduler.waiting.ranked import CountingQueue
 
 

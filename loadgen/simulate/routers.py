@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from scheduler.routing import Job, NodeLoad, WorkRouter
+from scheduler.placement.nodes import Job, NodeLoad, WorkRouter
 
 PERIOD = 1.0
 """Seconds between two times that nodes tell their load, as the router behind Ray Serve is told."""
@@ -65,7 +65,7 @@ class PowerOfTwo:
 
 
 class ByWork:
-    """The node that is expected to be done with the request first (scheduler/routing.py)."""
+    """The node that is expected to be done with the request first (scheduler/placement/nodes.py)."""
 
     def __init__(self) -> None:
         self.due = 0.0

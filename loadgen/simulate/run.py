@@ -20,8 +20,8 @@ from loadgen.simulate.presets import PRESETS
 from loadgen.simulate.report import details_json, figures_json, table
 from loadgen.simulate.routers import ROUTERS
 from loadgen.simulate.simulation import ALONE, Cluster, Conversations, Simulation, simulate
-from loadgen.simulate.sweep import list_points, name_values, read_axes
-from loadgen.simulate.sweep_report import Swept, make_page, write_csv
+from loadgen.simulate.sweep.axes import list_points, name_values, read_axes
+from loadgen.simulate.sweep.report import Swept, make_page, write_csv
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from models.flags import read_options

@@ -24,8 +24,8 @@ from loadgen.simulate.virtual_clock import VirtualClock
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts
+from scheduler.placement.nodes import Job, list_prefixes
 from scheduler.request import Request, State
-from scheduler.routing import Job, list_prefixes
 from scheduler.stream import TokenStream
 from scheduler.wait_estimate.expected_wait import length_interval
 

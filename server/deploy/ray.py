@@ -4,8 +4,8 @@
 
 The front reads a call, asks a node what it will cost, and hands both to the router of its handle; it passes the answer
 on as it comes. What is lost with a node is told as a 503, or, once a stream has begun, as an event with the error. The
-rule by which nodes are ranked is scheduler/routing.py; nodes tell their load as Ray's routing statistics. It imports
-ray, so only what starts it may import this.
+rule by which nodes are ranked is scheduler/placement/nodes.py; nodes tell their load as Ray's routing statistics. It
+imports ray, so only what starts it may import this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from models.errors import UserError
 from models.options import options_of
-from scheduler.routing import Job, NodeLoad, WorkRouter, list_prefixes
+from scheduler.placement.nodes import Job, NodeLoad, WorkRouter, list_prefixes
 from scheduler.waiting.prices import Prices
 from server.api.operations import OPERATIONS
 from server.deploy.node import Headers, Node

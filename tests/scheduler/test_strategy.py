@@ -15,7 +15,7 @@ from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
 from scheduler.outside import StrategyError
-from scheduler.placement import PLACEMENTS
+from scheduler.placement.executors import PLACEMENTS
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import BATCHINGS, KEYLESS, STRATEGIES, Length, Strategy
 from scheduler.waiting.hrrn import BATCH_ORDERS

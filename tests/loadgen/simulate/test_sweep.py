@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.simulate import command as simulate_command
-from loadgen.simulate.sweep import list_points, name_values, read_axes
+from loadgen.simulate.sweep.axes import list_points, name_values, read_axes
 from models.errors import UserError
 from tests.server.cli.commands.runner import run_command
 

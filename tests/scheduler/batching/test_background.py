@@ -16,7 +16,7 @@ from scheduler.assembly import Parts, assemble
 from scheduler.batching.background import Background
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
-from scheduler.placement import idle_first
+from scheduler.placement.executors import idle_first
 from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import MachineModel

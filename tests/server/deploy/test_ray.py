@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from scheduler.routing import Job, NodeLoad, WorkRouter
+from scheduler.placement.nodes import Job, NodeLoad, WorkRouter
 from scheduler.waiting.prices import Prices
 from tests.live_server import ready_url
 from tests.tiny import build

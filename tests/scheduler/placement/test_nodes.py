@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.routing import Job, NodeLoad, WorkRouter, list_prefixes
+from scheduler.placement.nodes import Job, NodeLoad, WorkRouter, list_prefixes
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.waiting.prices import Prices, device_prices
 

@@ -16,7 +16,7 @@ from loadgen.html.plot import Point as Mark
 from loadgen.html.table import Table
 from loadgen.simulate.figures import SimulatedFigures
 from loadgen.simulate.report import figures_json, find_frontier
-from loadgen.simulate.sweep import Axis, Point, name_values
+from loadgen.simulate.sweep.axes import Axis, Point, name_values
 
 HEADS = ("strategy", "mean JCT s", "p99 s", "longest s", "mean TTFT s", "req/s", "failed")
 READING = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.placement import idle_first, max_min, round_robin
+from scheduler.placement.executors import idle_first, max_min, round_robin
 from scheduler.plan import Assignment, Plan
 from scheduler.worker import Worker
 from tests.scheduler.fakes import port, request
