@@ -37,8 +37,11 @@ START_TIMEOUT = 120.0
 class _Running:
     process: BaseProcess
     connection: Connection[Any, Any]
+    pid: int
     started: bool = False
     """Whether it has begun a trial."""
+    ended: bool = False
+    """Whether a caller has ended it, or is about to."""
 
 
 class TrialProcess:
@@ -87,7 +90,9 @@ class TrialProcess:
             if self._closed:
                 raise TrialsFailed("the server is shutting down")
             if self._running is None or not self._running.process.is_alive():
-                self._running = _Running(*spawn(self._work, *self._arguments))
+                process, connection = spawn(self._work, *self._arguments)
+                assert process.pid is not None, "it has been started"
+                self._running = _Running(process, connection, process.pid)
             return self._running
 
     def _ask(self, running: _Running, packed: bytes) -> bytes:
@@ -95,7 +100,7 @@ class TrialProcess:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs, self._lock:
-                send_handle(running.connection, theirs.fileno(), running.process.pid or 0)
+                send_handle(running.connection, theirs.fileno(), running.pid)
             ours.settimeout(self._timeout if running.started else START_TIMEOUT)
             with ours.makefile("rb") as received:
                 if received.read(1) != BEGUN:
@@ -111,11 +116,16 @@ class TrialProcess:
             return self._running is running and running.process.is_alive()
 
     def _kill(self, running: _Running) -> None:
-        """End a process and its trials, whose callers begin anew."""
+        """End a process and its trials, whose callers begin anew, and close what leads to it."""
         with self._lock:
             if self._running is running:
                 self._running = None
-        assert running.process.pid is not None, "it has been started"
+            if running.ended:
+                return
+            running.ended = True
+            running.connection.close()
         with suppress(ProcessLookupError):  # it is no group's leader yet
-            os.killpg(running.process.pid, signal.SIGKILL)
+            os.killpg(running.pid, signal.SIGKILL)
         kill(running.process)
+        if running.process.exitcode is not None:  # else nothing can end it
+            running.process.close()  # now, since the traceback of a call that failed may keep it for long

@@ -63,6 +63,16 @@ def test_a_trial_tells_what_it_took_or_what_is_wrong(process: TrialProcess) -> N
     assert process.run(strange).place == 1
 
 
+def test_a_process_that_has_ended_keeps_no_descriptor(process: TrialProcess, tiny_text: Text) -> None:
+    tried(process, PERSON)
+    before = len(os.listdir("/proc/self/fd"))
+    with closing(process_of(tiny_text)) as another:
+        tried(another, PERSON)
+        kept = another._running  # as the traceback of a call that failed keeps it
+    assert kept is not None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def assert_lives_through(process: TrialProcess, bombs: tuple[str, ...]) -> None:
     tried(process, PERSON)
     number = number_of(process)
