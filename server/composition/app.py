@@ -202,13 +202,18 @@ def _describe_model(config: ServeConfig, loaded: Loaded, pool: ThreadPoolExecuto
         defaults=AnswerDefaults(
             sampling=loaded.model.sampling_defaults.override(config.override_generation_config or {}),
             max_tokens=config.default_max_tokens or Catalog().default_max_tokens(config.model),
-            stop_repetition=config.stop_repetition,
+            stop_repetition=_stops_repetition(config),
             next_seed=seed_source(config.seed),
             allow_replay=config.allow_replay,
             shares_prefixes=config.prefix_cache_shared,
             instruction_split=InstructionSplit(config.instruction_split),
         ),
     )
+
+
+def _stops_repetition(config: ServeConfig) -> bool:
+    given = config.stop_repetition
+    return Catalog().stops_repetition(config.model) if given is None else given
 
 
 def _limits(config: ServeConfig) -> Limits:

@@ -10,6 +10,7 @@ import pytest
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, Catalog, CatalogError, default_cache
 from models.catalog.need import read_need
 from models.catalog.packaged import PACKAGED, PackagedModel
+from models.network.generation_config import sampling_defaults
 from tests.models.fake_package import FILES, FakeFetcher, RecordedProgress, package, wheel_bytes
 
 WHEEL = wheel_bytes()
@@ -44,6 +45,14 @@ def test_the_default_model_bounds_its_answers_and_models_of_others_are_left_to_t
     catalog = Catalog(tmp_path)
     assert catalog.default_max_tokens(DEFAULT_MODEL) == 1024
     assert catalog.default_max_tokens(str(tmp_path)) is None
+
+
+def test_the_default_model_is_greedy_and_ends_at_repetition_and_models_of_others_are_left_alone(tmp_path: Path) -> None:
+    """At its publisher's temperature, seven of fourteen answers to README's own question ran into their limit."""
+    catalog = Catalog()
+    folder = catalog.resolve(DEFAULT_MODEL)
+    assert sampling_defaults((folder / "generation_config.json").read_bytes()).temperature == 0
+    assert catalog.stops_repetition(DEFAULT_MODEL) and not catalog.stops_repetition(str(tmp_path))
 
 
 def test_a_packaged_model_is_fetched_once_and_only_its_own_files_are_kept(tmp_path: Path) -> None:
