@@ -46,6 +46,9 @@ STATUSES: Mapping[int, StatusMeaning] = MappingProxyType(
         405: StatusMeaning("MethodNotAllowedError", "method_not_allowed", "The path does not take this method"),
         408: StatusMeaning("RequestTimeoutError", "request_timeout", "The body did not arrive in time"),
         413: StatusMeaning("PayloadTooLargeError", "body_too_large", "The body is too large"),
+        415: StatusMeaning(
+            "UnsupportedMediaTypeError", "unsupported_encoding", "The body has a Content-Encoding that is not read"
+        ),
         417: StatusMeaning(
             "ExpectationFailedError", "expectation_failed", "The Expect header asks for what is not there"
         ),

@@ -17,7 +17,7 @@ from server.api.output.progress import HEADER as PROGRESS_HEADER
 from server.http.request_id import HEADER
 from server.version import VERSION
 
-READ = (400, 401, 403, 408, 413, 417, 421, 429, 500, 503)
+READ = (400, 401, 403, 408, 413, 415, 417, 421, 429, 500, 503)
 """Errors of operations that have a body."""
 
 ASKED = (400, 401, 403, 421, 500, 503)

@@ -93,7 +93,7 @@ PAGE = (
     Parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": MOST, "default": 20}, "how many at most"),
     Parameter("after", "query", {"type": "string"}, "the id of the one before"),
 )
-FORM = (404, 408, 413, 507)
+FORM = (404, 408, 413, 415, 507)
 
 OPERATIONS = (
     Operation(

@@ -90,6 +90,8 @@ class Connection(web.RequestHandler):
             keepalive_timeout=IDLE_TIMEOUT,
             lingering_time=LINGER,
             access_log=None,  # type: ignore[arg-type]  # which is how to have none
+            # aiohttp would unpack on the loop, also the rest of a refused body (server/api/input/body.py unpacks).
+            auto_decompress=False,
         )
         self._connections = connections
         self._send_timeout = send_timeout

@@ -11,6 +11,7 @@ from aiohttp import BodyPartReader, web
 
 from server.api.batches.keeping import ListPage, batches_of, page_of
 from server.api.errors import ApiError, bad_request
+from server.api.input.body import refuse_packed
 from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
 from server.batches.files import NoSuchFile, StoredFile
@@ -49,8 +50,9 @@ class DeletedFile(msgspec.Struct, frozen=True):
 
 
 async def upload_file(request: web.Request) -> web.Response:
-    """Take in a file of JSON lines for a batch; raises ApiError 400, 408, 413."""
+    """Take in a file of JSON lines for a batch; raises ApiError 400, 408, 413, 415."""
     files, limits = batches_of(request).files, request.app[LIMITS]
+    refuse_packed(request)
     if request.content_type != "multipart/form-data":
         raise bad_request("send a form (multipart/form-data) with the fields purpose and file")
     purpose, filename, size, holder = None, None, 0, holder_of(request)

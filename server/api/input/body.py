@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -138,18 +139,39 @@ class _BodyRoom:
 async def _read(request: web.Request, limits: Limits, room: _BodyRoom) -> bytes:
     if (request.content_length or 0) > limits.max_body_bytes:
         raise _too_large(limits)
-    body = bytearray()
+    unpack, body, received = _unpacker_for(request), bytearray(), 0
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for piece in request.content.iter_any():
-                if len(body) + len(piece) > limits.max_body_bytes:
+                received += len(piece)
+                piece = unpack(piece, limits.max_body_bytes - len(body) + 1)
+                if max(len(body) + len(piece), received) > limits.max_body_bytes:
                     raise _too_large(limits)
                 room.add(len(piece))
                 body += piece
     except TimeoutError:
         message = f"the request's body did not arrive within {limits.body_timeout:g} s; send it at once"
         raise ApiError(408, message, close=True) from None
+    except zlib.error:
+        raise ApiError(400, "the request's body cannot be read: its encoding is broken", close=True) from None
     return bytes(body)
+
+
+def _unpacker_for(request: web.Request) -> Callable[[bytes, int], bytes]:
+    """Unpacks pieces of a body, each to a number of bytes at most; raises ApiError 415 for an unknown encoding."""
+    match request.headers.get("Content-Encoding", "identity").strip().lower():
+        case "identity" | "":
+            return lambda piece, most: piece
+        case "gzip" | "x-gzip" | "deflate":
+            return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress  # 32: either header
+    message = "Content-Encoding: only gzip, deflate and identity are read; send the body as it is"
+    raise ApiError(415, message, close=True)
+
+
+def refuse_packed(request: web.Request) -> None:
+    """Raise ApiError 415 for a body whose bytes are encoded, where they are read as they come."""
+    if request.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
+        raise ApiError(415, "Content-Encoding: files are read as they come; send the form as it is", close=True)
 
 
 def _too_large(limits: Limits) -> ApiError:

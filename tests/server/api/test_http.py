@@ -6,10 +6,12 @@ import asyncio
 import gzip
 import logging
 import socket
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 
 import orjson
 import pytest
@@ -21,6 +23,7 @@ from server.api.health import LIFE
 from server.api.limits import Limits
 from server.http.listener import require_c_parser
 from server.http.routes import build_app
+from server.http.service import FilesPlace
 from server.observe.logs import quiet_broken_requests
 from server.version import VERSION
 from tests.server.live import Live, chat_body, live_server, raw_post
@@ -68,6 +71,25 @@ async def test_a_small_body_that_unpacks_to_a_large_one_is_413(live: Live) -> No
     assert len(bomb) < 10_000
     async with live.session.post(live.url + CHAT, data=bomb, headers={"Content-Encoding": "gzip"}) as response:
         assert response.status == 413
+
+
+@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+async def test_a_packed_body_is_unpacked(live: Live, encoding: str, pack: Callable[[bytes], bytes]) -> None:
+    data = pack(orjson.dumps(chat_body()))
+    async with live.session.post(live.url + CHAT, data=data, headers={"Content-Encoding": encoding}) as response:
+        assert response.status == 200, await response.text()
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/files"])
+async def test_a_body_in_an_encoding_that_is_not_read_is_415(
+    tmp_path: Path, pool: ThreadPoolExecutor, path: str
+) -> None:
+    async with (
+        live_server(pool, Limits(), files=FilesPlace(tmp_path, 10_000)) as live,
+        live.session.post(live.url + path, data=b"x", headers={"Content-Encoding": "br"}) as response,
+    ):
+        assert response.status == 415
+        assert (await response.json())["error"]["code"] == "unsupported_encoding"
 
 
 async def test_a_body_with_a_broken_encoding_is_400(live: Live) -> None:
