@@ -26,7 +26,6 @@ from engine.messages import (
     ExecutorHealth,
     ExecutorInfo,
     Pause,
-    Reorder,
     RowUpdate,
     StepReport,
     Stop,
@@ -155,8 +154,6 @@ class Executor:
                 self._pipeline.pause(row_ids)
             case Cancel(row_ids):
                 self._pipeline.cancel(row_ids)
-            case Reorder(row_ids):
-                self._pipeline.reorder(row_ids)
             case Stop():
                 self._running = False
 

@@ -114,18 +114,11 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Reorder:
-    """Let these rows have slots in this order, those of better priority first; those that wait for none are ignored."""
-
-    row_ids: tuple[RowId, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """End the thread; rows that are still there are dropped."""
 
 
-Command: TypeAlias = Admit | Pause | Cancel | Reorder | Stop
+Command: TypeAlias = Admit | Pause | Cancel | Stop
 
 
 # Reports: executor -> event loop
@@ -162,9 +155,6 @@ class RowUpdate:
     """Whether the error is its client's doing, who has asked for what cannot be done."""
     cached_prompt: int = 0
     """Tokens of the prompt whose K and V were kept from earlier ones; told with the first token."""
-    hidden_state: bytes = b""
-    """The hidden state of the prompt's last token after a middle layer, in float32; told with the first token where
-    lengths are predicted from it, and empty elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

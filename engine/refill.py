@@ -7,11 +7,11 @@ Staged rows are embedded in order of rank; rows that enter by shape come with a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from engine.device import OutOfMemoryError, RowT
 from engine.group import Group, Rank
-from engine.messages import Cause, Overflow, RowId
+from engine.messages import Cause, Overflow
 from engine.row_table import RowTable
 
 log = logging.getLogger(__name__)
@@ -42,15 +42,6 @@ class Refill(RowTable[RowT]):
                     return
         except OutOfMemoryError as error:
             self._relieve(error)
-
-    def reorder(self, row_ids: Iterable[RowId]) -> None:
-        """Let staged rows exchange their ranks, so that they join in this order. Others are ignored, and rows of closed
-        batches, which start together."""
-        staged = {row.row_id: row for row in self._queues.staged if not row.group.terms.closed}
-        rows = [staged[row_id] for row_id in row_ids if row_id in staged]
-        for row, rank in zip(rows, sorted(row.rank for row in rows), strict=True):
-            row.rank = rank
-        self._queues.staged.sort(key=lambda row: row.rank)
 
     def _fits(self, row: RowT, beside: Collection[RowT] | None = None) -> bool:
         """A closed batch was measured to fit by its scheduler: its rows need no headroom."""

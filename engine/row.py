@@ -51,8 +51,6 @@ class Row:
         self.cache_scope = spec.cache_scope
         self.cached_prompt = 0
         """Tokens of its prompt that were copied from earlier ones' K and V in place of being read."""
-        self.hidden_state = b""
-        """As RowUpdate has it."""
         self.kv: RowKv | None = None
         """K and V outside the batch: just prefilled, or taken out."""
         self.matcher = None if replayed else matcher
@@ -143,7 +141,6 @@ class Row:
             logprobs=() if choice.logprob is None else (choice.logprob,),
             prompt_logprobs=self.prompt_logprobs if self.step == 1 else None,
             cached_prompt=self.cached_prompt if self.step == 1 else 0,
-            hidden_state=self.hidden_state if self.step == 1 else b"",
             finish_reason=reason,
             stop_reason=stop_reason,
         )

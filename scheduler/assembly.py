@@ -108,8 +108,6 @@ class Parts:
     """Prices of rows on this machine, as far as they are known."""
     strategy: str = ""
     """Name of the strategy."""
-    held_queue: RankedQueue | None = None
-    """The queue that also ranks rows which wait on an executor for a slot; None: these keep their order."""
 
 
 def assemble(
@@ -151,9 +149,7 @@ def assemble(
     batcher = (batching if callable(batching) else _find("batching", strategy, BATCHERS))(kit)
     placement = _find("placement", strategy, PLACEMENTS)
     observer = PlanObservers(() if learning is None else (learning,))
-    queue = batcher.waiting if isinstance(batcher, ContinuousBatcher) else None
-    held = queue if isinstance(queue, RankedQueue) else None
-    return Parts(batcher, placement, observer, preemptions, steps, learning or steps, kit.prices, strategy.name, held)
+    return Parts(batcher, placement, observer, preemptions, steps, learning or steps, kit.prices, strategy.name)
 
 
 def _share_out(kit: Kit, strategy: Strategy, shares: Shares) -> Kit:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.messages import ExecutorDied, ExecutorHealth, Pause, Reorder, Report, StepReport, Stop
+from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.batching.preemption import Preemption
@@ -163,8 +163,6 @@ class Dispatcher(SchedulerStatus):
         self._expire(self._clock.now())
         while any(self._assign(worker) for worker in self._parts.placement(self._table.serving())):
             pass
-        for worker in self._table.serving():
-            self._reorder(worker)
         for preemption in self._parts.preemptions:
             self._preempt(preemption)
         self._table.expected_wait.dispatched(self._clock.now(), stuck=self.requests_in_line > 0)
@@ -236,15 +234,6 @@ class Dispatcher(SchedulerStatus):
         self._table.assign(plan, worker)
         worker.port.post(plan.command)
         return True
-
-    def _reorder(self, worker: Worker) -> None:
-        """Let rows that have been read and wait for a slot have theirs as they are ranked by what is predicted now."""
-        queue = self._parts.held_queue
-        if worker.revised and worker.shape.staged > 1 and queue is not None:
-            staged = [request for request in worker.requests.values() if request.may_be_staged]
-            ranked = queue.rank_held(staged, self._clock.now())
-            worker.port.post(Reorder(tuple(request.row_id for request in ranked)))
-        worker.revised = False
 
     def _preempt(self, preemption: Preemption) -> None:
         """Ask executors to hand back rows that shall make way."""

@@ -120,8 +120,6 @@ class Request:
     """Requests of one scope share what is kept of their prompts; of different scopes nothing."""
     cached_prompt: int = 0
     """Tokens of the prompt whose K and V are kept from earlier ones: expected until the first token, then as it was."""
-    hidden_state: bytes = b""
-    """As RowUpdate has it, once the prompt has been read."""
     distribution: LengthDistribution | None = None
     """How likely each length is; None where that is not known."""
     expected: Expected | None = None
@@ -161,11 +159,6 @@ class Request:
         return self.generated == 0 or self.lacks_kv
 
     @property
-    def may_be_staged(self) -> bool:
-        """Whether its prompt has been read and it may still wait for a slot: it has the token that this brings."""
-        return self.generated == 1 and self.state is State.RUNNING
-
-    @property
     def spec(self) -> RowSpec:
         return RowSpec(self.row_id, self.prompt, self.sampling, self.priority, self.cache_scope)
 
@@ -180,7 +173,7 @@ class Request:
         first = bool(update.token_ids) and self.times.first_token is None
         if first:
             self.times.first_token = now
-            self.cached_prompt, self.hidden_state = update.cached_prompt, update.hidden_state
+            self.cached_prompt = update.cached_prompt
         self.stop_reason = update.stop_reason
         self.stream.put(update)
         return first

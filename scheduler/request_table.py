@@ -78,8 +78,6 @@ class RequestTable:
         """Rank a request anew, since its prediction has changed: among those that wait, or on its executor."""
         if request.executor is None:
             self.queued_tokens.enter(request)
-        else:
-            self.workers[request.executor].revised = True
         self._batcher.revise(request, self._clock.now())
 
     def refuse(self, request: Request) -> None:

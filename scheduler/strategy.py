@@ -33,8 +33,6 @@ class Length(StrEnum):
     """No lengths are predicted."""
     OWN = "own-embeddings"
     """The served model's own token embeddings and a forest that learns while serving."""
-    OWN_STATES = "own-states"
-    """The same, and once a prompt has been read, a linear probe on the served model's hidden state."""
     FOREST = "forest"
     """Magnus: sentence embeddings and a random forest."""
     PROXY = "proxy"

@@ -40,8 +40,6 @@ class Worker:
     """Shape of the executor's batch as of the last report."""
     pausing: set[RowId] = field(default_factory=set)
     """Rows that it was asked to hand back and has not."""
-    revised: bool = False
-    """Whether the prediction of one of its requests has changed since its staged rows were ordered."""
     lost: bool = False
     """Whether it died or was given up, so that its requests must go elsewhere."""
     fault: str | None = None

@@ -31,20 +31,6 @@ def told(url: str, name: str) -> float:
     return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
 
 
-@pytest.mark.slow
-def test_hidden_states_revise_what_rows_that_wait_for_a_slot_are_expected_to_take(tiny_folder: Path) -> None:
-    flags = ["--strategy", "lengthwise", "--length-predictor", "own-states", "--max-num-seqs", "2"]
-    with serve(tiny_folder, *flags, "--prefill-ahead", "4", "--no-structured-outputs") as url:
-        for _ in range(2):
-            chat(url, n=40)
-        for _ in range(5000):  # until the probe has been fitted, in a process that gets what they leave of the cores
-            chat(url, n=3)
-            if told(url, "lengthwise:state_predictions_total"):
-                break
-        assert told(url, "lengthwise:state_predictions_total") > 0
-        assert told(url, "lengthwise:states_ignored_total") == 0
-
-
 def predictors(journal: Path) -> set[int]:
     """The processes that the server with this journal has started: one that predicts, and none that tries grammars."""
     (server,) = [one for one in psutil.Process().children() if str(journal) in one.cmdline()]

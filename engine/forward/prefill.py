@@ -28,7 +28,6 @@ from engine.messages import RowId, Tally
 from engine.row import Row
 from engine.sampling.sampler import token_logprob
 from models.network.attention import QUERY_BLOCK
-from models.network.hidden_states import HiddenStates
 from models.network.kv_adapter import KvCells
 from models.network.loader import LoadedModel
 
@@ -42,8 +41,6 @@ class Prefilled:
     row: Row
     kv: RowKv
     logits: Tensor
-    state: Tensor | None = None
-    """The hidden state (width,) at the prompt's end, where it is told."""
 
 
 class Prefill:
@@ -105,26 +102,21 @@ class Prefill:
         wanted = [_wanted(row, length, begin, end) for row, length in zip(self.rows, lengths, strict=True)]
         self._done = end
         counts = [len(columns) for columns in wanted]
-        found = None if self._model.state_layer is None else HiddenStates(self._model.state_layer)
-        logits = torch.split(self._forward(begin, end, wanted, found), counts)
+        logits = torch.split(self._forward(begin, end, wanted), counts)
         for row, columns, lines in zip(self.rows, wanted, logits, strict=True):
             self._note_prompt(row, columns, lines)
         read = sum(min(length, end) - begin for length in lengths)
         self.tally = Tally(prompt=read, pad=len(lengths) * (end - begin) - read, cached=self._copied)
         self._copied = 0
         still = sum(length > end for length in lengths)
-        ended = range(still, len(self.rows))
-        states = None if found is None else torch.split(found.values, counts)
         self._ended = [
-            Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1], None if states is None else states[i][-1])
-            for i in ended
+            Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in range(still, len(self.rows))
         ]
 
     def collect(self) -> list[Prefilled]:
         """The rows whose prompts ended in the latest chunk; they leave the group."""
         ended, self._ended = [one for one in self._ended if one.row in self.rows], []
         if ended:
-            _note_states(ended)
             still = len(self.rows) - len(ended)
             for done, context in zip(ended, self._contexts[still:], strict=True):
                 self._keep(done, context)
@@ -152,7 +144,7 @@ class Prefill:
         end = self._done
         return KvCells(self._keys[:, :rows], self._values[:, :rows], slice(end - new, end), slice(end))
 
-    def _forward(self, begin: int, end: int, wanted: list[range], states: HiddenStates | None) -> Tensor:
+    def _forward(self, begin: int, end: int, wanted: list[range]) -> Tensor:
         """Logits (sum of wanted, vocab) of the chunk [begin, end), row by row."""
         device = self._model.device
         tokens = torch.zeros((len(self.rows), end - begin), dtype=torch.long)
@@ -164,7 +156,7 @@ class Prefill:
         positions = places.expand(len(self.rows), end - begin)
         chosen = [(place, column - begin) for place, columns in enumerate(wanted) for column in columns]
         rows, places = torch.tensor(chosen, dtype=torch.long, device=device).reshape(-1, 2).unbind(dim=1)
-        return self._model.forward(tokens.to(device), positions, None, self, (rows, places), states)
+        return self._model.forward(tokens.to(device), positions, None, self, (rows, places))
 
     def _note_prompt(self, row: Row, columns: range, logits: Tensor) -> None:
         """Log-probabilities of the prompt's own tokens, for rows that want them: place p speaks of token p + 1."""
@@ -189,13 +181,6 @@ def _wanted(row: Row, length: int, begin: int, end: int) -> range:
 def _scores(row: Row) -> bool:
     """Whether log-probabilities of its prompt are wanted, for which all of it is read."""
     return row.scores_prompt and not row.generated
-
-
-def _note_states(ended: Sequence[Prefilled]) -> None:
-    """Put the hidden states of rows that were just read into host memory, in one copy, where there are any."""
-    states = [done.state for done in ended if done.state is not None]
-    for done, state in zip(ended, torch.stack(states).cpu().numpy() if states else (), strict=False):
-        done.row.hidden_state = state.tobytes()
 
 
 def _copy_block(kv: RowKv, columns: slice) -> RowKv:

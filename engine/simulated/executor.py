@@ -14,7 +14,7 @@ from engine.device import Action
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from engine.lifecycle import Lifecycle
-from engine.messages import Admit, Cancel, Command, Deliver, ExecutorInfo, Pause, Reorder, StepReport, Stop, Tally
+from engine.messages import Admit, Cancel, Command, Deliver, ExecutorInfo, Pause, StepReport, Stop, Tally
 from engine.simulated.batch import SimulatedBatch
 from engine.simulated.cost import Cost
 from engine.simulated.device import SimulatedDevice
@@ -144,8 +144,6 @@ class SimulatedExecutor:
                 self._lifecycle.pause(row_ids)
             case Cancel(row_ids):
                 self._lifecycle.cancel(row_ids)
-            case Reorder(row_ids):
-                self._lifecycle.reorder(row_ids)
             case Stop():
                 self.alive = False
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from models.network.attention import Mask
-from models.network.hidden_states import HiddenStates
 from models.network.kv_adapter import KvStore, StoreCache
 
 
@@ -43,7 +42,6 @@ class ForeignNetwork(nn.Module):
         mask: Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
-        states: HiddenStates | None = None,
     ) -> Tensor:
         """Logits in float32, as `LoadedModel.forward` has them."""
         self._select = select
@@ -54,12 +52,9 @@ class ForeignNetwork(nn.Module):
                 attention_mask=mask,
                 past_key_values=StoreCache(store, *tokens.shape),
                 use_cache=True,
-                output_hidden_states=states is not None,
             )
         finally:
             self._select = None  # the network may also be called directly
-        if states is not None:
-            states.take(output.hidden_states[states.layer], select)
         logits: Tensor = output.logits.float()
         return logits[:, 0] if select is not None else logits
 

@@ -26,7 +26,6 @@ from models.network.decoder.family import NotOfFamily
 from models.network.decoder.takeover import OtherLogits, take_over
 from models.network.foreign import ForeignNetwork
 from models.network.generation_config import SamplingDefaults, sampling_defaults
-from models.network.hidden_states import HiddenStates
 from models.network.huge_pages import move_weights
 from models.network.kv_adapter import KvShape, KvStore
 from models.network.packing import UnsupportedQuantization, choose, computes_bfloat16, pack, packs
@@ -60,8 +59,6 @@ class LoadedModel:
     """The way in which the weights of its linear layers are kept."""
     batch_invariant: bool = False
     """Whether a row's numbers shall be the same bits whatever rows it is computed with."""
-    state_layer: int | None = None
-    """The layer, from 1 on, whose hidden state at a prompt's end is told with the first token; None for none."""
 
     @property
     def device(self) -> torch.device:
@@ -74,7 +71,6 @@ class LoadedModel:
         mask: attention.Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
-        states: HiddenStates | None = None,
     ) -> Tensor:
         """One pass through the network; K and V of the tokens go to `store`.
 
@@ -82,10 +78,9 @@ class LoadedModel:
         mask               (rows or 1, 1, new, columns) boolean, True = may be read; spans and None as in `attend`
         select             two index tensors (k,): of which rows and places the logits are wanted, None for all.
                            The head is applied to nothing else, since new x vocabulary can be large.
-        states             gets the hidden states at these places after one layer; None where they are not wanted
         returns            logits in float32: (k, vocab) with `select`, else (rows, new, vocab)
         """
-        return self.network.forward(tokens, positions, mask, store, select, states)
+        return self.network.forward(tokens, positions, mask, store, select)
 
     def twin(self) -> LoadedModel:
         """A network of its own for another thread, which shares these weights."""

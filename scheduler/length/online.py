@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -82,41 +82,36 @@ def fit(answers: Examples, cut: Sequence[bool], growth: Growth = GROWTH) -> Cali
     return CalibratedForest(grow(answers, growth), (low, high))
 
 
-class Fitted(Protocol):
-    """A model that was fitted to answers."""
-
-    def distributions(self, features: FloatMatrix) -> list[LengthDistribution]:
-        """Features (n, f) -> distributions whose interval covers COVERAGE of the answers to come."""
-        ...
+Fit: TypeAlias = Callable[[Examples, Sequence[bool]], CalibratedForest]
+"""Grows a forest as `fit` grows a forest; may raise anything, and CancelledError at the end of the server."""
 
 
-Fit: TypeAlias = Callable[[Examples, Sequence[bool]], Fitted]
-"""Fits a model as `fit` grows a forest; may raise anything, and CancelledError at the end of the server."""
-
-
-class OnlineLearner:
-    """Fits models to the newest answers. Event loop only, but for the work that it submits."""
+class OnlineForest:
+    """Predicts by forests over the model's own token embeddings, grown from the newest answers. Event loop only, but
+    for the work that it submits."""
 
     def __init__(
         self,
+        features: TokenFeatures,
         submit: Callable[[Callable[[], None]], object],
         clock: Clock,
-        fit: Fit,
         known: Iterable[ServedRow] = (),
-        most: int = MOST,
+        fit: Fit = fit,
     ) -> None:
-        """`submit` runs work off the event loop, where `fit` is called; `known` are answers of before, oldest first;
-        models are fitted to the newest, `most` at most."""
+        """`submit` runs work off the event loop, where `fit` is called; `known` are answers of before, oldest first, of
+        which those count that have features of this kind."""
+        self._features = features
         self._submit = submit
         self._fit = fit
         self._clock = clock
-        self._rows = deque(known, maxlen=most)
+        own = (_without_digest(row) for row in known if row.features[-1:] == (features.digest,))
+        self._rows = deque(own, maxlen=MOST)
         self._served: list[ServedRow] = []  # since a model was fitted last
         self._due = FEWEST
         self._idle = threading.Event()  # set while no forest grows
         self._idle.set()
         self._rests_until = 0.0
-        self._present: Fitted | None = None
+        self._present: CalibratedForest | None = None
         self.lessons: deque[Lesson] = deque(maxlen=MOST)
         """The error of predictions over time, oldest first."""
         self.failures = 0
@@ -135,6 +130,7 @@ class OnlineLearner:
 
     def add(self, row: ServedRow) -> None:
         """Learn from an answer that has ended."""
+        row = _without_digest(row)
         self._rows.append(row)
         self._served.append(row)
         rested = self._idle.is_set() and self._clock.now() >= self._rests_until
@@ -164,23 +160,6 @@ class OnlineLearner:
             self._rests_until = ended + PAUSE * (ended - begun)
             self._idle.set()
 
-
-class OnlineForest(OnlineLearner):
-    """Predicts by forests over the model's own token embeddings."""
-
-    def __init__(
-        self,
-        features: TokenFeatures,
-        submit: Callable[[Callable[[], None]], object],
-        clock: Clock,
-        known: Iterable[ServedRow] = (),
-        fit: Fit = fit,
-    ) -> None:
-        """Of the answers of before those count that have features of this kind."""
-        own = (_without_digest(row) for row in known if row.features[-1:] == (features.digest,))
-        super().__init__(submit, clock, fit, own)
-        self._features = features
-
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """How long answers may become, as a LengthPredictor; without distributions until the first forest has grown."""
         await asyncio.sleep(0)  # one batch a turn of the loop, however many are asked for
@@ -188,9 +167,6 @@ class OnlineForest(OnlineLearner):
         found, digest = self.distributions(np.array(features, dtype=np.float32)), self._features.digest
         known: Sequence[LengthDistribution | None] = [None] * len(queries) if found is None else found
         return [Estimate((*read, digest), one, Source.OWN) for read, one in zip(features, known, strict=True)]
-
-    def add(self, row: ServedRow) -> None:
-        super().add(_without_digest(row))
 
 
 def _without_digest(row: ServedRow) -> ServedRow:

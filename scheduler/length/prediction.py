@@ -19,7 +19,6 @@ class Source(StrEnum):
     """Where a predicted length comes from."""
 
     OWN = "own-embeddings"
-    OWN_STATES = "own-states"
     FOREST = "forest"
     PROXY = "proxy"
     CACHE = "cache"

@@ -70,14 +70,13 @@ class HeadStartQueue(RankedQueue):
         self._prices = prices
         self._halving = halving
         self._entries: dict[Request, _Entry] = {}
-        self._held: dict[Request, _Entry] = {}  # of requests that were taken and may still wait for a slot
         self._taken = 0.0  # S
         self._mean = 0.0  # m
         self._least = inf  # w_min
         self._came = 0
 
     def key(self, request: Request, now: float) -> Key:
-        entry = self._entry(request) or self._rank(request)  # of one that may come, as if it came now
+        entry = self._entries.get(request) or self._rank(request)  # of one that may come, as if it came now
         return (request.priority, entry.place - entry.head_start, request.times.arrival, request.row_id)
 
     def changes_at(self, request: Request) -> tuple[float, ...]:
@@ -93,8 +92,8 @@ class HeadStartQueue(RankedQueue):
         super().add(request)
 
     def revise(self, request: Request) -> None:
-        """Rank a request by its new prediction, at the place that it has or had."""
-        entry = self._entry(request)
+        """Rank a request by its new prediction, at the place that it has."""
+        entry = self._entries.get(request)
         if entry is not None:
             entry.work = self._work(request)
             entry.head_start = self._head_start(entry.work)
@@ -105,20 +104,14 @@ class HeadStartQueue(RankedQueue):
         return super().discard(request)
 
     def serve(self, request: Request) -> None:
-        entry = self._entries[request]
-        self._taken += entry.work
+        self._taken += self._entries[request].work
         self.discard(request)
-        held = {one: known for one, known in self._held.items() if not (one.generated > 1 or one.state.is_final)}
-        self._held = held | {request: entry}
 
     def passed_for(self, request: Request) -> float:
         """H, less what has been taken since the request came, while the cheapest request is none cheaper than yet."""
         entry = self._entries[request]
         work = entry.place - entry.head_start + self._head_start(self._least) - self._taken
         return max(0.0, work) * self._prices().unit
-
-    def _entry(self, request: Request) -> _Entry | None:
-        return self._entries.get(request) or self._held.get(request)
 
     def _rank(self, request: Request) -> _Entry:
         work = self._work(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from math import inf
 
 from scheduler.request import Request
@@ -82,10 +82,6 @@ class RankedQueue(CountingQueue):
             if self._remove(request):
                 self._insert(request)
         return iter(self._sorted)
-
-    def rank_held(self, requests: Iterable[Request], now: float) -> list[Request]:
-        """Requests that an executor has taken, best first, as if they waited."""
-        return sorted(requests, key=lambda request: self._order.key(request, now))
 
     def ahead(self, request: Request, now: float) -> Ahead:
         self.ranked(now)

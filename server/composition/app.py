@@ -22,7 +22,6 @@ from scheduler.assembly import Parts
 from scheduler.clock import Clock, MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.online import fit
-from scheduler.length.states import fit_ridge
 from scheduler.observers import PlanObserver, PlanObservers, RequestObservers
 from scheduler.serving_time.machine import StepLearning
 from server.api.limits import Limits
@@ -124,7 +123,6 @@ async def _load_beside_predictor(
         loaded.token_features,
         niced.submit,
         partial(niced.run, fit),
-        partial(niced.run, fit_ridge),
     )
     return loaded, await stack.enter_async_context(open_lengths(config, predictor, clock, context))
 

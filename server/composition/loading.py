@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -24,13 +24,12 @@ from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.catalog.checkpoint import count_values
 from models.network.decoder.decoder import Decoder
-from models.network.hidden_states import choose_layer
 from models.network.loader import LoadedModel, LoadError, choose_dtype, load
 from models.progress import Bars
 from models.text import Text
 from scheduler.length.token_features import TokenFeatures
 from scheduler.serving_time.profile_file import Conditions
-from scheduler.strategy import STRATEGIES, Length
+from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
 from server.composition.devices import (
     capacity_tokens,
@@ -49,7 +48,6 @@ from server.composition.fetching import fetch_model
 from server.grammars.compiler import GrammarCompiler
 from server.grammars.process import TrialProcess
 from server.grammars.trial import run_trials
-from server.lengths.kinds import choose_predictor
 from server.lengths.predictors import token_features
 
 log = logging.getLogger(__name__)
@@ -150,15 +148,13 @@ def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
     require_memory(
         count_values(folder), choose_dtype(config.dtype, torch.device(device)), torch.device(device), config.model
     )
-    model = load(
+    return load(
         folder,
         dtype=config.dtype,
         device=device,
         quantization=quantization(config),
         batch_invariant=config.batch_invariant,
     )
-    told = choose_predictor(config) is Length.OWN_STATES
-    return replace(model, state_layer=choose_layer(model.kv.layers)) if told else model
 
 
 def _chat_template(config: ServeConfig) -> str | None:

@@ -43,7 +43,7 @@ KINDS: Mapping[Length, PredictorKind] = MappingProxyType(
 IN_PROCESS: Mapping[Length, Predict] = MappingProxyType({Length.NONE: predict_nothing, Length.ORACLE: true_length})
 """Predictions that need no process."""
 
-IN_MODEL = frozenset({Length.OWN, Length.OWN_STATES})
+IN_MODEL = frozenset({Length.OWN})
 """Predictions from what the served model makes of a prompt."""
 
 

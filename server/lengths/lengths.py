@@ -15,13 +15,12 @@ from engine.sampling.params import SamplingParams
 from scheduler.journal.writer import Journal
 from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery
-from scheduler.length.late import LateEstimates, Receive
+from scheduler.length.late import LateEstimates
 from scheduler.length.learning import Learning, Lesson
 from scheduler.length.microbatch import MicroBatcher
 from scheduler.length.online import OnlineForest
 from scheduler.length.oracle import oracle
-from scheduler.length.prediction import Estimate, Prediction, Source, prediction_of
-from scheduler.length.states import StateProbe
+from scheduler.length.prediction import Estimate, Prediction, prediction_of
 from scheduler.plan import Assignment
 from scheduler.request import Request
 from server.api.generator import Revise
@@ -48,7 +47,6 @@ class PredictorParts:
     learning: Learning | OnlineForest | None = None
     cache: LengthCache | None = None
     late: LateEstimates = field(default_factory=LateEstimates)
-    states: StateProbe | None = None
 
     @property
     def lessons(self) -> Sequence[Lesson]:
@@ -68,7 +66,6 @@ class Lengths:
         self.learned = learned or PredictorParts()
         self._predict = predict
         self._records = records
-        self._unread: dict[Request, Receive] = {}  # who hears of an estimate once the prompt has been read
 
     @property
     def journal(self) -> Journal | None:
@@ -80,23 +77,13 @@ class Lengths:
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
         self._records.note(request, query, prediction)
-        if prediction is None or request.state.is_final:
-            return
-        receive = partial(self._revised, request, query, revise)
-        if prediction.late is not None:
-            self.learned.late.expect(request, prediction.late, receive)
-        if self.learned.states is not None:
-            self._unread[request] = receive
+        if prediction is not None and prediction.late is not None and not request.state.is_final:
+            self.learned.late.expect(request, prediction.late, partial(self._revised, request, query, revise))
 
     def on_first_token(self, request: Request, now: float) -> None:
-        receive, states = self._unread.pop(request, None), self.learned.states
-        known = None if receive is None or states is None else states.predict(request)
-        if receive is not None and known is not None:
-            self.learned.late.forget(request)  # what is late knows less
-            receive(Estimate((), known, Source.OWN_STATES))
+        return
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        self._unread.pop(request, None)
         self._records.on_end(request, reason, now)
         self.learned.late.forget(request)
 

@@ -29,11 +29,9 @@ from scheduler.length.learning import Learning, ServedRow, served_rows
 from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.prediction import LengthPredictor, Prediction
-from scheduler.length.states import StateProbe, fit_ridge
 from scheduler.length.token_features import TokenFeatures
 from scheduler.request import Request
 from scheduler.serving_time.machine import Submit, inline
-from scheduler.strategy import Length
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import journal_path, model_key
 from server.lengths.kinds import IN_MODEL, IN_PROCESS, KINDS, PredictorKind, cache_size, choose_predictor
@@ -62,8 +60,6 @@ class PredictorContext:
     """Runs work off the event loop."""
     fit: Fit = fit
     """Grows the forests of the default."""
-    fit_states: Fit = fit_ridge
-    """Fits the probes on hidden states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +132,6 @@ class _Parts:
     predictor: LengthPredictor
     learning: Learning | OnlineForest | None
     cached: CachedPredictor | None = None
-    states: StateProbe | None = None
 
 
 async def _own_parts(
@@ -147,15 +142,13 @@ async def _own_parts(
     origin: Origin,
     context: PredictorContext,
 ) -> _Parts:
-    """The forest over the model's own embeddings, trained on the answers in the journal, and what hidden states add."""
+    """The forest over the model's own embeddings, trained on the answers in the journal."""
     known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, origin.model)
     forest = OnlineForest(features, context.submit, clock, known, context.fit)
     await forest.wait_for_first()
     if not config.learning_interval:
         return _Parts(forest, None)
-    probed = choose_predictor(config) is Length.OWN_STATES
-    states = StateProbe(context.submit, clock, context.fit_states) if probed else None
-    return _Parts(forest, forest, states=states)
+    return _Parts(forest, forest)
 
 
 def _served_before(path: Path, model: str) -> list[ServedRow]:
@@ -175,8 +168,6 @@ def _learner(history: LengthHistory, parts: _Parts) -> OnAnswer:
         row = ended.row
         if parts.learning is not None and row is not None:
             parts.learning.add(row)
-        if parts.states is not None and row is not None:
-            parts.states.learn(request, row)
 
     return on_answer
 
@@ -216,7 +207,7 @@ async def _connect(
     records = Records(origin, journal, _learner(history, parts))
     cache = None if parts.cached is None else parts.cached.cache
     late = LateEstimates(context.late)
-    return Lengths(predict, records, PredictorParts(front, parts.learning, cache, late, parts.states))
+    return Lengths(predict, records, PredictorParts(front, parts.learning, cache, late))
 
 
 async def _until_ready(predictor: Predictor) -> None:

@@ -141,13 +141,6 @@ class Gauges(Collector):
         if (front := learned.front) is not None:
             yield "lengthwise:prediction_timeouts", "Requests that went on without waiting longer.", front.timeouts
             yield "lengthwise:prediction_failures", "Batches that the predictor failed.", front.failures
-        if (states := learned.states) is not None:
-            yield (
-                "lengthwise:state_predictions",
-                "Lengths predicted anew once their prompts were read.",
-                states.predicted,
-            )
-            yield "lengthwise:states_ignored", "Hidden states with numbers that are not finite.", states.ignored
         if (cached := learned.cached) is not None:
             yield "lengthwise:length_cache_lookups", "Looks into it.", cached.lookups
             yield "lengthwise:length_cache_hits", "Looks that found it.", cached.hits

@@ -15,7 +15,6 @@ from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.params import SamplingParams
 from models.network.attention import Mask
-from models.network.hidden_states import HiddenStates
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -77,9 +76,8 @@ class FaultyModel(LoadedModel):
         mask: Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
-        states: HiddenStates | None = None,
     ) -> Tensor:
-        return self.fault(store, super().forward(tokens, positions, mask, store, select, states))
+        return self.fault(store, super().forward(tokens, positions, mask, store, select))
 
 
 def faulty(model: LoadedModel, fault: Callable[[KvStore, Tensor], Tensor]) -> FaultyModel:

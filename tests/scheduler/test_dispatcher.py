@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import Admit, ExecutorDied, FinishReason, Reorder, RowUpdate
+from engine.messages import Admit, ExecutorDied, FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
@@ -256,20 +256,3 @@ def test_a_better_prediction_puts_a_waiting_request_elsewhere_and_is_kept_by_oth
     stage.report(token(running.row_id, 7, end=STOP))
     assert stage.dispatch() == [[slow.row_id]]
     assert quick.state is State.WAITING
-
-
-@pytest.mark.parametrize("strategy", ["lengthwise", "boost"])
-def test_a_better_prediction_of_rows_that_are_read_and_wait_for_a_slot_puts_them_elsewhere(strategy: str) -> None:
-    stage = Stage(port(rows=1), strategy=strategy, limits=Limits(group_tokens=100, prefill_ahead=3))
-    rows = [stage.dispatcher.submit(range(4), PARAMS, predicted_length=length) for length in (5.0, 6.0, 7.0, 8.0)]
-    ids = [one.row_id for one in rows]
-    assert stage.dispatch() == [ids]
-    report = stage.ports[0].report(*(token(row_id, 7) for row_id in ids))
-    stage.dispatcher.receive(replace(report, shape=replace(report.shape, rows=1, staged=3)))
-    for one, length in zip(rows[1:], (7.0, 2.0, 4.0), strict=True):
-        stage.dispatcher.revise(one, length)
-    stage.dispatcher.dispatch()
-    (order,) = stage.ports[0].take()
-    assert isinstance(order, Reorder) and [one for one in order.row_ids if one != ids[0]] == [ids[2], ids[3], ids[1]]
-    stage.dispatcher.dispatch()
-    assert stage.ports[0].take() == [], "it is told once"

@@ -110,7 +110,7 @@ def test_only_what_estimates_by_the_nearest_batches_learns_from_them() -> None:
 
 
 def test_strategies_name_their_predictor() -> None:
-    assert [str(one) for one in Length] == ["none", "own-embeddings", "own-states", "forest", "proxy", "oracle"]
+    assert [str(one) for one in Length] == ["none", "own-embeddings", "forest", "proxy", "oracle"]
 
 
 def test_batons_benchmark_is_fcfs_in_closed_batches() -> None:

@@ -14,8 +14,7 @@ from scheduler.length.forest import Examples
 from scheduler.length.history import LengthHistory
 from scheduler.length.learning import Learning, ServedRow
 from scheduler.length.microbatch import MicroBatcher
-from scheduler.length.states import StateProbe
-from scheduler.serving_time.machine import Lesson, inline
+from scheduler.serving_time.machine import Lesson
 from scheduler.strategy import STRATEGIES
 from server.dashboard.feed import Feed
 from server.lengths.lengths import PredictorParts
@@ -89,4 +88,4 @@ async def _learned(clock: VirtualClock) -> PredictorParts:
     learning = Learning(Trainer(), clock)
     learning.add(ServedRow((1.0,), predicted=13.0, generated=10))
     await learning.learn()
-    return PredictorParts(front, learning, LengthCache(4), states=StateProbe(inline, clock))
+    return PredictorParts(front, learning, LengthCache(4))

@@ -18,7 +18,6 @@ from loadgen.experiments.engine.job import Job, longest
 from loadgen.experiments.engine.runners import join_batcher
 from loadgen.experiments.engine.setup import Subject
 from models.network.attention import Mask
-from models.network.hidden_states import HiddenStates
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 
@@ -51,10 +50,9 @@ class TimedModel(LoadedModel):
         mask: Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
-        states: HiddenStates | None = None,
     ) -> Tensor:
         begin = read_clock(self.device, self.clock)
-        logits = super().forward(tokens, positions, mask, store, select, states)
+        logits = super().forward(tokens, positions, mask, store, select)
         self.passes.append(read_clock(self.device, self.clock) - begin)
         return logits
 

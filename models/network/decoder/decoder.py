@@ -17,7 +17,6 @@ from models.network.attention import Mask, prepare_mask
 from models.network.decoder.family import DecoderSpec
 from models.network.decoder.layer import DecoderLayer, norm_weight, normalize
 from models.network.decoder.rotary import Rotary
-from models.network.hidden_states import HiddenStates
 from models.network.kv_adapter import KvStore, PassingStore
 from models.network.likeliest import sharpen
 from models.network.linear import InferenceLinear, PackedLinear, pad_tokens, round_up
@@ -67,7 +66,6 @@ class Decoder(nn.Module):
         mask: Mask,
         store: KvStore,
         select: tuple[Tensor, Tensor] | None = None,
-        states: HiddenStates | None = None,
     ) -> Tensor:
         """Logits in float32, as `LoadedModel.forward` has them."""
         hidden = self.embed.forward(tokens)
@@ -82,8 +80,6 @@ class Decoder(nn.Module):
         flat = pad_tokens(hidden.flatten(0, 1), padded)
         for index, layer in enumerate(self.layers):
             flat = layer.forward(flat, (rows, new), rotation, prepared, kv, index)
-            if states is not None and states.layer == index + 1:
-                states.take(flat[:count].view(rows, new, -1), select)
         hidden = flat[:count].view(rows, new, -1)
         chosen = hidden if select is None else hidden[select]
         logits = self._read_out(normalize(chosen, self.offset, self.norm_weight))

@@ -21,7 +21,6 @@ from engine.pipeline import Pipeline
 from engine.row import Choice, Row
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.network.attention import Mask
-from models.network.hidden_states import HiddenStates
 from models.network.kv_adapter import KvStore
 from models.network.linear import PackedLinear, PairedLinear
 from models.network.loader import LoadedModel, LoadError, load
@@ -156,9 +155,8 @@ def test_a_machine_whose_kernels_depend_on_the_number_of_rows_is_refused(model: 
             mask: Mask,
             store: KvStore,
             select: tuple[Tensor, Tensor] | None = None,
-            states: HiddenStates | None = None,
         ) -> Tensor:
-            return super().forward(tokens, positions, mask, store, select, states) * (2 if len(tokens) == 5 else 1)
+            return super().forward(tokens, positions, mask, store, select) * (2 if len(tokens) == 5 else 1)
 
     leaning = Leaning(**{name: getattr(model, name) for name in LoadedModel.__slots__})
     probe_invariance(model, tiny_text, 5)

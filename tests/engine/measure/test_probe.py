@@ -74,13 +74,12 @@ class Deaf(LoadedModel):
         mask: Mask,
         store: KvStore,
         select: Any = None,
-        states: Any = None,
     ) -> Tensor:
         if self.ignores == "positions":
             positions = torch.zeros_like(positions)
         if self.ignores == "mask" and isinstance(mask, Tensor):
             mask = torch.ones_like(mask)
-        logits = super().forward(tokens, positions, mask, store, select, states)
+        logits = super().forward(tokens, positions, mask, store, select)
         return logits * torch.nan if self.ignores == "numbers" else logits
 
 

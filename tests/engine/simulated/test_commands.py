@@ -19,7 +19,6 @@ from engine.messages import (
     Entry,
     Overflow,
     Pause,
-    Reorder,
     RowId,
     Stop,
     Terms,
@@ -40,36 +39,6 @@ def test_an_order_cuts_a_run_short_at_the_next_iteration(time: float, boundary: 
     device.run()
     assert device.handed_back == [(boundary, "pause", (1,))]
     assert device.tokens == {1: 1 + round((boundary - 1) / 0.1)}
-
-
-def test_rows_that_wait_for_a_slot_have_theirs_in_the_order_that_is_told_and_others_keep_their_place() -> None:
-    """Row 1 runs, 2 to 5 wait with their prompts read, and 9 is not here."""
-    device = Device(rows=1)
-    device.executor.post(Admit(tuple(row(row_id, 3, 20 + row_id) for row_id in range(1, 6))))
-    device.run(1.25)
-    device.executor.post(Reorder((9, 4, 1, 2, 3)))
-    device.run()
-    assert sorted(device.ends, key=device.ends.__getitem__) == [1, 4, 2, 3, 5]
-
-
-def test_rows_of_a_better_priority_come_first_in_the_order_that_is_told() -> None:
-    device = Device(rows=1)
-    rows = [(1, 0), (2, 1), (3, 1), (4, 0), (5, 0)]
-    device.executor.post(Admit(tuple(row(row_id, 3, 20 + row_id, priority=priority) for row_id, priority in rows)))
-    device.run(1.25)
-    device.executor.post(Reorder((5, 4, 3, 2)))
-    device.run()
-    assert sorted(device.ends, key=device.ends.__getitem__) == [1, 5, 4, 3, 2]
-
-
-def test_rows_of_a_closed_batch_keep_their_order() -> None:
-    device = Device(rows=2)
-    device.executor.post(Admit(tuple(row(row_id, 3, 20) for row_id in (1, 2)), Terms(closed=True)))
-    device.executor.post(Admit(tuple(row(row_id, 3, 20) for row_id in (3, 4)), Terms(closed=True)))
-    device.run(1.25)
-    device.executor.post(Reorder((4, 3, 2, 1)))
-    device.run()
-    assert device.ends[1] == device.ends[2] < device.ends[3] == device.ends[4]
 
 
 def test_a_paused_row_goes_on_where_it_stopped() -> None:

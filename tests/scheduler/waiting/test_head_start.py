@@ -96,25 +96,6 @@ def test_a_request_is_where_its_new_prediction_puts_it_at_the_place_that_it_has(
     assert rows(queue) == [2]
 
 
-def test_one_that_was_taken_and_waits_for_a_slot_is_ranked_at_the_place_that_it_had() -> None:
-    """So newcomers with shorter answers overtake it no further than if all had waited here."""
-    early, late = predicted(0, 4.0), predicted(2, 2.0)
-    queue = queue_of(early, predicted(1, 4.0), halving=1.5)
-    for row_id in (0, 1):
-        serve(queue, row_id)
-    queue.add(late)
-    serve(queue, 2)
-    assert rows(queue.rank_held([late, early], 0.0)) == [0, 2]
-    early.predicted_length, late.predicted_length = 16.0, 1.0
-    for one in (early, late):
-        queue.revise(one)
-    assert rows(queue.rank_held([early, late], 0.0)) == [2, 0]
-    early.generated = 2
-    queue.add(predicted(3, 1.0))
-    serve(queue, 3)
-    assert early not in queue._held and late in queue._held
-
-
 def test_requests_can_leave_at_any_time() -> None:
     requests = [predicted(row_id, 1.0 + row_id % 3, priority=row_id % 2) for row_id in range(6)]
     queue = queue_of(*requests)

@@ -25,9 +25,9 @@ from scheduler.length.features import FEATURES, LengthQuery
 from scheduler.length.forest import Growth, grow
 from scheduler.length.forest_file import manifest, save
 from scheduler.length.learning import Learning
-from scheduler.length.prediction import Answer, Prediction, Source
+from scheduler.length.prediction import Prediction, Source
 from scheduler.length.token_features import TokenFeatures
-from scheduler.request import Request, State, Times
+from scheduler.request import Request, Times
 from scheduler.strategy import Length
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import forest_path
@@ -217,69 +217,6 @@ async def test_the_default_learns_lengths_in_this_process_from_a_hundred_answers
         short, long = [await serve(lengths, query=asking(tokens)) for tokens in (3, 19)]
         assert short.source is Source.OWN and short.length < 20 < 30 < long.length
         assert long.distribution is not None and long.distribution.quantile(0.05) <= 38
-
-
-@asynccontextmanager
-async def state_lengths(config: ServeConfig) -> AsyncIterator[Lengths]:
-    """Lengths as `own-states` predicts them."""
-    async with own_lengths(replace(config, length_predictor="own-states")) as lengths:
-        yield lengths
-
-
-async def begin(lengths: Lengths, state: float, tokens: int = 3) -> tuple[Request, list[tuple[float | None, bool]]]:
-    """A request whose prompt has been read, and what was said of its length since; all have the same tokens."""
-    said: list[tuple[float | None, bool]] = []
-
-    def revise(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
-        said.append((length, distribution is not None))
-
-    prediction = await lengths.predict(asking(tokens), PARAMS)
-    request = Request(0, (1, 2), PARAMS, Times(0.0, end=1.0), generated=1, state=State.RUNNING)
-    lengths.note(request, asking(tokens), prediction, revise)
-    request.hidden_state = np.array([state, 1.0], dtype=np.float32).tobytes()
-    lengths.on_first_token(request, 1.0)
-    return request, said
-
-
-async def test_hidden_states_tell_more_once_a_prompt_has_been_read(config: ServeConfig, cache: Path) -> None:
-    """All prompts are the same, so that their embeddings tell nothing; a state tells the logarithm of the length."""
-    async with state_lengths(config) as lengths:
-        for place in range(100):
-            state = 1.0 + place % 10 / 4
-            request, said = await begin(lengths, state)
-            request.generated = round(np.exp(state))
-            lengths.on_end(request, FinishReason.STOP, 1.0)
-        assert place == 99 and len(said) == 1
-        (_, (short,)), (_, (long,)) = await begin(lengths, 1.25), await begin(lengths, 3.0)
-        assert [short[0], long[0]] == pytest.approx([np.exp(1.25), np.exp(3.0)], rel=0.2) and short[1] and long[1]
-        _, nothing = await begin(lengths, np.nan)
-        assert nothing == [] and lengths.learned.states is not None and lengths.learned.states.ignored == 1
-    entries = journalled(cache)
-    assert entries[-1].source == "own-states" and entries[-1].predicted == pytest.approx(entries[-1].generated, rel=0.2)
-    assert {len(one.features) for one in entries} == {34}, "what the embeddings tell is learned from as before"
-
-
-async def test_a_late_estimate_does_not_take_the_place_of_what_a_state_has_told(config: ServeConfig) -> None:
-    async with state_lengths(config) as lengths:
-        for place in range(64):
-            request, _ = await begin(lengths, 1.0 + place % 10 / 4)
-            request.generated = round(np.exp(1.0 + place % 10 / 4))
-            lengths.on_end(request, FinishReason.STOP, 1.0)
-        late: Answer = asyncio.get_running_loop().create_future()
-        said: list[float | None] = []
-        request = Request(0, (1, 2), PARAMS, Times(0.0), generated=1, state=State.RUNNING)
-        guess = Prediction(9.0, Source.HISTORY, late=late)
-        lengths.note(request, QUERY, guess, lambda request, length, distribution: said.append(length))
-        request.hidden_state = np.array([3.0, 1.0], dtype=np.float32).tobytes()
-        lengths.on_first_token(request, 1.0)
-        assert late.cancelled() and said == [pytest.approx(np.exp(3.0), rel=0.2)]
-
-
-async def test_without_learning_nothing_is_made_of_hidden_states(config: ServeConfig) -> None:
-    async with state_lengths(replace(config, learning_interval=0)) as lengths:
-        request, said = await begin(lengths, 1.0)
-        lengths.on_end(request, FinishReason.STOP, 1.0)
-        assert said == [] and lengths.learned.states is None
 
 
 async def test_answers_of_a_model_with_other_embeddings_are_not_learned_from(config: ServeConfig) -> None:
