@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,8 +44,13 @@ HELP = f"""\
 /save FILE     write the conversation as JSON, as `messages` has it
 /reset         forget the conversation
 /help          show this
-Ctrl-C         stop the answer; at the prompt: leave
-Ctrl-D         leave"""
+/exit          leave; also /quit, /bye and Ctrl-D
+Ctrl-C         stop the answer; at the prompt: leave"""
+
+LEAVE = ("/exit", "/quit", "/bye")
+
+COMMAND = re.compile(r"/[a-z]+")
+"""Looks like a command; a path such as /etc/hosts does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +119,8 @@ class Terminal:
                 import readline  # noqa: F401  # gives input() its history and editing
 
                 print(f"Talking to {model}. /help shows what else there is.")
-            while (line := self._read()) is not None:
-                self._handle(line.strip(), runner)
+            while (line := self._read()) is not None and (text := line.strip()) not in LEAVE:
+                self._handle(text, runner)
         return int(self._failed and not self._interactive)
 
     def _read(self) -> str | None:
@@ -141,14 +147,14 @@ class Terminal:
                 self._conversation.reset()
             case "/help":
                 print(HELP)
-            case "/system" if self._interactive:
+            case "/system":
                 self._conversation.system = rest.strip() or self._conversation.system
                 print(f"System message: {self._conversation.system or 'none'}")
-            case "/stats" if self._interactive:
+            case "/stats":
                 print(self._conversation.took or "There is no whole answer yet.")
-            case "/save" if self._interactive:
+            case "/save":
                 self._save(rest.strip())
-            case _ if line.startswith("/") and self._interactive:
+            case _ if COMMAND.fullmatch(word):
                 print(f"unknown command {word}; /help shows what there is")
             case _:
                 self._answer(line, runner)

@@ -21,6 +21,9 @@ from server.api.output.progress import HEADER, Progress, progress_in
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10)
 """An answer may take as long as it likes, a connection may not."""
 
+CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
+"""Characters that could steer a terminal: C0 but newline and tab, DEL, and C1."""
+
 
 @dataclass(frozen=True, slots=True)
 class Took:
@@ -70,7 +73,7 @@ class Conversation:
             async with self._session() as session:
                 listed = await _fetch(session, self._endpoint("models"))
             try:
-                self.model = str(listed["data"][0]["id"])
+                self.model = drop_controls(str(listed["data"][0]["id"]))
             except (LookupError, TypeError) as error:
                 raise UserError(f"{self.url} is no Lengthwise server; name one with --url") from error
         return self.model
@@ -80,7 +83,8 @@ class Conversation:
     ) -> None:
         """Take a turn, pass its progress in line to `queued` and each piece of the answer to `show`; raises UserError.
 
-        When it is cancelled, what was said so far stays in the conversation; when it fails, the turn is undone.
+        What is shown has no control characters. When it is cancelled, what was said so far stays in the conversation;
+        when it fails, the turn is undone.
         """
         self.turns.append({"role": "user", "content": text})
         pieces: list[str] = []
@@ -92,7 +96,7 @@ class Conversation:
                     if piece := _content(event):
                         first = now if first is None else first
                         pieces.append(piece)
-                        show(piece)
+                        show(drop_controls(piece))
                     if usage := event.get("usage"):
                         read, generated = usage["prompt_tokens"], usage["completion_tokens"]
                         self.took = Took(read, generated, now if first is None else first, now)
@@ -139,9 +143,14 @@ class Conversation:
         raise UserError("the answer was cut off: the server closed the connection")
 
 
+def drop_controls(text: str) -> str:
+    """A text without the characters that could steer a terminal; each goes by itself, so pieces need no memory."""
+    return text.translate(CONTROLS)
+
+
 def _content(event: Any) -> str:
     if "error" in event:
-        raise UserError(str(event["error"]["message"]))
+        raise UserError(drop_controls(str(event["error"]["message"])))
     return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
 
 
@@ -158,7 +167,7 @@ async def _require_success(response: aiohttp.ClientResponse) -> None:
     if response.status == 200:
         return
     try:
-        message = str(orjson.loads(await response.read())["error"]["message"])
+        message = drop_controls(str(orjson.loads(await response.read())["error"]["message"]))
     except (ValueError, KeyError, TypeError):
         message = f"{response.url} answers with status {response.status}: is this a Lengthwise server?"
     raise UserError(message)

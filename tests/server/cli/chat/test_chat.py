@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import pty
 import signal
+import unicodedata
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from loadgen.program import PROGRAM
 from models.errors import UserError
 from server.api.limits import Limits
 from server.cli.chat.conversation import Conversation
+from server.cli.chat.markdown import MarkdownPrinter
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
-from tests.server.fakes import ANSWER, FakeText
+from tests.server.fakes import ANSWER, FakeText, say
 from tests.server.live import Live, live_server
 
 ROOT = Path(__file__).parents[4]
@@ -46,6 +51,44 @@ async def test_without_a_terminal_it_answers_each_line_and_prints_nothing_else(l
         "system:Be brief\nuser:Anew\nassistant:",
     ]
     assert {(one.sampling.temperature, one.sampling.max_tokens) for one in live.dispatcher.submitted} == {(0.5, 100)}
+
+
+STEERING = "a\x1b]52;c;eA==\x07b\x1b[2Jc\x9b2Jd\re\x00\x7ff\tg\nh"
+"""Sets the clipboard, clears the screen twice, and writes over its own line."""
+
+
+async def test_control_characters_of_an_answer_never_reach_the_terminal(live: Live) -> None:
+    """A quoted page could make a model set the user's clipboard; each byte here comes as a piece of its own."""
+    live.dispatcher.script = partial(say, STEERING)
+    code, out, err = await chat(live.url, "Hi\n")
+    assert (code, out, err) == (0, "a]52;c;eA==b[2Jc2Jdef\tg\nh\n", "")
+
+
+async def test_nor_do_they_as_markdown_where_entities_may_write_them(live: Live) -> None:
+    live.dispatcher.script = partial(
+        say, f"{STEERING}\n\n`{STEERING}` &#27;[2J &#155;2J [e](http://x/{STEERING[:9]})\n\nend"
+    )
+    console = Console(file=io.StringIO(), width=60, force_terminal=False)
+    conversation, printer = Conversation(live.url, options={"max_tokens": 200}), MarkdownPrinter(console)
+    await conversation.connect()
+    await conversation.say("Hi", printer.show)
+    printer.end()
+    assert isinstance(console.file, io.StringIO)
+    written = console.file.getvalue()
+    assert "end" in written and not any(unicodedata.category(one) == "Cc" for one in written if one not in "\n\t")
+
+
+@pytest.mark.parametrize("word", ["/exit", "/quit", "/bye"])
+async def test_a_word_of_its_own_leaves_and_is_no_message(live: Live, word: str) -> None:
+    """It was sent to the model."""
+    assert await chat(live.url, f"Hi\n{word}\nMore\n") == (0, f"{ANSWER}\n", "")
+    assert len(live.dispatcher.submitted) == 1
+
+
+async def test_an_unknown_command_is_named_and_a_path_is_a_message(live: Live) -> None:
+    _, out, _ = await chat(live.url, "/nothing\n/etc/hosts\n")
+    assert out == f"unknown command /nothing; /help shows what there is\n{ANSWER}\n"
+    assert len(live.dispatcher.submitted) == 1
 
 
 async def test_a_key_is_brought_where_the_server_wants_one(pool: ThreadPoolExecutor) -> None:
