@@ -109,7 +109,6 @@ check: $(TESTING) ## formatting, lint, types and tests
 	$(PYTEST) $(ARGS)
 
 docs: $(RUNTIME) ## write anew what in docs/ is made from the program
-	@$(BIN)/lengthwise openapi > docs/openapi.json
 	@$(BIN)/python -P -m server.cli.flags_document > docs/flags.md
 	@$(BIN)/python -P -m loadgen.experiments.timelines docs/families
 

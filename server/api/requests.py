@@ -19,7 +19,7 @@ MOST_ROW = 999_999_999
 """Largest number of a row that may be asked for."""
 
 PIECE = 20
-"""Calls of a list that are looked up in one turn of the event loop, in some milliseconds."""
+"""Answers that are looked up in one turn of the event loop, in some milliseconds; the last call may have more."""
 
 
 async def list_requests(request: web.Request) -> web.Response:
@@ -32,9 +32,12 @@ async def list_requests(request: web.Request) -> web.Response:
     if "row" in request.query:
         status = register.explain_row(_read_number(request, "row", 0, MOST_ROW), holder)
         return json_response(RequestList([] if status is None else [status]))
+    looked_up = 0
     for status in register.iter_latest(holder, _read_number(request, "limit", 1, HISTORY, LISTED)):
         found.append(status)
-        if len(found) % PIECE == 0:
+        looked_up += len(status.choices)
+        if looked_up >= PIECE:
+            looked_up = 0
             await asyncio.sleep(0)
     return json_response(RequestList(found))
 

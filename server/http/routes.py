@@ -22,7 +22,6 @@ from server.dashboard.feed import close_feed
 from server.http.access import ACCESS, authenticate, holder_of, ration
 from server.http.cors import HOSTS, ORIGINS, add_origin_headers, guard_hosts, guard_origins
 from server.http.front import OPEN, Front
-from server.http.orca import add_load
 from server.http.pacing import PACE, Pace, pace_refusals
 from server.http.page import PAGE, Page
 from server.http.request_id import HEADER, remember_id, request_id
@@ -92,7 +91,6 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     if operation is not None and operation.dialect is not None:
         response.headers[operation.dialect.id_header] = request_id(request)
     response.headers.update(request.get(SHORT_FORM, {}))
-    add_load(request, response)
 
 
 @web.middleware

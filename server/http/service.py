@@ -17,7 +17,6 @@ from server.api.calls.register import REGISTER, Register
 from server.api.embeddings.endpoint import EMBEDDER
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths
 from server.api.health import LIFE, Life
-from server.api.input.hints import HINTS, Hints
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.output.ticker import TICKER, Ticker
 from server.api.responses.store import STORE, ResponseStore
@@ -83,7 +82,6 @@ class Service:
         app[STORE] = ResponseStore(self.limits.stored_response_bytes)
         app[LIFE] = Life(self.responsive)
         app[PENDING] = PendingCalls()
-        app[HINTS] = Hints()
         app[TICKER] = Ticker()
         app[REGISTER] = Register(self.dispatcher)
         if self.embedder is not None:

@@ -28,7 +28,6 @@ from server.api.calls.request_status import (
     measure,
 )
 from server.api.errors import ApiError
-from server.api.input.slo import Objectives
 from server.api.output.expectation import expectation_of
 from server.api.output.reply import Metrics
 
@@ -61,7 +60,6 @@ class Record:
     cancelled: bool = False
     client: str = ""
     """The one among whom service is shared out; where keys are set, the holder of its key."""
-    objectives: Objectives = Objectives()
     tells_estimate: bool = False
     """Whether its client asked to be told with the answer what was expected of it."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
+from operator import itemgetter
 
 import msgspec
 
@@ -132,10 +133,13 @@ def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispat
 
     own   ids of the caller's calls, by their requests
     """
-    found = [one for one in map(dispatcher.explain, requests) if one is not None]
-    if not found:
+    places = [(place, request) for request in requests if (place := dispatcher.place(request)) is not None]
+    if not places:
         return None
-    first = min(found, key=lambda one: len(one.ahead))
+    # Only one is explained: that takes as long as it has requests ahead, and a call may have hundreds.
+    first = dispatcher.explain(min(places, key=itemgetter(0))[1])
+    if first is None:
+        return None
     own_ahead = dict.fromkeys(own[one] for one in first.ahead if one in own)
     better, earlier, put_first = (first.reasons[reason] for reason in Reason)
     passed_for = None if first.passed_for is None else round(first.passed_for, 3)

@@ -114,18 +114,6 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
     json_object: bool | None = None
 
 
-class AgentHints(msgspec.Struct, frozen=True):
-    """An agent's forecast of its call, in Dynamo's words; `osl` is the answer's length in tokens."""
-
-    osl: TokenCount | None = None
-
-
-class NvExt(msgspec.Struct, frozen=True):
-    """NVIDIA's extension of bodies."""
-
-    agent_hints: AgentHints | None = None
-
-
 class GenerationBody(Foreign, frozen=True, kw_only=True):
     """Fields of OpenAI's endpoints that generate."""
 
@@ -156,21 +144,11 @@ class GenerationBody(Foreign, frozen=True, kw_only=True):
     """Prompts of other salts, or of none, are not read from what is kept of this one's, nor this one from theirs."""
     user: Annotated[str, Meta(max_length=65536)] | None = None
     """Whom the call is for: its client, where no API key and no header tells that."""
-    expected_output_tokens: TokenCount | None = None
-    """How long the client takes it that the answer will be; `nvext` can say the same."""
-    nvext: NvExt | None = None
     replay_tokens: TokenCount | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     instruction: Annotated[str, Meta(max_length=65536)] | None = None
     instruction_split: Literal["system", "first-line", "blank-line"] | None = None
-
-    @property
-    def foretold_length(self) -> int | None:
-        """Tokens that the client takes it that an answer will have."""
-        if self.expected_output_tokens is not None or self.nvext is None or self.nvext.agent_hints is None:
-            return self.expected_output_tokens
-        return self.nvext.agent_hints.osl
 
 
 class ContentPart(msgspec.Struct, frozen=True):

@@ -22,7 +22,6 @@ from server.api.generator import DISPATCHER
 from server.api.input.admission import count_answers, count_queued
 from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
-from server.api.input.slo import read_objectives
 from server.api.limits import LIMITS
 from server.api.output.call import Answer, Call, open_call
 from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
@@ -104,7 +103,6 @@ async def register_call(
         bool(body.stream),
         head.arrival,
         client=client_of(request, body.user),
-        objectives=read_objectives(request),
         tells_estimate=is_asked(request, ESTIMATE),
     )
     request[CALL] = record.id

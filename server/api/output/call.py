@@ -15,13 +15,12 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.length.prediction import Prediction
-from scheduler.request import Refused, Request, State, TooLate
+from scheduler.request import Refused, Request, TooLate
 from server.api.calls.register import Record
 from server.api.calls.request_status import measure
 from server.api.errors import bad_request, busy, failure_error
 from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input.admission import check_tokens
-from server.api.input.hints import HINTS
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import is_scoring
 from server.api.input.schema import ChatBody, CompletionBody
@@ -131,8 +130,7 @@ async def _submit_all(
     record: Record,
 ) -> AsyncIterator[tuple[Answer, ...]]:
     """Submit a request for each answer; on leaving, cancel what has not ended."""
-    dispatcher, lengths, objectives = app[DISPATCHER], app[LENGTHS], record.objectives
-    first_token_by = None if objectives.first_token is None else record.arrival + objectives.first_token
+    dispatcher, lengths = app[DISPATCHER], app[LENGTHS]
     answers: list[Answer] = []
     try:
         for item in wanted:
@@ -141,8 +139,6 @@ async def _submit_all(
                 item.prompt.ids,
                 item.sampling,
                 deadline=None if body.deadline_ms is None else record.arrival + body.deadline_ms / 1000,
-                first_token_by=first_token_by,
-                seconds_per_token=objectives.per_token,
                 arrival=record.arrival,
                 **describe(item, prediction, body, app, record.client, record.caller.holder),
             )
@@ -157,9 +153,6 @@ async def _submit_all(
     finally:
         for answer in answers:
             dispatcher.cancel(answer.request)
-            if answer.request.state is State.FINISHED:
-                prediction, length = predictions[id(answer.prompt)], answer.request.generated
-                app[HINTS].learn(record.client, body.foretold_length, prediction, length)
 
 
 def _tokens(item: WantedAnswer, prediction: Prediction | None) -> int:

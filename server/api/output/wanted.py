@@ -16,7 +16,6 @@ from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
 from server.api.errors import bad_request
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths
-from server.api.input.hints import HINTS
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import for_prompt, sampling_params, with_seed
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
@@ -101,12 +100,11 @@ def describe(
     holder: str | None,
 ) -> dict[str, Any]:
     """Arguments of the dispatcher's `submit` and `estimate` besides the prompt: priority, client, predicted length."""
-    foreseen = app[HINTS].weigh(client, body.foretold_length, prediction)
     return {
         "priority": body.priority or 0,
         "client": client,
-        "predicted_length": None if foreseen is None else foreseen.length,
-        "distribution": None if foreseen is None else foreseen.distribution,
+        "predicted_length": None if prediction is None else prediction.length,
+        "distribution": None if prediction is None else prediction.distribution,
         "cache_scope": _cache_scope(None if app[MODEL].defaults.shares_prefixes else holder, body.cache_salt),
     }
 

@@ -141,60 +141,13 @@ async def test_clients_that_did_not_ask_see_no_progress(pool: ThreadPoolExecutor
         assert ": queued place=" in texts[1]
 
 
-@pytest.mark.parametrize("header", ["x-slo-ttft-ms", "x-slo-tpot-ms", "x-llm-d-slo-ttft-ms"])
-async def test_an_objective_that_cannot_be_met_is_refused_at_once(live: Live, header: str) -> None:
-    await measured(live)
-    live.dispatcher.crowd(waiting=40, tokens=100)
-    status, told, headers = await ask(live, CHAT, chat_body(), **{header: "0.0001"})
-    assert (status, told["error"]["code"]) == (429, "deadline_unreachable")
-    assert int(headers["retry-after"]) >= 1 and live.dispatcher.submitted[-1].client == ""
-    live.dispatcher.release()
-    assert (await ask(live, CHAT, chat_body(), **{header: "60000"}))[0] == 200
-
-
-@pytest.mark.parametrize("value", ["", "soon", "0", "-5", "nan", "inf"])
-async def test_an_objective_that_is_none_is_refused(live: Live, value: str) -> None:
-    status, told, _ = await ask(live, CHAT, chat_body(), x_slo_ttft_ms=value)
-    assert (status, told["error"]["param"]) == (400, "x-slo-ttft-ms")
-
-
 async def test_a_client_is_its_key_or_who_it_says_it_is(live: Live, locked: Live) -> None:
     await ask(live, CHAT, chat_body())
     await ask(live, CHAT, chat_body(user="ann"))
-    await ask(live, CHAT, chat_body(user="ann"), x_gateway_inference_fairness_id="team")
-    await ask(live, CHAT, chat_body(user="bob"), x_llm_d_inference_fairness_id="team")
-    nobody, ann, team, same = (request.client for request in live.dispatcher.submitted)
-    assert nobody == "" and ann.startswith("user-") and team == same and team.startswith("flow-")
-    assert "ann" not in ann and "team" not in team
+    nobody, ann = (request.client for request in live.dispatcher.submitted)
+    assert nobody == "" and ann.startswith("user-") and "ann" not in ann
     await ask(locked, CHAT, chat_body(user="ann"), Authorization=f"Bearer {KEY}")
     assert [locked.dispatcher.submitted[0].client] == list(Keyring([KEY]).shares)
-
-
-class TestOrca:
-    """Load in a response's header, by the names that routers read."""
-
-    NAMES = ("kv_cache_usage_perc", "num_requests_waiting", "num_requests_running")
-
-    async def test_as_json(self, live: Live) -> None:
-        await measured(live)
-        _, _, headers = await ask(live, CHAT, chat_body(), endpoint_load_metrics_format="JSON")
-        form, _, report = headers["endpoint-load-metrics"].partition(" ")
-        named = orjson.loads(report)["named_metrics"]
-        assert form == "JSON" and {*self.NAMES, "predicted_work_seconds", "eta_seconds"} == set(named)
-        assert all(isinstance(value, float) for value in named.values())
-
-    async def test_as_text_in_a_stream_too(self, live: Live) -> None:
-        await measured(live)
-        _, _, headers = await ask(live, CHAT, chat_body(stream=True), endpoint_load_metrics_format="text")
-        form, _, report = headers["endpoint-load-metrics"].partition(" ")
-        named = dict(entry.split("=") for entry in report.split(", "))
-        assert form == "TEXT" and {f"named_metrics.{name}" for name in self.NAMES} <= set(named)
-        assert all(float(value) >= 0 for value in named.values())
-
-    @pytest.mark.parametrize("wanted", ["", "xml"])
-    async def test_not_to_those_who_do_not_ask(self, live: Live, wanted: str) -> None:
-        _, _, headers = await ask(live, CHAT, chat_body(), endpoint_load_metrics_format=wanted)
-        assert "endpoint-load-metrics" not in headers
 
 
 async def test_a_large_body_is_bounded_and_told_of_as_that_of_the_call(pool: ThreadPoolExecutor) -> None:

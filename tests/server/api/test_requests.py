@@ -13,6 +13,8 @@ import pytest
 
 from engine.messages import RowSpec, RowUpdate
 from scheduler.clock import background
+from scheduler.request import Request
+from scheduler.wait_estimate.explanation import Explanation
 from server.api import requests
 from server.api.calls.register import Register
 from server.api.calls.request_status import RequestStatus
@@ -302,6 +304,42 @@ async def test_a_request_that_waits_is_told_why_and_of_others_only_their_number(
     await asyncio.gather(*tasks)
     assert (await get(locked, "/v1/requests/last?explain=1", ONE))[1]["waits_for"] is None
     assert (await get(locked, "/v1/requests/last?explain=yes", ONE))[1]["error"]["param"] == "explain"
+
+
+async def test_others_go_on_between_calls_of_many_answers_and_one_answer_is_explained(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 15 calls of 256 prompts in line, a list held the loop for 185 ms, and an explanation for 281."""
+    live.dispatcher.pause = 0
+    tasks = [begin(live, COMPLETIONS, {"prompt": ["x"] * 30, "max_tokens": 1}, **{"X-Request-Id": "many"})]
+    tasks.append(begin(live, COMPLETIONS, {"prompt": ["x"] * 30, "max_tokens": 1}, **{"X-Request-Id": "more"}))
+    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 60)
+    explained, turns, counted = list[Request](), list[int](), itertools.count()
+    explain, iterate = live.dispatcher.explain, Register.iter_latest
+
+    def watch(self: Register, holder: str | None, limit: int) -> Iterator[RequestStatus]:
+        for status in iterate(self, holder, limit):
+            turns.append(next(counted))
+            yield status
+
+    async def go_on() -> None:
+        while True:
+            next(counted)
+            await asyncio.sleep(0)
+
+    def note(request: Request) -> Explanation | None:
+        explained.append(request)
+        return explain(request)
+
+    monkeypatch.setattr(Register, "iter_latest", watch)
+    monkeypatch.setattr(live.dispatcher, "explain", note)
+    async with background(go_on(), "others"):
+        await get(live, "/v1/requests?limit=1000")
+    assert turns[1] - turns[0] == 2, "nothing else ran between two calls"
+    assert (await get(live, "/v1/requests/more?explain=1"))[1]["waits_for"]["ahead"] == 30
+    assert explained == [live.dispatcher.submitted[30]]
+    live.dispatcher.release()
+    await asyncio.gather(*tasks)
 
 
 async def test_two_clients_may_call_their_requests_the_same(locked: Live) -> None:
