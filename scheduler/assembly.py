@@ -26,7 +26,7 @@ from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, inline
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
-from scheduler.waiting.fair import FairQueue, Shares
+from scheduler.waiting.fair import Shares, share_out
 from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
 from scheduler.waiting.orders.aged import AgedSjf, Aging
@@ -63,7 +63,7 @@ QUEUES: Mapping[str, Callable[[Kit], Queue]] = MappingProxyType(
         "head-start": lambda kit: HeadStartQueue(kit.prices, kit.limits.head_start, kit.limits.aging),
         "hrrn": lambda kit: ResponseRatioQueue(lambda one: kit.prices().work(one), kit.limits.aging),
         "hrrn-prompt": lambda kit: ResponseRatioQueue(lambda one: one.unread, kit.limits.aging),
-        "fair": lambda kit: FairQueue(lambda: RankedQueue(kit.order), kit.limits.shares or {}),
+        "fair": lambda kit: share_out(lambda: RankedQueue(kit.order), kit.limits.shares or {}),
     }
 )
 """Choices of the column `order` that no key tells: what ranks by more than a request and the time."""
@@ -156,7 +156,7 @@ def _share_out(kit: Kit, strategy: Strategy, shares: Shares) -> Kit:
     """The kit with a queue of its own for each client; raises UserError where the strategy has no use for it."""
     if not strategy.can_share:
         raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
-    return replace(kit, queue=lambda fair: FairQueue(kit.new_queue, shares))
+    return replace(kit, queue=lambda fair: share_out(kit.new_queue, shares))
 
 
 def _aging(limits: Limits, profile: Bilinear | None) -> Aging:

@@ -7,5 +7,5 @@ from openai import AsyncOpenAI
 
 async def under_way(client: AsyncOpenAI) -> int:
     """Requests that wait or run."""
-    health = await client.get("../health/ready", cast_to=dict[str, int])
+    health = await client.get("../health", cast_to=dict[str, int])
     return health["requests_waiting"] + health["requests_running"]

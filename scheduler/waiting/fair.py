@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from math import ceil
+from operator import attrgetter
 from typing import TypeAlias
 
 from scheduler.request import Request, State
@@ -102,9 +103,12 @@ class _Client:
 class FairQueue(CountingQueue):
     """A Queue of each client's own queue, from which clients take turns by their counters."""
 
-    def __init__(self, new_queue: Callable[[], Queue], shares: Shares) -> None:
-        """`new_queue` makes the queue of one client."""
+    def __init__(
+        self, new_queue: Callable[[], Queue], shares: Shares, name: Callable[[Request], str] = attrgetter("client")
+    ) -> None:
+        """`new_queue` makes the queue of one client, which `name` names."""
         self._new_queue = new_queue
+        self._name = name
         self._shares = shares
         self._clients: dict[str, _Client] = {}
         self._active: dict[str, _Client] = {}  # those with requests in the queue
@@ -137,13 +141,13 @@ class FairQueue(CountingQueue):
         return _take_turns(heads)
 
     def add(self, request: Request) -> None:
-        client = self._clients.get(request.client)
+        client = self._clients.get(self._name(request))
         if client is None:
             self._forget_some()
-            client = self._clients[request.client] = self._client(request)
-        if request.client not in self._active:
+            client = self._clients[self._name(request)] = self._client(request)
+        if self._name(request) not in self._active:
             self._lift(client)
-            self._active[request.client] = client
+            self._active[self._name(request)] = client
         client.expect(request, _expected_service(request) - client.charged.get(request, 0.0))
         client.queue.add(request)
 
@@ -164,7 +168,7 @@ class FairQueue(CountingQueue):
         client = self._client(request)
         client.queue.serve(request)
         client.charge(request, _expected_service(request))
-        self._served[request.client] = client
+        self._served[self._name(request)] = client
         self._leave(client, request)
 
     def ahead(self, request: Request, now: float) -> Ahead | None:
@@ -174,7 +178,7 @@ class FairQueue(CountingQueue):
         before = own.queue.ahead(request, now) if isinstance(own.queue, CountingQueue) else None
         if before is None:
             return None
-        counter = own.counter if request.client in self._active else max(own.counter, self._least())
+        counter = own.counter if self._name(request) in self._active else max(own.counter, self._least())
         level = counter + before.place * own.mean
         for client in self._active.values():
             if client is not own and isinstance(client.queue, CountingQueue) and client.counter < level:
@@ -191,8 +195,8 @@ class FairQueue(CountingQueue):
 
     def _client(self, request: Request) -> _Client:
         """The request's client, which may be a new one."""
-        known = self._clients.get(request.client)
-        return known or _Client(self._new_queue(), self._shares.get(request.client, 1.0))
+        known = self._clients.get(self._name(request))
+        return known or _Client(self._new_queue(), self._shares.get(self._name(request), 1.0))
 
     def _lift(self, client: _Client) -> None:
         """Lift a client that comes to the queue: what it did not ask for before, it does not get now."""
@@ -209,7 +213,7 @@ class FairQueue(CountingQueue):
         client.leave(request)
         if not client.expected:
             client.waiting = 0.0
-            self._last = self._active.pop(request.client)
+            self._last = self._active.pop(self._name(request))
 
     def _settle(self) -> None:
         for name, client in list(self._served.items()):
@@ -225,6 +229,13 @@ class FairQueue(CountingQueue):
         idle.sort(key=lambda name: self._clients[name].counter)
         for name in idle[: MOST_CLIENTS // 2]:
             del self._clients[name]
+
+
+def share_out(new_queue: Callable[[], Queue], shares: Shares) -> FairQueue:
+    """A queue between clients, and where clients choose names of their own, between addresses first: a client whose
+    name is `address/own name` shares the weight of its address, so that a new name in each call gains nothing.
+    """
+    return FairQueue(lambda: FairQueue(new_queue, {}), shares, lambda request: request.client.partition("/")[0])
 
 
 _Head: TypeAlias = tuple[int, float, float, int, Request, Iterator[Request], _Client]

@@ -20,8 +20,7 @@ from server.api.output.wanted import describe, list_wanted, predict
 from server.api.responses.body import ResponsesBody
 from server.api.responses.endpoint import read_chat
 from server.api.served_model import MODEL
-from server.http.access import holder_of, spend_counted
-from server.http.client import client_of
+from server.http.access import client_of, holder_of, spend_counted
 
 
 class AnyBody(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
+from scheduler.dispatcher import Dispatcher
 from server.api.errors import ApiError, shutting_down
 from server.api.generator import DISPATCHER
 from server.api.output.reply import json_response
@@ -36,7 +37,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """A good answer to a readiness probe, with what is under way."""
+    """A good answer to GET /health, with what is under way."""
 
     status: str
     requests_waiting: int
@@ -44,12 +45,24 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 async def live(request: web.Request) -> web.Response:
-    """Tell that the process answers; the only operation that needs no key."""
+    """Tell that the process answers; needs no key."""
     return json_response(Health("ok"))
 
 
 async def ready(request: web.Request) -> web.Response:
-    """Tell whether a request would be taken; raises ApiError 503 when the server is going, or no executor works."""
+    """Tell whether a request would be taken; needs no key; raises ApiError 503."""
+    _require_ready(request)
+    return json_response(Health("ok"))
+
+
+async def health(request: web.Request) -> web.Response:
+    """Tell whether a request would be taken, and how many are under way; raises ApiError 503."""
+    dispatcher = _require_ready(request)
+    return json_response(Readiness("ok", dispatcher.requests_waiting, dispatcher.requests_running))
+
+
+def _require_ready(request: web.Request) -> Dispatcher:
+    """The dispatcher; raises ApiError 503 when the server is going, or no executor works."""
     life, dispatcher = request.app[LIFE], request.app[DISPATCHER]
     if life.draining:
         raise shutting_down()
@@ -57,4 +70,4 @@ async def ready(request: web.Request) -> web.Response:
         raise ApiError(503, "no executor is alive", code="no_executor")
     if not life.responsive():
         raise ApiError(503, "no executor goes on with its work", code="executor_stalled")
-    return json_response(Readiness("ok", dispatcher.requests_waiting, dispatcher.requests_running))
+    return dispatcher

@@ -28,7 +28,7 @@ from server.api.completions import completions
 from server.api.embeddings.body import EmbeddingBody, EmbeddingList
 from server.api.embeddings.endpoint import embeddings
 from server.api.estimate import AnyBody, estimate
-from server.api.health import Health, Readiness, live, ready
+from server.api.health import Health, Readiness, health, live, ready
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.load import Load, load
 from server.api.messages.body import CountBody, MessagesBody
@@ -236,8 +236,8 @@ OPERATIONS = (
     Operation("post", "/detokenize", detokenize, "detokenize", DetokenizeBody, Detokenized, counts=True, errors=(404,)),
     Operation("get", "/metrics", metrics, "metrics", other=("text/plain",), errors=(404,)),
     Operation("get", "/load", load, "load", reply=Load),
-    Operation("get", "/health", ready, "health", reply=Readiness),
-    Operation("get", "/health/ready", ready, "ready", reply=Readiness),
+    Operation("get", "/health", health, "health", reply=Readiness),
+    Operation("get", "/health/ready", ready, "ready", reply=Health, open=True),
     Operation("get", "/health/live", live, "live", reply=Health, open=True),
     Operation("get", "/openapi.json", openapi, "openapi", other=("application/json",)),
     Operation("get", "/", index, "index", other=("application/json", "text/html")),

@@ -86,7 +86,7 @@ def _check(raw: bytes, number: int, endpoint: str) -> InputLine:
     """A line. Raises BadInput."""
     try:
         line = msgspec.json.decode(raw, type=InputLine)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _fault("invalid_json_line", str(error), number, None) from None
     if line.method != "POST":
         raise _fault("invalid_method", "must be POST", number, "method")

@@ -55,6 +55,9 @@ def _check_mode(mode: str) -> None:
         raise ValueError(f"{mode!r} is no mode such as 0660, for an owner and a group, or 0666, for every user")
 
 
+NO_EMBEDDINGS = "none"  # the --embedding-model that is none
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """Model: what is served."""
@@ -86,8 +89,10 @@ class Model:
         None,
         "tokens of a chat's answer without max_tokens; default: what the context holds, 1024 for smollm2-135m-instruct",
     )
-    embedding_model: str = option(
-        DEFAULT_EMBEDDER, "sentence embedder of /v1/embeddings, loaded when it is first asked; none: no embeddings"
+    embedding_model: str | None = option(
+        None,
+        "sentence embedder of /v1/embeddings, fetched at the start; none: no embeddings; default: "
+        f"{DEFAULT_EMBEDDER} if here",
     )
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = option(
         None, "makes the seeds of requests that bring none repeatable; default: new ones at each start"

@@ -27,7 +27,7 @@ from scheduler.serving_time.machine import StepLearning
 from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.batches.files import hold_folder
-from server.cli.config import ServeConfig
+from server.cli.config import NO_EMBEDDINGS, ServeConfig
 from server.composition.cache_paths import batches_path
 from server.composition.fetching import fetch_model
 from server.composition.loading import Loaded, load_engine
@@ -53,9 +53,6 @@ from server.process.watchdog import Watchdog
 from server.process.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
-
-NO_EMBEDDINGS = "none"
-"""The --embedding-model that is none."""
 
 STOP_TIMEOUT = 10.0
 """Seconds an executor has to end its last step."""
@@ -146,8 +143,12 @@ async def _open_embedder(config: ServeConfig) -> AsyncIterator[TextEmbedder | No
     if config.embedding_model == NO_EMBEDDINGS:
         yield None
         return
-    name, setup = Path(config.embedding_model).name, EmbeddingSetup(config.embedding_model, config.device)
-    embedder = TextEmbedder(name, WorkerProcess("embedding model", embed_texts, setup, EMBEDDING_TIMEOUT))
+    model = config.embedding_model or DEFAULT_EMBEDDER
+    process = WorkerProcess(
+        "embedding model", embed_texts, EmbeddingSetup(model, config.device), timeout=EMBEDDING_TIMEOUT
+    )
+    fetched = config.embedding_model is not None
+    embedder = TextEmbedder(Path(model).name, process, lambda: fetched or Catalog().find(model) is not None)
     try:
         yield embedder
     finally:
@@ -170,7 +171,7 @@ def _files(config: ServeConfig) -> Iterator[FilesPlace | None]:
 def fetch(config: ServeConfig) -> None:
     """Bring what is not there into the cache. In the main thread, where a signal can stop it cleanly."""
     fetch_model(config)
-    if config.embedding_model not in (NO_EMBEDDINGS, DEFAULT_EMBEDDER):  # few need the default, which can be had later
+    if config.embedding_model is not None and config.embedding_model != NO_EMBEDDINGS:
         Catalog().resolve(config.embedding_model)
     fetch_predictor(config)
 

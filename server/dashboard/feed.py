@@ -13,6 +13,7 @@ from contextlib import aclosing, suppress
 
 import msgspec
 from aiohttp import web
+from aiohttp.hdrs import METH_HEAD
 
 from engine.messages import FinishReason, Report
 from scheduler.request import Request
@@ -158,6 +159,8 @@ async def send_feed(request: web.Request) -> web.StreamResponse:
         except StopAsyncIteration:
             raise ApiError(503, "there is nothing to see", code="no_feed") from None
         async with EventStream(request, request.app[LIMITS]) as stream:
+            if request.method == METH_HEAD:
+                return stream.response
             with suppress(ConnectionError):
                 await stream.forward(first)
                 async for frame in frames:

@@ -6,7 +6,7 @@ What a call brings goes to the process in pieces, so that calls take turns and n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -40,6 +40,10 @@ class Busy(Exception):
     """Too much waits."""
 
 
+class NotFetched(Exception):
+    """The model is not on this machine."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedded:
     """Embeddings as rows (n, dim), and the tokens that were read for them."""
@@ -51,14 +55,18 @@ class Embedded:
 class TextEmbedder:
     """Embeds for clients. Event loop only."""
 
-    def __init__(self, name: str, process: WorkerProcess) -> None:
-        """`name` is that of the sentence embedder, which `process` has."""
+    def __init__(self, name: str, process: WorkerProcess, fetched: Callable[[], bool] = lambda: True) -> None:
+        """`name` is that of the sentence embedder, which `process` has; `fetched` tells whether it is here."""
         self.name = name
+        self._fetched = fetched
         self._process = process
         self._waiting = 0
 
     async def embed(self, inputs: Sequence[str | Ids], dimensions: int | None, most_tokens: int) -> Embedded:
-        """Embed inputs that have `most_tokens` together at most. Raises Refused, Busy and ProcessFailed."""
+        """Embed inputs that have `most_tokens` together at most. Raises Refused, Busy, NotFetched
+        and ProcessFailed."""
+        if not self._process.running and not await asyncio.to_thread(self._fetched):
+            raise NotFetched
         with self._counted(sum(map(len, inputs))):
             ids = await self._read(inputs)
             tokens = sum(map(len, ids))

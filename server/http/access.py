@@ -10,6 +10,7 @@ import binascii
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -47,6 +48,22 @@ def holder_of(request: web.Request) -> str | None:
 def sender_of(request: web.Request) -> str:
     """The name of the API key that a request came with, else the address that it came from."""
     return holder_of(request) or request.remote or ""
+
+
+def client_of(request: web.Request, user: str | None) -> str:
+    """The client between whom and others service is shared out: its API key, else its address, and behind a slash who
+    it says that it is in the body's `user`. Names are those of keys, or hashes, since metrics and the dashboard show
+    them; empty where nothing tells clients apart.
+    """
+    holder = holder_of(request)
+    if holder is not None:
+        return holder
+    address = f"address-{_hash(request.remote)}" if request.remote else ""
+    return f"{address}/user-{_hash(user)}" if user else address
+
+
+def _hash(name: str) -> str:
+    return sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 @web.middleware

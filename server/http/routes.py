@@ -57,8 +57,8 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         app.on_cleanup.append(front.tracing.close)
     app.add_routes(
         [
-            web.route(operation.method, operation.path, operation.handler, expect_handler=meet_expectation)
-            for operation in OPERATIONS
+            getattr(web, operation.method)(operation.path, operation.handler, expect_handler=meet_expectation)
+            for operation in OPERATIONS  # `web.get` answers HEAD too
         ]
     )
     app.on_startup.append(remember_start)

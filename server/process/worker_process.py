@@ -47,6 +47,11 @@ class WorkerProcess:
         self._up = False  # whether the process has answered, and is not busy with loading any more
         self._closed = False
 
+    @property
+    def running(self) -> bool:
+        """Whether a process has been started and has not been found to be gone."""
+        return self._connection is not None
+
     async def ask(self, message: object) -> Any:
         """The worker's answer. Raises ProcessFailed."""
         reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)

@@ -14,7 +14,7 @@ from server.api.input.body import read_body
 from server.api.input.written_prompt import WrittenPrompt, separate
 from server.api.models import unknown_model
 from server.api.output.pieces import Lazy, send_reply
-from server.embeddings.embedder import Busy, Embedded, Refused, TextEmbedder
+from server.embeddings.embedder import Busy, Embedded, NotFetched, Refused, TextEmbedder
 from server.embeddings.worker import Ids
 from server.http.access import holder_of, spend_tokens
 from server.process.worker_process import ProcessFailed
@@ -51,6 +51,11 @@ async def embed(body: EmbeddingBody, app: web.Application, holder: str | None) -
         raise _bad_request(error, several=len(inputs) > 1) from None
     except Busy:
         raise busy("too many texts wait to be embedded; try again later", "queue_full", 1.0) from None
+    except NotFetched:
+        message = (
+            f"{embedder.name} is not on this machine: run `lengthwise models pull {embedder.name}`, then try again"
+        )
+        raise ApiError(503, message, code="model_not_fetched") from None
     except ProcessFailed as error:
         log.warning("texts cannot be embedded: %s", error)
         raise ApiError(503, "texts cannot be embedded at present; try again later", code="embedder_failed") from None

@@ -33,8 +33,7 @@ from server.api.output.ticker import TICKER
 from server.api.output.updates import Arrivals, Updates
 from server.api.output.wanted import list_wanted
 from server.api.served_model import MODEL
-from server.http.access import holder_of, share_answers
-from server.http.client import client_of
+from server.http.access import client_of, holder_of, share_answers
 from server.http.request_id import request_id
 
 log = logging.getLogger(__name__)

@@ -6,11 +6,14 @@ import argparse
 import os
 import sys
 
+from models.catalog.catalog import Catalog
+from models.errors import UserError
 from models.flags import Subparsers
 from models.options import options_of
-from server.cli.config import GROUPS, ServeConfig, read_config
+from server.cli.config import GROUPS, NO_EMBEDDINGS, ServeConfig, read_config
 from server.cli.settings import PREFIX, add_settings, find_strangers
 from server.composition.cache_paths import require_writable
+from server.http.keys import read_keys
 from server.process.openmp import spin_briefly
 from server.process.port import taken
 
@@ -35,9 +38,7 @@ def run(args: argparse.Namespace) -> int:
     config = read_config(args)
     for stranger in find_strangers(options_of(ServeConfig), os.environ, ELSEWHERE):
         print(f"lengthwise: warning: {stranger}", file=sys.stderr)
-    require_writable(None if config.no_journal else config.journal)
-    with taken(config.host, config.port, config.uds):
-        pass  # what is in use is told at once; it is taken for good when torch is there, seconds later
+    require_startable(config)
     spin_briefly(os.environ)
     if sys.stderr.isatty():
         print(f"Loading {config.model}, which takes from seconds to a minute ...", file=sys.stderr, flush=True)
@@ -46,3 +47,43 @@ def run(args: argparse.Namespace) -> int:
     from server.process.life import serve
 
     return serve(config, fetch, open_service)
+
+
+def require_startable(config: ServeConfig) -> None:
+    """Raise all mistakes together that can be found before anything heavy is imported: one does not hide another."""
+    found: list[UserError] = []
+    for check in (_check_journal, _check_keys, _check_certificate, _check_models, _check_port):
+        try:
+            check(config)
+        except UserError as error:
+            found.append(error)
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        raise type(found[0])("\n  ".join(["the server cannot start:", *map(str, found)]))
+
+
+def _check_journal(config: ServeConfig) -> None:
+    require_writable(None if config.no_journal else config.journal)
+
+
+def _check_keys(config: ServeConfig) -> None:
+    read_keys(config.api_key, config.api_key_file, os.environ)
+
+
+def _check_certificate(config: ServeConfig) -> None:
+    if config.ssl_certfile is not None or config.ssl_keyfile is not None:
+        from server.http.front import tls_context
+
+        tls_context(config.ssl_certfile, config.ssl_keyfile)
+
+
+def _check_models(config: ServeConfig) -> None:
+    Catalog().find(config.model)
+    if config.embedding_model is not None and config.embedding_model != NO_EMBEDDINGS:
+        Catalog().find(config.embedding_model)
+
+
+def _check_port(config: ServeConfig) -> None:
+    with taken(config.host, config.port, config.uds):
+        pass  # it is taken for good when torch is there, seconds later

@@ -18,7 +18,7 @@ from scheduler.batching.batcher import Limits
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from scheduler.waiting.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairQueue, Shares, service, service_had
+from scheduler.waiting.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairQueue, Shares, service, service_had, share_out
 from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.orders.fcfs import Fcfs
 from scheduler.waiting.queue import Queue
@@ -64,6 +64,21 @@ def test_clients_take_turns_and_each_keeps_its_own_order() -> None:
     queue = queue_of(*(sent(n, "a") for n in range(4)), sent(4, "b"), sent(5, "b"))
     assert first(queue) == [0, 4, 1, 5, 2, 3]
     assert len(queue) == 6 and sorted(one.row_id for one in queue) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_new_name_in_each_call_gains_an_address_nothing() -> None:
+    """With 12 new names for one of another address, that one waited seven seconds and had one answer in nine."""
+    queue = share_out(by_arrival, {})
+    for one in (*(sent(n, f"flood/{n}") for n in range(6)), sent(6, "modest/me"), sent(7, "modest/me")):
+        queue.add(one)
+    assert first(queue) == [0, 6, 1, 7, 2, 3, 4, 5]
+
+
+def test_names_of_one_address_take_turns_within_its_share() -> None:
+    queue = share_out(by_arrival, {})
+    for one in (sent(0, "gateway/a"), sent(1, "gateway/a"), sent(2, "gateway/b"), sent(3, "other"), sent(4, "other")):
+        queue.add(one)
+    assert first(queue) == [0, 3, 2, 4, 1]
 
 
 def test_turns_go_by_service_and_weight() -> None:

@@ -141,11 +141,12 @@ async def test_clients_that_did_not_ask_see_no_progress(pool: ThreadPoolExecutor
         assert ": queued place=" in texts[1]
 
 
-async def test_a_client_is_its_key_or_who_it_says_it_is(live: Live, locked: Live) -> None:
-    await ask(live, CHAT, chat_body())
-    await ask(live, CHAT, chat_body(user="ann"))
-    nobody, ann = (request.client for request in live.dispatcher.submitted)
-    assert nobody == "" and ann.startswith("user-") and "ann" not in ann
+async def test_a_client_is_its_key_or_its_address_and_who_it_says_it_is(live: Live, locked: Live) -> None:
+    for fields in ({}, {"user": "ann"}, {"user": "bob"}):
+        await ask(live, CHAT, chat_body(**fields))
+    address, ann, bob = (request.client for request in live.dispatcher.submitted)
+    assert address.startswith("address-") and ann.startswith(f"{address}/user-") and ann != bob
+    assert "ann" not in ann and "127.0.0.1" not in address
     await ask(locked, CHAT, chat_body(user="ann"), Authorization=f"Bearer {KEY}")
     assert [locked.dispatcher.submitted[0].client] == list(Keyring([KEY]).shares)
 

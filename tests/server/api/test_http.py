@@ -266,6 +266,14 @@ async def test_a_server_without_executors_is_alive_but_not_ready(live: Live) -> 
                 assert ("error" in await response.json()) is (expected == 503)
 
 
+async def test_head_answers_where_get_does_without_a_body(live: Live) -> None:
+    for path in ("/", "/chat", "/health/live", "/health/ready", "/v1/models", "/metrics", "/dashboard/events"):
+        async with live.session.get(live.url + path) as wanted, live.session.head(live.url + path) as response:
+            assert (response.status, await response.read()) == (wanted.status, b""), path
+    async with live.session.head(live.url + CHAT) as response:
+        assert response.status == 405
+
+
 def test_an_application_starts_out_taking_requests(live: Live) -> None:
     assert not build_app(live.service)[LIFE].draining
 

@@ -71,9 +71,9 @@ def test_serve_without_a_model_serves_the_default(started: list[ServeConfig], mo
 
 
 def test_a_model_may_come_from_the_environment(started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LENGTHWISE_MODEL", "other")
+    monkeypatch.setenv("LENGTHWISE_MODEL", "other/model")
     assert cli.main(["serve"]) == 0
-    assert started[0].model == "other"
+    assert started[0].model == "other/model"
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("flag", ["--served-model-name", "--api-key", "--allowed-origins"])
 def test_the_model_behind_a_flag_for_several_values_is_the_model(started: list[ServeConfig], flag: str) -> None:
-    """`--api-key K ~/models/Qwen` made the path a valid key, and served the default model."""
-    assert cli.main(["serve", flag, "one", "~/models/Qwen", flag, "two"]) == 0
-    assert started[0].model == "~/models/Qwen"
+    """`--api-key K models/Qwen` made the path a valid key, and served the default model."""
+    assert cli.main(["serve", flag, "one", "models/Qwen", flag, "two"]) == 0
+    assert started[0].model == "models/Qwen"
     assert getattr(started[0], flag[2:].replace("-", "_")) == ("one", "two")
 
 
@@ -142,6 +142,15 @@ def test_a_port_in_use_is_told_before_anything_heavy_is_imported() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "1 []\n"
     assert "already in use" in done.stderr
+
+
+def test_a_port_in_use_does_not_hide_other_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = ["serve", "nosuchmodel", "--api-key-file", str(tmp_path / "nokey"), "--ssl-certfile", str(tmp_path)]
+        assert cli.main([*words, "--port", str(taken.getsockname()[1])]) == 78
+    told = capsys.readouterr().err
+    for mistake in ("unknown model 'nosuchmodel'", "--api-key-file", "--ssl-certfile", "already in use"):
+        assert mistake in told
 
 
 def test_a_wrong_configuration_exits_with_78_and_no_traceback(

@@ -232,6 +232,7 @@ async def test_a_window_that_closes_tells_of_each_line(live: Live, monkeypatch: 
 INPUTS = {
     "no lines": (b"\n", "empty_file", None),
     "no JSON": (line("a") + b"{\n", "invalid_json_line", 2),
+    "deep": (line("a") + b'{"custom_id": "b", "body": ' + b"[" * 100_000 + b"\n", "invalid_json_line", 2),
     "no body": (b'{"custom_id": "a", "url": "/v1/chat/completions"}', "invalid_json_line", 1),
     "a name twice": (line("a") + line("a"), "duplicate_custom_id", 2),
     "another method": (line("a").replace(b"POST", b"GET"), "invalid_method", 1),

@@ -196,6 +196,24 @@ async def test_a_batch_embeds_too(tmp_path: Path, pool: ThreadPoolExecutor) -> N
     assert wrong["b"]["response"]["status_code"] == 400
 
 
+async def test_a_model_that_is_not_here_is_a_503_with_the_command_and_never_fetched_inside_a_call(
+    pool: ThreadPoolExecutor,
+) -> None:
+    """The first call took 21 s to download it."""
+    here: list[bool] = []
+    process = WorkerProcess("embedding model", light_embedder.embed, EmbeddingSetup(NAME, "cpu"))
+    async with (
+        aclosing(TextEmbedder(NAME, process, lambda: bool(here))) as embedder,
+        live_server(pool, Limits(), embedder=embedder) as live,
+    ):
+        status, reply = await live.post(URL, {"input": "hello"})
+        assert (status, reply["error"]["code"]) == (503, "model_not_fetched")
+        assert f"lengthwise models pull {NAME}" in reply["error"]["message"]
+        assert not [one for one in multiprocessing.active_children() if one.name == "embed"]
+        here.append(True)
+        await ask(live, "hello")
+
+
 async def test_the_official_client_embeds(live: Live) -> None:
     """It asks for base64 by itself."""
     from openai import AsyncOpenAI
