@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --n
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench evidence evidence-engine evidence-engine-tiny test test-quick test-clients test-faults test-deploy test-ray check docs docs-clients site clean
+.PHONY: help install serve chat bench evidence test test-quick test-clients test-faults test-deploy test-ray check docs docs-clients site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,36 +48,13 @@ OPTIONS_scls-ds = scls $(TRACED) --experiments main-ds,ablation-ds,keeping-ds
 OPTIONS_scls-sweeps = scls $(TRACED) --experiments slices,workers,slices-ds,workers-ds --scale 0.25
 SIMULATED := $(PAPERS) $(if $(TASKS),magnus-comments) $(if $(TRACE),ssjf-times)
 
-evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in minutes
+evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in some fifteen minutes of a core
 	@$(MAKE) --no-print-directory -j 2 $(addprefix evidence-,$(SIMULATED))
 
 evidence-%: $(RUNTIME)
 	@mkdir -p $(EVIDENCE)
 	@$(BIN)/lengthwise paper $(OPTIONS_$*) $(ARGS) --save-result $(EVIDENCE)/$*.json > $(EVIDENCE)/$*.txt
 	@echo "$(EVIDENCE)/$*.txt"
-
-# For a quiet machine; MODEL=FOLDER of a tiny model shows scheduling, the default model the machine.
-MODEL ?= smollm2-135m-instruct
-ENGINE_magnus = $(if $(TASKS),--tasks $(TASKS)) --experiments main,ablation
-ENGINE_scls = $(TRACED) --experiments main,ablation,keeping --executors 2 --requests 3000
-ENGINE_ssjf = --experiments rates,burstiness
-ENGINES := magnus scls ssjf
-
-evidence-engine: $(RUNTIME) ## repeat them on the real engine, with nothing beside it: hours
-	@mkdir -p $(EVIDENCE)
-	@$(BIN)/lengthwise profile $(MODEL) && $(BIN)/lengthwise profile $(MODEL) --executors 2
-	@for paper in $(ENGINES); do $(MAKE) --no-print-directory engine-$$paper || exit 1; done
-
-evidence-engine-tiny: ## the cells of it that a queue decides, with a tiny MODEL, in some ten minutes
-	@$(MAKE) --no-print-directory evidence-engine \
-	  ENGINE_magnus="$(if $(TASKS),--tasks $(TASKS)) --experiments main,ablation --loads 8" \
-	  ENGINE_scls="$(TRACED) --experiments main --executors 2 --loads 3 --requests 1500" \
-	  ENGINE_ssjf="--experiments rates --loads 8"
-
-engine-%: $(RUNTIME)
-	@$(BIN)/lengthwise paper $* --real --model $(MODEL) --rounds 3 $(ENGINE_$*) $(ARGS) \
-	  --save-result $(EVIDENCE)/engine-$*.json > $(EVIDENCE)/engine-$*.txt
-	@echo "$(EVIDENCE)/engine-$*.txt"
 
 test: $(TESTING) ## run the tests
 	@exec $(PYTEST) $(ARGS)
@@ -110,7 +87,6 @@ check: $(TESTING) ## formatting, lint, types and tests
 
 docs: $(RUNTIME) ## write anew what in docs/ is made from the program
 	@$(BIN)/python -P -m server.cli.flags_document > docs/flags.md
-	@$(BIN)/python -P -m loadgen.experiments.timelines docs/families
 
 site: $(RUNTIME) ## build the documents as a site, in build/site
 	$(PIP) -e '.[docs]'

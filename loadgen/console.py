@@ -38,3 +38,9 @@ def format_number(value: float) -> str:
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:.{min(digits, 6)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def tell_duration(seconds: float) -> str:
+    """A sentence about how long a command takes, before it starts."""
+    told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+    return f"It takes some {told} on one core; Ctrl-C leaves what was measured until then."

@@ -42,6 +42,15 @@ def simulated_load(args: argparse.Namespace) -> list[Lengths]:
     return [replace(one, arrival=float(time)) for one, time in zip(requests, times, strict=True)]
 
 
+def task_lengths(count: int, seed: int, longest: int) -> list[Lengths]:
+    """Requests of the built-in tasks, prompts and answers of at most `longest` tokens; no arrivals."""
+    choice = flags.Choice(
+        num_prompts=count, seed=seed, replay_lengths=True, max_input_len=longest, max_output_len=longest
+    )
+    tokens = load_vocabulary(None, None).count
+    return [_length(prompt, tokens) for prompt in table.load_choice(choice)]
+
+
 @dataclass(frozen=True, slots=True)
 class FittedLoad:
     """Requests of at most `longest` tokens, prompt and answer together, and what became of those that were longer."""

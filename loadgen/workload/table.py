@@ -25,7 +25,11 @@ def load(args: argparse.Namespace) -> list[Prompt]:
 
     `args` holds the flags of workloads, `num_prompts` and `seed`. Traces may hold fewer requests than asked for.
     """
-    choice = read_flags(args)
+    return load_choice(read_flags(args))
+
+
+def load_choice(choice: Choice) -> list[Prompt]:
+    """The requests of a workload; raises UserError."""
     vocabulary = load_vocabulary(choice.tokenizer, choice.random_vocab_size)
     chosen = choice.parts
     shares = share_out([part.weight for part in chosen], choice.num_prompts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.load.arrivals import Arrivals, arrival_times
-from loadgen.simulate.load import simulated_load
-from loadgen.workload import flags as workload_flags
+from loadgen.simulate.load import task_lengths
 from loadgen.workload.lengths import Cut, Lengths, load_trace
 from loadgen.workload.sample import Sample
 
@@ -100,11 +98,9 @@ def chat_pool(seed: int, max_output: int = LONGEST, input_scale: float = 1.0, co
 
 def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
     """Lengths of the built-in workload, Magnus's eight tasks over sentences and functions of Python's library."""
-    parser = argparse.ArgumentParser()
-    workload_flags.add_flags(parser)
-    flags = parser.parse_args(["--max-input-len", f"{LONGEST}", "--max-output-len", f"{LONGEST}"])
-    flags.rate, flags.burstiness, flags.duration, flags.seed = 1.0, 1.0, float(count), seed
-    return fitted(simulated_load(flags), input_scale, "lengths of the built-in workload's eight tasks", LONGEST)
+    return fitted(
+        task_lengths(count, seed, LONGEST), input_scale, "lengths of the built-in workload's eight tasks", LONGEST
+    )
 
 
 def fitted(
@@ -115,19 +111,6 @@ def fitted(
     short = tuple(replace(one, input_length=prompt) for one, prompt in zip(lengths, prompts, strict=True))
     scaled = "" if scale == 1 else f", prompts times {scale:g}"
     return Pool(short, f"{source}{scaled}, clipped to {LONGEST} in and {max_output} out", samples)
-
-
-def shortened(pool: Pool, scale: float) -> Pool:
-    """A pool with all lengths `scale` times as long, one token at least."""
-    lengths = tuple(
-        replace(
-            one,
-            input_length=max(1, round(one.input_length * scale)),
-            output_length=max(1, round(one.output_length * scale)),
-        )
-        for one in pool.lengths
-    )
-    return Pool(lengths, f"{pool.source}, then all lengths times {scale:g}")
 
 
 def _draw(rng: random.Random, shape: tuple[float, float]) -> int:

@@ -1,48 +1,41 @@
-"""A paper's experiment as data, and how it is carried out: in rounds, and as far as an interrupt lets it.
-
-Knows no paper, and nothing of whether a simulator or the real engine plays its runs.
-"""
+"""A paper's experiment as data, and how it is carried out: point by point, as far as an interrupt lets it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeAlias
 
-from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.row import Row, round_figure, skip
-from loadgen.experiments.paper.trial import Trial, pooled
+from loadgen.experiments.paper.load import Load, Pool, outputs
+from loadgen.experiments.paper.options import Experiments
+from loadgen.experiments.paper.row import Row, round_figure
+from loadgen.experiments.paper.trial import Course, Trial, pool_trials, run_trial
 from loadgen.result_file import Json
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
+from loadgen.simulate.simulation import Watch
 from scheduler.batching.batcher import Limits
+from scheduler.strategy import STRATEGIES
 
-FEW = 30
-"""Requests of the smallest run that any of the papers tells of: Baton's Target-2."""
-
-
-class NotHere(Exception):
-    """A strategy cannot run on this machine; the message says why."""
+FEW = 30  # requests of the smallest run that any of the papers tells of: Baton's Target-2
+MINUTES_10 = 600.0
+GROUP_TOKENS = 8192  # cells of a prefill group, for strategies that form their own
+SLICE_MEMORY = "slice"  # the rule of memory of strategies that slice
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One strategy at one point of a sweep."""
+class Point:
+    """A point of a sweep: a machine under a load, at which every strategy of an experiment runs."""
 
-    strategy: str
-    point: str
+    label: str
     machine: Machine
     load: Load
     limits: Limits
-    prediction: Prediction | None = None
-    """The predictor; None: one as good as the paper's."""
-    pool: Pool | None = None
-    """Requests of its own; None: those of all runs."""
-    memory: str | None = None
-    """The rule of memory in place of the strategy's own, by name."""
-    repeats: int = 1
-    """Number of runs with requests and arrivals of their own; only the mean is shown."""
+    x: float = 0.0  # its place in the sweep: a rate, a slice's length, a number of rows or of workers
+    prediction: Prediction | None = None  # None: one as good as the paper's
+    pool: Pool | None = None  # requests of its own; None: those of all runs
+    slice_memory: str = SLICE_MEMORY  # the rule of memory for strategies that slice
+    repeats: int = 1  # runs with requests and arrivals of their own, whose mean is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +43,27 @@ class Line:
     """The figures of a strategy at one point of a sweep."""
 
     strategy: str
-    point: str
+    point: Point
     trial: Trial
-    rounds: tuple[Trial, ...] = ()
-    """The trials that `trial` is the mean of, where there was more than one round."""
 
 
 Rows: TypeAlias = Callable[[Sequence[Line]], Sequence[Row]]
-Play: TypeAlias = Callable[[Run, int], Trial]
-"""Plays a run in the round with this number, from 0. Raises NotHere."""
+Begin: TypeAlias = Callable[[str, int], Watch]
+"""Shows the title of a run and its number of requests; returns a callback for the number that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An experiment: its runs, and the rows made of their trials."""
+    """An experiment: its points, the strategies that run at each, and the rows made of their trials."""
 
     title: str
-    setting: str
-    """Machine, load and what was assumed where the text says nothing."""
-    figures: tuple[str, ...]
-    """The figures of a trial to show."""
-    runs: Sequence[Run]
-    """The runs, those of one point beside each other."""
-    rows: Rows
-    others: Sequence[Row] = ()
-    """Rows that no run tells: figures of the requests alone, and what cannot be measured here."""
-    sweeping: bool = False
-    """Whether the rows speak of all points together, so that some of them tell nothing."""
+    setting: str  # machine, load, and what was assumed where the text says nothing
+    figures: tuple[str, ...] = ()  # the figures of a trial to show
+    points: Sequence[Point] = ()
+    strategies: Sequence[str] = ()
+    rows: Rows = lambda lines: ()
+    others: Sequence[Row] = ()  # rows that no run tells: of the requests alone, and what cannot be measured here
+    sweeping: bool = False  # whether the rows speak of all points together, so that some of them tell nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +73,12 @@ class Experiment:
     plan: Plan
     lines: Sequence[Line]
     rows: Sequence[Row]
-    interrupted: bool = False
-    """Whether it was broken off, so that this is not all of it."""
+    interrupted: bool = False  # whether it was broken off, so that this is not all of it
 
     @property
     def warning(self) -> str | None:
         """A reason to trust its figures little; None where there is none."""
-        fewest = min((line.trial.requests for line in self.lines), default=math.inf)
+        fewest = min((line.trial.requests for line in self.lines), default=FEW)
         if fewest >= FEW:
             return None
         requests = "request" if fewest == 1 else "requests"
@@ -102,49 +88,83 @@ class Experiment:
         )
 
 
-def carry_out(plan: Plan, play: Play, rounds: int = 1) -> Experiment:
-    """Play every run once a round, each round beginning with another strategy.
+@dataclass(slots=True)
+class Stage:
+    """Plays the runs of experiments in the simulator, and each only once."""
 
-    Ctrl-C leaves what was run until then, with rows for points that are complete.
-    """
-    trials: dict[Run, list[Trial]] = {run: [] for run in plan.runs}
-    refused: dict[str, str] = {}
-    interrupted = False
-    try:
-        for number in range(rounds):
-            for run in _ordered(plan.runs, number):
-                if run.strategy not in refused:
-                    try:
-                        trials[run].append(play(run, number))
-                    except NotHere as error:
-                        refused[run.strategy] = str(error)
-    except KeyboardInterrupt:
-        interrupted = True
-    lines = [
-        Line(run.strategy, run.point, pooled(done), tuple(done) if len(done) > 1 else ())
-        for run, done in trials.items()
-        if done
-    ]
-    refusals = [skip(f"all that concerns {name}", why) for name, why in refused.items()]
-    lacking = {run.point for run, done in trials.items() if not done and run.strategy not in refused}
-    complete = [line for line in lines if line.point not in lacking]
-    rows = plan.rows(complete) if complete and not (plan.sweeping and lacking) else ()
-    return Experiment(plan, lines, [*refusals, *rows, *plan.others], interrupted)
+    pool: Pool
+    setting: Experiments
+    max_tokens: int  # tokens of the longest answer
+    prediction: Prediction = Prediction()
+    begin: Begin = lambda title, total: lambda ended: None
+    _trials: dict[tuple[Course, Load, Pool | None], Trial] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of arrivals where the paper has ten minutes."""
+        return self.setting.duration or MINUTES_10
+
+    def course(self, name: str, point: Point) -> Course:
+        """The conditions of a strategy's run at a point."""
+        strategy = STRATEGIES[name]
+        if strategy.memory == SLICE_MEMORY:
+            strategy = replace(strategy, memory=point.slice_memory)
+        max_tokens = self.max_tokens if point.pool is None else max(outputs(point.pool.lengths))
+        return Course(strategy, point.machine, point.limits, max_tokens, point.prediction or self.prediction)
+
+    def play(self, name: str, point: Point) -> Trial:
+        """The trial of a strategy at a point; the mean of several trials where it is repeated."""
+        course = self.course(name, point)
+        keys = [
+            (course, replace(point.load, seed=point.load.seed + repeat), point.pool) for repeat in range(point.repeats)
+        ]
+        missing = [key for key in keys if key not in self._trials]
+        if missing:
+            watch = self.begin(f"{name}, {point.label}", point.load.count * len(missing))
+            for place, key in enumerate(missing):
+                requests = key[1].requests(point.pool or self.pool)
+                self._trials[key] = run_trial(course, requests, key[1].seed, _after(watch, place * point.load.count))
+        return pool_trials([self._trials[key] for key in keys])
+
+    def capacity(self, name: str, machine: Machine, bounds: Limits, count: int) -> float:
+        """Requests a second that a strategy serves when all are there from the start."""
+        load = Load(float("inf"), count, seed=self.setting.seed)
+        return self.play(name, Point("all at once", machine, load, bounds)).throughput
+
+    def load(self, rate: float) -> Load:
+        """Poisson arrivals at a rate."""
+        return Load(rate, max(2, round(rate * self.seconds)), seed=self.setting.seed)
 
 
-def _ordered(runs: Sequence[Run], number: int) -> Iterator[Run]:
-    """Point by point; which strategy is first moves on from round to round."""
-    points: Mapping[str, list[Run]] = {run.point: [] for run in runs}
-    for run in runs:
-        points[run.point].append(run)
-    for group in points.values():
-        first = number % len(group)
-        yield from (*group[first:], *group[:first])
+def _after(watch: Watch, before: int) -> Watch:
+    """A watch for a run that comes after others that had `before` requests."""
+    return lambda ended: watch(before + ended)
 
 
-def scaled(machine: Machine, scale: float) -> Machine:
+def limits(**changes: object) -> Limits:
+    """Limits with the given ones in place of the server's defaults."""
+    return replace(Limits(GROUP_TOKENS, prefill_ahead=1), **changes)  # type: ignore[arg-type]
+
+
+def shrink(machine: Machine, scale: float) -> Machine:
     """A machine with this share of the executors, one at least."""
     return replace(machine, workers=max(1, round(machine.workers * scale)))
+
+
+def carry_out(plan: Plan, play: Callable[[str, Point], Trial]) -> Experiment:
+    """Play every strategy at every point. Ctrl-C leaves what was run until then, with rows for complete points."""
+    lines: list[Line] = []
+    interrupted = False
+    try:
+        for point in plan.points:
+            for name in plan.strategies:
+                lines.append(Line(name, point, play(name, point)))
+    except KeyboardInterrupt:
+        interrupted = True
+    ran = [line.point.label for line in lines]
+    complete = [line for line in lines if ran.count(line.point.label) == len(plan.strategies)]
+    rows = plan.rows(complete) if complete and not (plan.sweeping and interrupted) else ()
+    return Experiment(plan, lines, [*rows, *plan.others], interrupted)
 
 
 def experiment_json(one: Experiment) -> Json:
@@ -153,16 +173,10 @@ def experiment_json(one: Experiment) -> Json:
         "title": one.plan.title,
         "setting": one.plan.setting,
         "warning": one.warning,
-        "runs": [_line_json(line) for line in one.lines],
+        "runs": [
+            {"strategy": line.strategy, "point": line.point.label}
+            | {name: round_figure(value) for name, value in asdict(line.trial).items()}
+            for line in one.lines
+        ],
         "rows": [row.document for row in one.rows],
     }
-
-
-def _line_json(line: Line) -> Json:
-    figures: Json = {"strategy": line.strategy, "point": line.point} | _trial_json(line.trial)
-    return figures | ({"rounds": [_trial_json(one) for one in line.rounds]} if line.rounds else {})
-
-
-def _trial_json(one: Trial) -> Json:
-    """The figures of a trial, to DIGITS significant digits, so that a file of them is small."""
-    return {name: round_figure(value) for name, value in asdict(one).items()}

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.experiments.paper.plan import Experiment, Line
+from loadgen.experiments.paper.plan import Experiment
 
 HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
@@ -29,7 +29,6 @@ HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "few_slices": ("≤3 slices %", 1),
         "early_returns": ("early %", 1),
         "imbalance": ("CT STD s", 1),
-        "stolen": ("stolen %", 1),
     }
 )
 """Figures of a trial: how their column is called, and its digits."""
@@ -48,23 +47,13 @@ def _measured(one: Experiment) -> Table:
     table = Table()
     table.add_column("strategy", no_wrap=True)
     table.add_column("at", no_wrap=True)
-    stolen = ("stolen",) if any(line.trial.stolen for line in one.lines) else ()
-    names = ("requests", *one.plan.figures, *stolen)
+    names = ("requests", *one.plan.figures)
     for name in names:
         table.add_column(HEADS[name][0], justify="right")
     for line in one.lines:
-        table.add_row(line.strategy, line.point, *(_cell(line, name) for name in names))
+        cells = (f"{getattr(line.trial, name):,.{HEADS[name][1]}f}" for name in names)
+        table.add_row(line.strategy, line.point.label, *cells)
     return table
-
-
-def _cell(line: Line, name: str) -> str:
-    """A figure, and how far rounds were from each other."""
-    digits = HEADS[name][1]
-    text = f"{getattr(line.trial, name):,.{digits}f}"
-    if not line.rounds:
-        return text
-    values = [getattr(one, name) for one in line.rounds]
-    return f"{text} ±{(max(values) - min(values)) / 2:,.{digits}f}"
 
 
 def _beside(one: Experiment) -> Table:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import truediv
+from typing import TYPE_CHECKING, Any
 
 from loadgen.result_file import Json
 
-PERCENT, TIMES, SECONDS = "%", "x", "s"
+if TYPE_CHECKING:
+    from loadgen.experiments.paper.plan import Line
+    from loadgen.experiments.paper.trial import Trial
 
-DIGITS = 5
-"""Significant digits of figures in a file."""
+PERCENT, TIMES, SECONDS = "%", "x", "s"
+DIGITS = 5  # significant digits of figures in a file
+TITLES: Mapping[str, str] = {
+    "throughput": "throughput",
+    "mean": "mean response time less by",
+    "tail": "95 % response time less by",
+    "valid_tokens": "valid tokens a second",
+    "total_tokens": "all tokens a second",
+    "batch_size": "batch size",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +44,7 @@ class Published:
     low: float
     high: float
     unit: str
-    where: str
-    """Section and figure."""
+    where: str  # section and figure
 
     def beside(self, what: str, measured: Mapping[str, float]) -> Row:
         """The row with the figures measured, by point of a sweep, in the published unit; a skipped one without them."""
@@ -44,6 +55,42 @@ class Published:
         document |= {"unit": self.unit, "where": self.where}
         shown = span(min(measured.values()), max(measured.values()), self.unit)
         return Row(what, shown, span(self.low, self.high, self.unit), self.where, document)
+
+
+def gain_rows(lines: Sequence[Line], published: Sequence[Any]) -> list[Row]:
+    """The rows of published gains (new, old, figure, lowest, highest, where) whose two strategies have run, also over
+    a baseline's form that pads."""
+    ran = {line.strategy for line in lines}
+    return [
+        Published(low, high, PERCENT, where).beside(
+            f"{new} over {baseline}: {TITLES[figure]}", gain(lines, new, baseline, figure)
+        )
+        for new, old, figure, low, high, where in published
+        for baseline in (old, f"{old}-padded")
+        if {new, baseline} <= ran
+    ]
+
+
+def gain(lines: Sequence[Line], new: str, old: str, figure: str) -> dict[str, float]:
+    """The gain of one strategy over another in percent, by point: less response time, more of everything else."""
+    return compare(lines, new, old, figure, less if figure in ("mean", "tail") else more)
+
+
+def compare(
+    lines: Sequence[Line], new: str, old: str, figure: str, how: Callable[[float, float], float] = truediv
+) -> dict[str, float]:
+    """A figure of one strategy compared with that of another, by point; not where the other has none."""
+    theirs = {point: getattr(trial, figure) for point, trial in by_point(lines, old).items()}
+    return {
+        point: how(getattr(trial, figure), theirs[point])
+        for point, trial in by_point(lines, new).items()
+        if theirs[point] > 0
+    }
+
+
+def by_point(lines: Sequence[Line], name: str) -> dict[str, Trial]:
+    """The trials of a strategy by the labels of their points."""
+    return {line.point.label: line.trial for line in lines if line.strategy == name}
 
 
 def round_figure(value: float) -> float:
@@ -92,7 +139,7 @@ def less(new: float, old: float) -> float:
     return (1 - new / old) * 100
 
 
-def rises(values: list[float]) -> bool:
+def rises(values: Sequence[float]) -> bool:
     """Whether each value is more than the one before."""
     return all(one < other for one, other in pairwise(values))
 

@@ -1,30 +1,22 @@
-"""Runs a paper's experiments, prints their tables and saves them as JSON. Loads no model."""
+"""Runs a paper's experiments, prints their tables and saves them as JSON after each experiment. Loads no model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
-from loadgen.console import table_console
+from loadgen.console import table_console, tell_duration
+from loadgen.experiments.paper import baton, magnus, scls, ssjf
 from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
-from loadgen.experiments.paper.baton import tables as baton
-from loadgen.experiments.paper.hardware import Hardware
-from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, shortened, task_pool, trace_pool
-from loadgen.experiments.paper.magnus import serving as magnus
-from loadgen.experiments.paper.magnus.tasks import read_pool
-from loadgen.experiments.paper.options import PaperOptions
+from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, task_pool, trace_pool
+from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.page import make_page
-from loadgen.experiments.paper.plan import Experiment, Plan, carry_out, experiment_json
+from loadgen.experiments.paper.plan import MINUTES_10, Experiment, Plan, Stage, carry_out, experiment_json
+from loadgen.experiments.paper.published import PUBLISHED
 from loadgen.experiments.paper.report import report
-from loadgen.experiments.paper.scls import experiments as scls
-from loadgen.experiments.paper.ssjf import experiments as ssjf
-from loadgen.experiments.paper.ssjf.place import ACCURACY, CUTS
-from loadgen.experiments.paper.ssjf.place import LONGEST as LONGEST_CHAT
-from loadgen.experiments.paper.stage import Stage
-from loadgen.experiments.paper.trial import Player
 from loadgen.html.plot import require_drawing
 from loadgen.result_file import require_writable, save, save_json
 from loadgen.simulate.prediction import Prediction
@@ -32,20 +24,7 @@ from loadgen.simulate.simulation import Watch
 from models.errors import INTERRUPTED
 from models.progress import Bars
 
-SIMULATED_ONLY = (
-    "-ds",
-    "-authors",
-    "case-study",
-    "correlations",
-    "learning",
-    "overhead",
-    "formulations",
-    "azure-times",
-)
-"""Ends of the names of experiments that there are in the simulator only."""
-
 Build: TypeAlias = Callable[[Stage], Plan]
-OpenEngine: TypeAlias = Callable[[], tuple[Hardware, Player]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +32,10 @@ class Paper:
     """The experiments of a paper, and the requests that they have by default."""
 
     experiments: Mapping[str, Build]
-    pool: Callable[[int, float], Pool]
-    """Lengths for a seed, prompts scaled."""
-    longest: int = LONGEST
-    """Tokens of the longest answer."""
-    prediction: Callable[[Sequence[int]], Prediction] = lambda _: Prediction()
-    """For these lengths, a predictor as good as the paper's."""
-    input_scale: float = 1.0
-    """Factor of the prompts' lengths, unless the user says otherwise."""
-
-    def names(self, real: bool) -> list[str]:
-        """The experiments that there are in the simulator, or on the real engine."""
-        return [name for name in self.experiments if not (real and name.endswith(SIMULATED_ONLY))]
+    pool: Callable[[int, float], Pool]  # lengths for a seed, prompts scaled
+    longest: int = LONGEST  # tokens of the longest answer
+    prediction: Callable[[Sequence[int]], Prediction] = lambda _: Prediction()  # as good as the paper's
+    input_scale: float = 1.0  # factor of the prompts' lengths, unless the user says otherwise
 
 
 PAPERS: Mapping[str, Paper] = MappingProxyType(
@@ -79,59 +50,33 @@ PAPERS: Mapping[str, Paper] = MappingProxyType(
         ),
         "ssjf": Paper(
             ssjf.EXPERIMENTS,
-            lambda seed, scale: chat_pool(seed, LONGEST_CHAT, scale),
-            LONGEST_CHAT,
-            lambda lengths: Prediction(sigma_for_accuracy(lengths, CUTS, ACCURACY)),
+            lambda seed, scale: chat_pool(seed, ssjf.LONGEST, scale),
+            ssjf.LONGEST,
+            lambda lengths: Prediction(sigma_for_accuracy(lengths, ssjf.CUTS, ssjf.ACCURACY)),
         ),
         "baton": Paper(baton.EXPERIMENTS, lambda seed, scale: Pool((), baton.SOURCE)),
     }
 )
 
 
-def run_paper(asked: PaperOptions, open_engine: OpenEngine | None = None) -> int:
-    """Run, print and save; returns the exit code, 130 after Ctrl-C, which leaves what was measured until then.
-
-    Simulates unless the real engine can be opened. Raises UserError, and what opening and the engine raise.
-    """
+def run_paper(asked: Experiments) -> int:
+    """Run, print and save; returns the exit code, 130 after Ctrl-C. Raises UserError."""
     paper = PAPERS[asked.paper]
-    chosen = asked.choose(paper.names(real=open_engine is not None))
+    chosen = asked.choose(list(paper.experiments))
     require_writable(asked.save_result)
     require_writable(asked.report, "--report")
     require_drawing(asked.report, "--report")
-    return _run_all({name: paper.experiments[name] for name in chosen}, _stage(asked, open_engine), asked)
-
-
-def _stage(asked: PaperOptions, open_engine: OpenEngine | None) -> Stage:
-    paper = PAPERS[asked.paper]
-    scale = paper.input_scale if asked.input_scale is None else asked.input_scale
-    pool = _pool(asked, paper, scale)
-    prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else Prediction()
-    if open_engine is None:
-        return Stage(pool, asked, paper.longest, prediction)
-    with Bars() as bars:
-        bars.begin("loading the model")
-        hardware, player = open_engine()
-    short = shortened(pool, hardware.length_scale)
-    return Stage(short, asked, hardware.tokens(paper.longest), prediction, player, hardware)
-
-
-def _pool(asked: PaperOptions, paper: Paper, scale: float) -> Pool:
-    if asked.tasks is not None:
-        return read_pool(asked.tasks, asked.answers, asked.seed, scale)
-    return paper.pool(asked.seed, scale) if asked.trace is None else trace_pool(asked.trace, paper.longest, scale)
-
-
-def _run_all(builds: Mapping[str, Build], stage: Stage, asked: PaperOptions) -> int:
-    """One experiment after another, each printed when it is over."""
+    stage = _set_up(asked, paper)
     console = table_console()
     console.print(f"requests: {stage.pool.source}", highlight=False)
+    console.print(tell_duration(_estimate(asked, chosen)), highlight=False)
     done: dict[str, Experiment] = {}
     interrupted = True
     try:
-        for name, build in builds.items():
+        for name in chosen:
             with Bars(latest_only=True) as bars:
                 stage.begin = partial(_begin, bars)
-                done[name] = carry_out(build(stage), stage.play, stage.rounds)
+                done[name] = carry_out(paper.experiments[name](stage), stage.play)
             console.print(report(done[name]))
             if done[name].interrupted:
                 break
@@ -147,24 +92,37 @@ def _run_all(builds: Mapping[str, Build], stage: Stage, asked: PaperOptions) -> 
     return INTERRUPTED if interrupted else 0
 
 
+def _set_up(asked: Experiments, paper: Paper) -> Stage:
+    scale = paper.input_scale if asked.input_scale is None else asked.input_scale
+    if asked.tasks is not None:
+        pool = magnus.read_pool(asked.tasks, asked.answers, asked.seed, scale)
+    elif asked.trace is not None:
+        pool = trace_pool(asked.trace, paper.longest, scale)
+    else:
+        pool = paper.pool(asked.seed, scale)
+    prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else Prediction()
+    return Stage(pool, asked, paper.longest, prediction)
+
+
+def _estimate(asked: Experiments, chosen: Sequence[str]) -> float:
+    """Seconds that the experiments take, by those that they took at full size on one core."""
+    seconds = {(paper, name): took for paper, name, took in PUBLISHED["seconds"]}
+    known = sum(seconds.get((asked.paper, name.removesuffix("-authors")), 1.0) for name in chosen)
+    arrivals = 1.0 if asked.duration is None or asked.paper == "ssjf" else asked.duration / MINUTES_10
+    return float(known * asked.scale * arrivals)
+
+
 def _begin(bars: Bars, title: str, total: int) -> Watch:
     return bars.watch(f"{title}: {total} requests", total)
 
 
-def _document(
-    asked: PaperOptions, stage: Stage, done: Mapping[str, Experiment], interrupted: bool
-) -> dict[str, object]:
-    """The file's content; lengths and what the real engine is stand there only if it was measured."""
-    document = {
-        "paper": asked.paper,
+def _document(asked: Experiments, stage: Stage, done: Mapping[str, Experiment], interrupted: bool) -> dict[str, object]:
+    """The file's content."""
+    names = ("paper", "scale", "seed", "duration", "input_scale", "rates")
+    return {
+        **{name: getattr(asked, name) for name in names},
         "requests": stage.pool.source,
-        "scale": asked.scale,
-        "seed": asked.seed,
-        "duration": asked.duration,
-        "input_scale": asked.input_scale,
-        "rates": asked.rates,
         "prediction_sigma": stage.prediction.sigma,
         "experiments": {name: experiment_json(one) for name, one in done.items()},
         "interrupted": interrupted,
     }
-    return document if stage.hardware is None else document | {"real": asdict(stage.hardware)}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import TypeAlias
 
 from loadgen.simulate.figures import figures
 from loadgen.simulate.node import Machine
@@ -13,7 +12,7 @@ from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
-from scheduler.assembly import Parts, assemble
+from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.observers import PlanObserver
 from scheduler.plan import Assignment
@@ -29,37 +28,21 @@ class Trial:
     """Figures of a run, or the means of several. Times in seconds, rates a second, shares in percent."""
 
     requests: float
-    duration: float
-    """Seconds from the first arrival to the last answer."""
-    throughput: float
-    """Requests a second over the duration."""
-    answered_meanwhile: float
-    """Requests a second that were answered before the last one came, over that time."""
-    first_quarter: float
-    """Requests a second until the first quarter was answered: the throughput of SSJF's program."""
-    valid_tokens: float
-    """Tokens of answers a second."""
-    total_tokens: float
-    """Tokens generated a second, invalid ones among them (Magnus, IV-A)."""
-    mean: float
-    """Mean response time, from arrival to last token."""
-    tail: float
-    """95th percentile of response times."""
+    duration: float  # seconds from the first arrival to the last answer
+    throughput: float  # requests a second over the duration
+    answered_meanwhile: float  # requests a second that were answered before the last one came, over that time
+    first_quarter: float  # requests a second until the first quarter was answered: the throughput of SSJF's program
+    valid_tokens: float  # tokens of answers a second
+    total_tokens: float  # tokens generated a second, invalid ones among them (Magnus, IV-A)
+    mean: float  # mean response time, from arrival to last token
+    tail: float  # 95th percentile of response times
     batch_size: float
-    pad: float
-    """Pad tokens of prefills a request."""
-    invalid: float
-    """Invalid tokens a request."""
-    slices: float
-    """Slices a request."""
-    few_slices: float
-    """Share of requests that needed at most FEW_SLICES."""
-    early_returns: float
-    """Share of slices that ended early since all their rows had."""
-    imbalance: float
-    """Standard deviation of the executors' completion times (SCLS, 3.2)."""
-    stolen: float = 0.0
-    """Share of the processors' time that the machine's host took; 0 in a simulation, and where no system tells."""
+    pad: float  # pad tokens of prefills a request
+    invalid: float  # invalid tokens a request
+    slices: float  # slices a request
+    few_slices: float  # share of requests that needed at most FEW_SLICES
+    early_returns: float  # share of slices that ended early since all their rows had
+    imbalance: float  # standard deviation of the executors' completion times (SCLS, 3.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,35 +53,24 @@ class Course:
     machine: Machine
     limits: Limits
     max_tokens: int
-    prediction: Prediction
-    """The predictions for strategies that predict, other than by the oracle."""
-
-
-Player: TypeAlias = Callable[[Course, Sequence[Lengths], int, Watch], Trial]
-"""Serves requests as a course says, and tells a Watch how it goes on; the number seeds the predictions' errors."""
+    prediction: Prediction  # the predictions for strategies that predict, other than by the oracle
 
 
 def run_trial(course: Course, requests: Sequence[Lengths], seed: int, watch: Watch | None = None) -> Trial:
-    """Simulate: a Player. Raises UserError."""
-    parts, slices = assemble_course(course, bilinear(course.machine))
+    """Simulate the requests as a course says; the number seeds the predictions' errors. Raises UserError."""
+    machine = course.machine
+    fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+    parts = assemble(course.strategy, fitted, bilinear(machine))
+    slices = SliceCount(parts.observer)
     predict = prediction_for(course).source(seed)
-    done = simulate(parts, course.machine, requests, course.max_tokens, watch, predict)
-    return trial(done, slices.early_share)
+    done = simulate(replace(parts, observer=slices), machine, requests, course.max_tokens, watch, predict)
+    return make_trial(done, slices.early_share)
 
 
 def bilinear(machine: Machine) -> Bilinear:
     """The cost of a machine of the papers."""
     assert isinstance(machine.cost, Bilinear), "the papers' machines have bilinear serving times"
     return machine.cost
-
-
-def assemble_course(course: Course, serving_time: Bilinear | None) -> tuple[Parts, SliceCount]:
-    """The parts of a course's strategy, and what counts its slices. Raises UserError."""
-    machine = course.machine
-    fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
-    parts = assemble(course.strategy, fitted, serving_time)
-    slices = SliceCount(parts.observer)
-    return replace(parts, observer=slices), slices
 
 
 def prediction_for(course: Course) -> Prediction:
@@ -112,7 +84,7 @@ def prediction_for(course: Course) -> Prediction:
             return course.prediction
 
 
-def trial(done: Simulation, early_share: float = 0.0) -> Trial:
+def make_trial(done: Simulation, early_share: float = 0.0) -> Trial:
     """The figures of a simulation. Raises UserError when a request was not answered."""
     found = figures(done)
     if found.jct is None or found.failed:
@@ -142,7 +114,7 @@ def trial(done: Simulation, early_share: float = 0.0) -> Trial:
     )
 
 
-def pooled(trials: Sequence[Trial]) -> Trial:
+def pool_trials(trials: Sequence[Trial]) -> Trial:
     """The mean of each figure."""
     values = [asdict(one) for one in trials]
     return Trial(**{name: fmean(one[name] for one in values) for name in values[0]})

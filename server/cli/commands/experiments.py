@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from models.flags import Subparsers
 from server.process.openmp import spin_briefly
 
-BENCHMARKS = ("engine", "quality", "baton", "grid")
+BENCHMARKS = ("engine", "quality", "grid")
 COMMANDS = ("paper", "arena")
 
 
@@ -20,11 +20,10 @@ def add_benchmarks(subparsers: Subparsers) -> None:
         for name in BENCHMARKS:
             _add_absent(subparsers, name, f"bench {name}")
         return
-    from loadgen.experiments.baton import command as baton_command
     from loadgen.experiments.engine import command as engine_command
     from loadgen.experiments.grid import command as grid_command
 
-    for command in (engine_command, baton_command, grid_command):
+    for command in (engine_command, grid_command):
         command.add_parser(subparsers)
 
 

@@ -1,49 +1,35 @@
-"""Parts of tests of the papers' experiments: hardware, a small pool, and a player that makes up the outcome."""
+"""Parts of tests of the papers' experiments: a small pool, a stage on it, a point, and a trial by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from loadgen.experiments.paper.hardware import Hardware
-from loadgen.experiments.paper.load import Pool
+from loadgen.experiments.paper.load import Load, Pool
 from loadgen.experiments.paper.options import Experiments
-from loadgen.experiments.paper.stage import Stage
-from loadgen.experiments.paper.trial import Course, Player, Trial
+from loadgen.experiments.paper.plan import Line, Point, Stage, limits
+from loadgen.experiments.paper.trial import Trial
+from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Watch
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 
 COST = Bilinear(p1=1e-4, p2=0.0, p3=0.0, p4=0.01, d1=1e-6, d2=1e-4, d3=0.0, d4=0.01)
-HARDWARE = Hardware(COST, executors=2, chunk_tokens=512, about="a model", duration=4.0)
+MACHINE = Machine(COST, 4 * 256, 64, 256)
 POOL = Pool(tuple(Lengths(0.0, 5 + 7 * number % 120, 1 + 11 * number % 60) for number in range(50)), "made up")
 
 
-def trial_of(throughput: float = 1.0, **figures: float) -> Trial:
-    values = {one.name: 1.0 for one in fields(Trial)} | {"throughput": throughput} | figures
-    return Trial(**values)
+def stage_of(pool: Pool = POOL, **setting: Any) -> Stage:
+    return Stage(pool, Experiments(**{"duration": 4.0, **setting}), 128, Prediction(0.1))
 
 
-class Scripted:
-    """A player that answers by a function, and keeps what it was asked."""
-
-    def __init__(self, answer: Callable[[Course, int], Trial] = lambda course, seed: trial_of()) -> None:
-        self.asked: list[tuple[Course, int, int]] = []
-        """Courses, how many requests they had, and seeds."""
-        self._answer = answer
-
-    def __call__(self, course: Course, requests: Sequence[Lengths], seed: int, watch: Watch) -> Trial:
-        self.asked.append((course, len(requests), seed))
-        watch(len(requests))
-        return self._answer(course, seed)
-
-    @property
-    def names(self) -> list[str]:
-        return [course.strategy.name for course, _, _ in self.asked]
+def point_at(label: str, rate: float = 1.0, **changes: Any) -> Point:
+    return Point(label, MACHINE, Load(rate, 3), limits(), **changes)
 
 
-def stage_of(player: Player, hardware: Hardware | None = HARDWARE, **setting: Any) -> Stage:
-    duration = HARDWARE.duration if hardware is None else hardware.duration
-    return Stage(POOL, Experiments(duration=duration, **setting), 128, Prediction(0.1), player, hardware)
+def trial_of(**figures: float) -> Trial:
+    return Trial(**({one.name: 1.0 for one in fields(Trial)} | figures))
+
+
+def line(strategy: str, label: str = "20/s", x: float = 0.0, **figures: float) -> Line:
+    return Line(strategy, point_at(label, x=x), trial_of(**figures))

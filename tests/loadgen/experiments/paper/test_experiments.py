@@ -1,85 +1,39 @@
-"""The papers' experiments on the real engine: how memory, lengths, rates and bounds are scaled."""
+"""The points and runs of the papers' experiments: machines, loads, bounds, and what differs between points."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import json
+from collections import Counter
 
 import pytest
 
-from loadgen.experiments.paper.hardware import Hardware
-from loadgen.experiments.paper.load import Pool, shortened
-from loadgen.experiments.paper.plan import Plan, carry_out
+from loadgen.experiments.paper import baton, magnus, ssjf
+from loadgen.experiments.paper.load import Pool
+from loadgen.experiments.paper.published import PUBLISHED
+from loadgen.experiments.paper.row import TITLES
 from loadgen.experiments.paper.run import PAPERS
-from loadgen.experiments.paper.scls.experiments import HF
-from loadgen.experiments.paper.trial import run_trial
 from loadgen.workload.lengths import Lengths
-from scheduler.serving_time.bilinear import Bilinear
-from tests.loadgen.experiments.paper.parts import COST, HARDWARE, POOL, Scripted, stage_of, trial_of
-
-SERVED = 10.0
+from tests.loadgen.experiments.paper.parts import stage_of
 
 
-def plan(paper: str, experiment: str, **changes: Any) -> Plan:
-    """The experiment on the real engine, where every baseline serves the same."""
-    stage = stage_of(Scripted(lambda course, seed: trial_of(SERVED)), replace(HARDWARE, **changes))
-    return PAPERS[paper].experiments[experiment](stage)
+def test_magnus_takes_the_users_bound_of_wasted_accesses() -> None:
+    made = magnus.main(stage_of(wma_threshold=321))
+    assert {point.limits.wma_threshold for point in made.points} == {321} and "Φ 321;" in made.setting
 
 
-@pytest.mark.parametrize("paper", ["magnus", "scls", "ssjf"])
-def test_every_row_comes_out_of_runs_on_simulated_executors(paper: str) -> None:
-    for name in PAPERS[paper].names(real=True):
-        on = stage_of(run_trial, replace(HARDWARE, duration=0.5))
-        made = carry_out(PAPERS[paper].experiments[name](on), on.play)
-        assert made.lines and made.rows
-        assert "a model" in made.plan.setting and "times 0.125" in made.plan.setting
-        assert not any("skipped" in row.document for row in made.rows)
-
-
-def test_magnus_has_the_papers_batches_and_vsq_room_for_its_own() -> None:
-    runs = plan("magnus", "main").runs
-    capacity = {run.strategy: run.machine.capacity_tokens for run in runs}
-    assert capacity == {"vs": 7 * 256, "ccb": 7 * 256, "ccb-padded": 7 * 256, "vsq": 10 * 256, "magnus": 7 * 256}
-    assert {run.load.rate for run in runs} == {3 * SERVED, 8 * SERVED}
-    assert {run.load.count for run in runs} == {120, 320}, "four seconds of arrivals"
-    assert {run.limits.wma_threshold for run in runs} == {781}, "50,000 over the square of 8"
-    assert {run.machine.context_length for run in runs} == {256}
-
-
-def test_runs_have_600_requests_unless_the_user_says_otherwise() -> None:
-    counts = {
-        name: {run.load.count for run in plan(name, "main" if name != "ssjf" else "rates", duration=None).runs}
-        for name in ("magnus", "scls", "ssjf")
-    }
-    assert counts == {name: {600} for name in counts}
-    assert {run.load.count for run in plan("scls", "slices", duration=None, requests=7).runs} == {7}
-
-
-@pytest.mark.parametrize("hardware", [None, HARDWARE], ids=["simulated", "real"])
-def test_magnus_takes_the_users_bound_of_wasted_accesses(hardware: Hardware | None) -> None:
-    stage = stage_of(Scripted(), hardware, wma_threshold=321)
-    made = PAPERS["magnus"].experiments["main"](stage)
-    assert {run.limits.wma_threshold for run in made.runs} == {321} and "Φ 321;" in made.setting
-
-
-def test_scls_slices_and_intervals_are_scaled() -> None:
-    run = plan("scls", "main").runs[0]
-    assert run.limits.slice_length == 16 and run.limits.recompute and run.limits.max_batch_size == 16
-    assert run.machine.capacity_tokens == 28 * 256, "what equation 9 leaves on the paper's machine, in rows"
-    assert run.limits.min_interval is not None and isinstance(HF.machine.cost, Bilinear)
-    share = run.limits.min_interval / COST.serve(16, 128, 16)
-    assert share == pytest.approx(6.0 / HF.machine.cost.serve(16, 1024, 128))
-    lengths = [one.limits.slice_length for one in plan("scls", "slices").runs]
-    assert lengths == [4, 16, 64]
+def test_magnus_comes_in_multiples_of_what_vs_serves() -> None:
+    rates = [point.x for point in magnus.main(stage_of()).points]
+    assert [rate / rates[0] for rate in rates] == pytest.approx([1.0, 4 / 3, 2.0, 8 / 3])
 
 
 def test_scls_on_deepspeed_asks_algorithm_2_whether_a_slice_fits() -> None:
     """Its bounds of rows in the middle, 22, used to be left out."""
-    scripted = Scripted()
-    stage = stage_of(scripted, None)
+    stage, rules = stage_of(), set()
     for name in ("main-ds", "ablation-ds", "main"):
-        carry_out(PAPERS["scls"].experiments[name](stage), stage.play)
-    rules = {(course.strategy.name, course.strategy.memory) for course, *_ in scripted.asked}
+        plan = PAPERS["scls"].experiments[name](stage)
+        for strategy in plan.strategies:
+            course = stage.course(strategy, plan.points[0])
+            rules.add((strategy, course.strategy.memory))
     assert rules == {
         *((name, "deepspeed") for name in ("pm", "ab", "lb", "scls")),
         *(("scls", "slice"), ("sls", "fixed"), ("so", "fixed"), ("ils", "whole"), ("ils-padded", "whole")),
@@ -87,73 +41,77 @@ def test_scls_on_deepspeed_asks_algorithm_2_whether_a_slice_fits() -> None:
 
 
 def test_scls_keeps_k_and_v_or_reads_anew_under_the_same_load() -> None:
-    made = plan("scls", "keeping", cost=replace(COST, c1=5e-6, c0=1e-3))
-    assert [run.limits.recompute for run in made.runs] == [True, False]
-    assert len({(run.strategy, run.load, replace(run.limits, recompute=False)) for run in made.runs}) == 1
-    assert (
-        "cost 0.005 ms a token and 1 ms a row to copy, and 0.1 ms a token and 0 ms a row to read anew" in made.setting
-    )
-    assert "K and V read anew each slice" not in made.setting
+    anew, kept = PAPERS["scls"].experiments["keeping"](stage_of()).points
+    assert (anew.limits.recompute, kept.limits.recompute) == (True, False)
+    assert (anew.machine, anew.load) == (kept.machine, kept.load)
 
 
-@pytest.mark.parametrize(("executors", "counts"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8])])
-def test_scls_puts_the_whole_load_on_fewer_executors(executors: int, counts: list[int]) -> None:
-    runs = plan("scls", "workers", executors=executors).runs
-    assert [run.machine.workers for run in runs] == counts
-    assert len({run.load for run in runs}) == 1
+def test_scls_puts_the_whole_load_on_fewer_executors() -> None:
+    points = PAPERS["scls"].experiments["workers"](stage_of()).points
+    assert [(point.x, point.machine.workers) for point in points] == [(1, 1), (2, 2), (4, 4), (8, 8)]
+    assert len({point.load for point in points}) == 1
 
 
-def test_ssjf_has_its_rows_and_gaps() -> None:
-    runs = plan("ssjf", "burstiness", duration=None, requests=30).runs
-    assert len({run.strategy for run in runs}) == 9
-    assert {run.machine.max_num_seqs for run in runs} == {4}
-    assert {run.machine.context_length for run in runs} == {128 + 64}
-    assert {(run.load.rate, run.load.burstiness, run.load.count) for run in runs} == {(6.0, 1.0, 30), (6.0, 1 / 16, 30)}
-    sizes = plan("ssjf", "sizes", loads=(3.0,)).runs
-    assert {(run.machine.max_num_seqs, run.limits.max_batch_size) for run in sizes} == {(2, 2), (8, 8)}
-    assert {run.load.rate for run in sizes} == {30.0}
-
-
-def test_ssjf_is_offered_as_its_authors_count_in_the_simulator_alone() -> None:
-    names = ["rates-authors", "burstiness-authors", "rounds-authors"]
-    assert {*names} < {*PAPERS["ssjf"].names(real=False)}
-    assert PAPERS["ssjf"].names(real=True) == ["rates", "burstiness", "sizes", "rounds"]
-    stage = stage_of(
-        Scripted(lambda course, seed: trial_of(first_quarter=3.0 if "fcfs" in course.strategy.name else 6.0)), None
-    )
-    made = {name: carry_out(PAPERS["ssjf"].experiments[name](stage), stage.play) for name in ("burstiness", *names)}
-    ours, theirs = made["burstiness"].plan.runs, made["burstiness-authors"].plan.runs
-    assert {(run.load.rate, run.load.sorted_gaps) for run in ours} == {(0.19, False)}
-    assert {(run.load.rate, run.load.sorted_gaps) for run in theirs} == {(0.03, True)}
-    assert not any(run.load.sorted_gaps for run in made["rates-authors"].plan.runs), (
-        "those gaps are a Poisson process's"
-    )
-    for name in names:
-        assert {row.measured for row in made[name].rows if "throughput" in row.what} == {"2.00×"}
-        assert "first quarter to be answered" in made[name].plan.setting
+def test_ssjf_counts_as_its_authors_do_on_request() -> None:
+    ours, theirs = (PAPERS["ssjf"].experiments[name](stage_of()) for name in ("burstiness", "burstiness-authors"))
+    assert {(point.load.rate, point.load.sorted_gaps) for point in ours.points} == {(0.19, False)}
+    assert {(point.load.rate, point.load.sorted_gaps) for point in theirs.points} == {(0.03, True)}
+    assert [point.load.burstiness for point in ours.points] == pytest.approx([1.0, 2.5**-2, 4**-2, 5.5**-2])
+    rates = PAPERS["ssjf"].experiments["rates-authors"](stage_of())
+    assert not any(point.load.sorted_gaps for point in rates.points), "those gaps are a Poisson process's"
+    assert "first quarter to be answered" in rates.setting
 
 
 def test_ssjf_takes_a_traces_times_where_there_are_any() -> None:
-    stage = stage_of(Scripted(), None)
-    [row] = PAPERS["ssjf"].experiments["azure-times"](stage).others
+    [row] = ssjf.azure_times(stage_of()).others
     assert "give --trace" in row.measured
-    stage.pool = Pool(tuple(Lengths(3.0 * place, 5, 5) for place in range(60)), "with times")
-    runs = PAPERS["ssjf"].experiments["azure-times"](stage).runs
-    assert runs and all(run.load.own_times for run in runs)
+    pool = Pool(tuple(Lengths(3.0 * place, 5, 5 + place) for place in range(60)), "with times")
+    points = ssjf.azure_times(stage_of(pool)).points
+    assert points and all(point.load.own_times for point in points)
 
 
 def test_ssjf_rounds_differ_in_predictions_alone() -> None:
-    made = plan("ssjf", "rounds", loads=(2.0, 3.0))
-    assert {run.load.rate for run in made.runs} == {20.0}
-    errors = {run.point: run.prediction.sigma or 0.0 for run in made.runs if run.prediction is not None}
+    made = ssjf.rounds(stage_of())
+    errors = {point.label: point.prediction.sigma for point in made.points if point.prediction}
     assert list(errors) == ["round 1, 61.9% right", "round 2, 60.0% right"]
-    assert 0 < errors["round 1, 61.9% right"] <= errors["round 2, 60.0% right"]
-    assert len(made.runs) == len({(run.strategy, run.point) for run in made.runs}) == 2 * 9
-    assert "right one of 5 classes in the share that each round's name tells" in made.setting
+    one, two = (error or 0.0 for error in errors.values())
+    assert 0 < one <= two and "right one of 5 classes in the share that each round's name tells" in made.setting
 
 
-def test_lengths_shrink_in_proportion_and_never_vanish() -> None:
-    made = shortened(POOL, 0.1)
-    assert [(one.input_length, one.output_length) for one in made.lengths[:3]] == [(1, 1), (1, 1), (2, 2)]
-    assert min(one.input_length for one in made.lengths) == 1
-    assert "times 0.1" in made.source
+def kind(length: int) -> str:
+    return "long" if length >= 3600 else "short"
+
+
+def test_batons_mix_is_one_to_one_to_two_and_shuffled() -> None:
+    lengths = baton.draw_lengths(baton.TARGET_1, 120, seed=0)
+    assert Counter((kind(ins), kind(outs)) for ins, outs in lengths) == {
+        ("long", "short"): 30,
+        ("short", "long"): 30,
+        ("short", "short"): 60,
+    }
+    assert len({kind(ins) for ins, _ in lengths[::4]}) == 2
+    assert lengths == baton.draw_lengths(baton.TARGET_1, 120, seed=0) != baton.draw_lengths(baton.TARGET_1, 120, seed=1)
+    assert all(min(pair) >= 36 and max(pair) <= 200 for pair in baton.draw_lengths(baton.TARGET_2, 30, seed=0))
+
+
+@pytest.mark.parametrize(("table", "rows", "seconds"), [("table-1", 8, 6619.0), ("table-2", 2, 161.77)])
+def test_the_two_times_that_batons_machines_are_solved_for_come_out(table: str, rows: int, seconds: float) -> None:
+    stage = stage_of(Pool((), ""))
+    [point] = [one for one in PAPERS["baton"].experiments[table](stage).points if one.x == rows]
+    assert stage.play("benchmark", point).duration == pytest.approx(seconds, rel=1e-3)
+
+
+def test_published_figures_are_as_printed() -> None:
+    """Typed from the texts once more."""
+    assert all(row[2] in TITLES for name in PUBLISHED for row in PUBLISHED[name] if len(row) == 6)
+    ends = {name: [number for row in PUBLISHED[name] for number in row[3:5]] for name in ("scls-hf", "scls-ds")}
+    assert ends["scls-hf"] == [
+        *(232.3, 315.8, 82.4, 84.9, 79.8, 81.0, 61.6, 171.0, 78.4, 88.3, 74.6, 85.8, 100.3, 226.1),
+    ]
+    assert ends["scls-ds"] == [82.5, 191.9, 80.8, 91.1, 76.6, 88.9, 61.6, 171.0, 78.4, 88.3, 74.6, 85.8, 43.2, 86.1]
+    over = {old: [*row[2:5]] for row in PUBLISHED["magnus-main"] for old in [row[1]] if row[2] == "mean"}
+    assert over == {"vsq": ["mean", 80.4, 89.7], "ccb": ["mean", 60.3, 73.5], "vs": ["mean", 60.3, 89.7]}
+    jct = {name: [row[1][0] for row in PUBLISHED[f"ssjf-{name}"]] for name in ("rates", "burstiness")}
+    assert jct == {"rates": [34.5, 39.6, 33.2, 43.7, 58.2, 43.0], "burstiness": [30.5, 39.0, 35.0, 37.6, 52.9, 41.5]}
+    assert ssjf.ACCURACY == 0.615 and magnus.RMSE == 15.649
+    assert json.dumps(PUBLISHED["baton-table-2"][0]) == "[2, 161.77, 83.43]"

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from loadgen.experiments.paper.load import Load, task_pool
-from loadgen.experiments.paper.magnus.estimator import RoughCost, lesson_errors
-from loadgen.experiments.paper.magnus.serving import EXPERIMENTS
-from loadgen.experiments.paper.magnus.tasks import read_pool
+from loadgen.experiments.paper.magnus import EXPERIMENTS, read_pool
+from loadgen.experiments.paper.magnus_estimator import RoughCost, lesson_errors
 from loadgen.experiments.paper.plan import carry_out
-from loadgen.experiments.paper.trial import bilinear, run_trial
+from loadgen.experiments.paper.trial import bilinear
 from loadgen.simulate.presets import V100_CHATGLM_6B
 from models.errors import UserError
 from tests.loadgen.experiments.paper.parts import COST, stage_of
@@ -55,7 +54,7 @@ def test_a_folder_without_tasks_is_refused(tmp_path: Path) -> None:
 
 
 def test_correlations_are_those_of_the_texts(tmp_path: Path) -> None:
-    stage = stage_of(run_trial, None)
+    stage = stage_of()
     stage.pool = read_pool(write_tasks(tmp_path), "reference", seed=0)
     [row, _] = carry_out(EXPERIMENTS["correlations"](stage), stage.play).rows
     assert row.measured == "1.00" and row.published == "0.96 to 1.00"
@@ -65,7 +64,7 @@ def test_correlations_are_those_of_the_texts(tmp_path: Path) -> None:
 
 
 def test_the_case_study_takes_the_seconds_that_its_machine_was_made_from() -> None:
-    stage = stage_of(run_trial, None)
+    stage = stage_of()
     rows = carry_out(EXPERIMENTS["case-study"](stage), stage.play).rows
     assert {row.what: row.document["published"] for row in rows} == {
         "vs: serving time": [242.0, 242.0],
@@ -84,7 +83,7 @@ def test_rough_machines_take_as_long_for_equal_rows() -> None:
 
 
 def test_the_estimator_learns_what_its_profile_does_not_tell() -> None:
-    stage = stage_of(run_trial, None)
+    stage = stage_of()
     stage.max_tokens = 1024
     requests = Load(3.0, 1300).requests(task_pool(0, count=200))
     errors = lesson_errors(stage, RoughCost(bilinear(V100_CHATGLM_6B), 1.5, 0.1, 0), requests, "")
@@ -94,6 +93,6 @@ def test_the_estimator_learns_what_its_profile_does_not_tell() -> None:
 
 
 def test_decisions_are_timed_while_all_requests_wait() -> None:
-    stage = stage_of(run_trial, None)
+    stage = stage_of()
     rows = carry_out(EXPERIMENTS["overhead"](stage), stage.play).rows
     assert [row.where for row in rows] == ["IV-D", "IV-D"] and all(row.measured.endswith(" ms") for row in rows)

@@ -40,7 +40,7 @@ def test_a_row_is_judged_by_the_published_range_and_a_tenth_of_it(row: Row, verd
 
 
 def experiment(rows: Sequence[Row]) -> Experiment:
-    return Experiment(Plan("Fig. 1", "a machine", (), (), lambda lines: ()), (), rows)
+    return Experiment(Plan("Fig. 1", "a machine"), (), rows)
 
 
 def test_a_figure_has_one_verdict_and_a_plot_a_unit() -> None:

@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.experiments.paper import command
-from loadgen.experiments.paper.load import chat_pool
-from loadgen.experiments.paper.options import Experiments
-from loadgen.experiments.paper.plan import carry_out
+from loadgen.experiments.paper.plan import Point, Stage
 from loadgen.experiments.paper.run import PAPERS
-from loadgen.experiments.paper.stage import Stage
-from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Watch
+from loadgen.experiments.paper.trial import Trial
 from server.cli.main import run_command
 
 RUNS = {
@@ -65,6 +61,7 @@ def test_rows_stand_beside_what_is_published(paper: str, tmp_path: Path, capsys:
     assert run_command(args) == 0
     shown = capsys.readouterr().out
     assert "measured" in shown and "published" in shown and "requests: " in shown
+    assert shown.index("It takes some ") < shown.index("measured")
     assert ("prompts times 0.25" in shown) is (paper == "scls"), "CodeFuse's prompts are assumed to be shorter"
     document = json.loads(file.read_text())
     assert document["paper"] == paper and document["scale"] == float(RUNS[paper][1])
@@ -107,7 +104,9 @@ def test_vsq_says_that_it_needs_a_real_engine(tmp_path: Path) -> None:
     args = parse("magnus", *RUNS["magnus"], "--experiments", "main", "--save-result", str(file))
     assert run_command(args) == 0
     rows = json.loads(file.read_text())["experiments"]["main"]["rows"]
-    assert [row["skipped"] for row in rows if "skipped" in row] == ["4-bit weights need a real engine: --real"]
+    assert [row["skipped"] for row in rows if "skipped" in row] == [
+        "4-bit weights need a real engine: lengthwise compare --strategies magnus,vsq"
+    ]
 
 
 def test_task_files_are_what_magnus_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,18 +120,24 @@ def test_task_files_are_what_magnus_serves(tmp_path: Path, capsys: pytest.Captur
     assert made["main"]["runs"] and made["correlations"]["rows"][0]["measured"]["MT"] == pytest.approx(1.0, abs=0.01)
 
 
-def test_a_run_is_done_once() -> None:
-    begun: list[str] = []
+def test_ctrl_c_leaves_tables_and_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, left, play = tmp_path / "result.json", iter(range(6)), Stage.play
 
-    def begin(title: str, total: int) -> Watch:
-        begun.append(title)
-        return lambda ended: None
+    def until(self: Stage, name: str, point: Point) -> Trial:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return play(self, name, point)
 
-    setting = Experiments(scale=0.125, duration=4.0, rates=(8.0,))
-    stage = Stage(chat_pool(0, count=50), setting, 1024, Prediction(0.1), begin=begin)
-    for _ in range(2):
-        carry_out(PAPERS["scls"].experiments["main"](stage), stage.play)
-    assert begun == ["sls, 8/s", "scls, 8/s"]
+    monkeypatch.setattr(Stage, "play", until)
+    assert run_command(parse("magnus", *RUNS["magnus"], "--save-result", str(file))) == 130
+    document = json.loads(file.read_text())
+    assert document["interrupted"] and list(document["experiments"]) == ["main"]
+    assert [
+        run["strategy"] for run in document["experiments"]["main"]["runs"]
+    ] == ["vs", "ccb", "ccb-padded", "magnus", "vs", "ccb"]
+    assert "interrupted" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

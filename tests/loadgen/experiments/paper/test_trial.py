@@ -8,7 +8,7 @@ import pytest
 
 from engine.messages import Tally, Terms
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.paper.trial import SliceCount, pooled, trial
+from loadgen.experiments.paper.trial import SliceCount, make_trial, pool_trials
 from loadgen.simulate.simulation import Served, Simulation, WorkerRecord
 from models.errors import UserError
 from scheduler.plan import Assignment, Plan
@@ -23,7 +23,7 @@ WORKERS = (
 
 
 def test_figures_by_hand() -> None:
-    made = trial(Simulation((ONE, TWO), WORKERS), early_share=0.25)
+    made = make_trial(Simulation((ONE, TWO), WORKERS), early_share=0.25)
     assert (made.requests, made.duration, made.throughput) == pytest.approx((2, 12, 2 / 12))
     assert (made.mean, made.tail) == pytest.approx((7, 10), rel=2e-3)
     assert (made.valid_tokens, made.total_tokens) == pytest.approx((50 / 12, 60 / 12))
@@ -31,23 +31,23 @@ def test_figures_by_hand() -> None:
     assert (made.few_slices, made.early_returns, made.imbalance) == (50.0, 25.0, 2.0)
     assert made.answered_meanwhile == 0.0, "the first is answered after the last one came"
     early = replace(ONE, end=1.0)
-    assert trial(Simulation((early, TWO), WORKERS)).answered_meanwhile == pytest.approx(0.5)
+    assert make_trial(Simulation((early, TWO), WORKERS)).answered_meanwhile == pytest.approx(0.5)
 
 
 def test_the_first_quarter_is_counted_as_in_the_authors_program() -> None:
     """The third of nine requests to be answered, at 5 s, has a quarter of the others before it: two in 5 s."""
     requests = tuple(replace(ONE, end=end) for end in (9.0, 3.0, 8.0, 2.0, 7.0, 5.0, 20.0, 6.0, 30.0))
-    assert trial(Simulation(requests, WORKERS)).first_quarter == pytest.approx(2 / 5)
+    assert make_trial(Simulation(requests, WORKERS)).first_quarter == pytest.approx(2 / 5)
 
 
 def test_a_failed_request_is_no_trial() -> None:
     with pytest.raises(UserError, match="1 of 2 requests failed"):
-        trial(Simulation((ONE, replace(TWO, completed=False)), WORKERS))
+        make_trial(Simulation((ONE, replace(TWO, completed=False)), WORKERS))
 
 
 def test_several_runs_have_the_mean_of_each_figure() -> None:
-    one = trial(Simulation((ONE, TWO), WORKERS))
-    both = pooled([one, replace(one, mean=one.mean + 2, throughput=0.0)])
+    one = make_trial(Simulation((ONE, TWO), WORKERS))
+    both = pool_trials([one, replace(one, mean=one.mean + 2, throughput=0.0)])
     assert both.mean == one.mean + 1 and both.throughput == one.throughput / 2
     assert both.pad == one.pad
 

@@ -11,11 +11,10 @@ from server.cli.commands import experiments
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        (("paper", "scls", "--real", "--loads", "2"), "paper"),
+        (("paper", "scls", "--scale", "2"), "paper"),
         (("paper", "--help"), "paper"),
         (("bench", "engine", "--rows", "1"), "bench engine"),
         (("bench", "quality"), "bench quality"),
-        (("bench", "baton", "--rounds=2"), "bench baton"),
         (("simulate", "--validate", "--quick"), "simulate --validate"),
     ],
 )

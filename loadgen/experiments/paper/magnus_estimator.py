@@ -13,9 +13,8 @@ from time import perf_counter
 from types import MappingProxyType
 
 from loadgen.experiments.paper.load import Load
-from loadgen.experiments.paper.plan import Plan
+from loadgen.experiments.paper.plan import Plan, Stage, limits
 from loadgen.experiments.paper.row import Row, chain, claim
-from loadgen.experiments.paper.stage import Stage, limits
 from loadgen.experiments.paper.trial import bilinear
 from loadgen.simulate.presets import V100_CHATGLM_6B
 from loadgen.simulate.simulation import simulate
@@ -110,7 +109,7 @@ def learning(stage: Stage) -> Plan:
         f"log-normal factor of its own ({cases}); errors are root mean squares in seconds of the batches since the "
         "lesson before, with their true lengths"
     )
-    return Plan("Magnus: the estimator learns, Fig. 14", setting, (), (), lambda lines: (), rows)
+    return Plan("Magnus: the estimator learns, Fig. 14", setting, others=rows)
 
 
 def lesson_errors(
@@ -194,7 +193,7 @@ def overhead(stage: Stage) -> Plan:
         _below("serving-time estimation and batch scheduling", first, 3.0),
     ]
     setting = f"{WAITING} requests wait; medians, of the last tenth to come and the first tenth of batches to leave"
-    return Plan("Magnus: overhead, section IV-D", setting, (), (), lambda lines: (), rows)
+    return Plan("Magnus: overhead, section IV-D", setting, others=rows)
 
 
 def _below(what: str, seconds: Sequence[float], most: float) -> Row:

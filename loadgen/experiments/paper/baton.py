@@ -1,0 +1,137 @@
+"""The tables of Baton (section 5.2): how long its two sets of queries take by each method, all there from the start."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle, islice
+from types import MappingProxyType
+from typing import TypeAlias
+
+from loadgen.experiments.paper.load import Load, Pool
+from loadgen.experiments.paper.plan import Line, Plan, Point, Stage, limits
+from loadgen.experiments.paper.published import PUBLISHED
+from loadgen.experiments.paper.row import SECONDS, TIMES, Published, Row
+from loadgen.simulate.node import Machine
+from loadgen.workload.lengths import Lengths
+from scheduler.serving_time.bilinear import Bilinear
+
+ROOM = 4  # times the longest query that each row has memory for: the text tells of none that ran short
+SOURCE = "lengths drawn evenly from the ranges of section 5.1, a word being a token"
+SHOWN = ("duration", "throughput", "batch_size", "pad", "invalid")
+BENCHMARK = "Benchmark"
+
+PASS = 0.07066
+CELL = 1.133e-6
+"""Seconds, solved for: with them Benchmark takes Table 2's 161.77 s at 2 rows, and Table 1's 6,619 s at 8."""
+
+Range: TypeAlias = tuple[int, int]
+"""Least and most tokens; a word of the text counts as one (section 5.1)."""
+LONG: Range = (3600, 4400)  # "around 4,000 words"
+SHORT: Range = (36, 400)  # "a few dozen to 400 words"
+SHORTER: Range = (36, 200)  # Target-2's "a few dozen to 200 words"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One of the tables. Both were measured with llama2-7b-chat in 16 bits."""
+
+    number: int
+    device: str
+    token: float  # seconds that a prompt's token takes
+    queries: int
+    mix: tuple[tuple[Range, Range], ...]  # input and output of queries, in proportion
+    strategies: Mapping[str, str]  # methods, as the columns of the published table, and our strategies' names
+    where: str
+    doubled: int | None = None  # the batch size at which sequences are twice as long (section 5.2.1)
+
+
+TARGET_1 = Target(
+    number=1,
+    device="an A6000",
+    token=1.742e-4,  # 154.8e12 operations/s in 16 bits
+    queries=120,
+    mix=((LONG, SHORT), (SHORT, LONG), (SHORT, SHORT), (SHORT, SHORT)),  # summaries, articles, two short questions
+    strategies={BENCHMARK: "benchmark", "PD": "pd", "Baton": "baton", "Baton-PD": "baton-pd"},
+    where="5.2.1, Table 1",
+    doubled=4,
+)
+TARGET_2 = Target(
+    number=2,
+    device="a 4090",
+    token=1.632e-4,  # 165.2e12
+    queries=30,
+    mix=((SHORTER, SHORTER),),
+    strategies={BENCHMARK: "benchmark", "Baton": "baton"},
+    where="5.2.2, Table 2",
+)
+
+
+def draw_lengths(target: Target, count: int, seed: int) -> list[tuple[int, int]]:
+    """Tokens of inputs and outputs, uniform in their ranges, shuffled."""
+    rng = random.Random(seed)
+    lengths = [(rng.randint(*ins), rng.randint(*outs)) for ins, outs in islice(cycle(target.mix), count)]
+    rng.shuffle(lengths)
+    return lengths
+
+
+def _machine(token: float) -> Machine:
+    """A machine of the tables, as far as text and arithmetic tell.
+
+    A prefill costs p1 a token and p4, an iteration d1 a cell and d4; p4 = d4, since both go through all layers once.
+    p1 is arithmetic: 2 operations for each of 6.74e9 parameters and token, at half of what the tensor cores can do.
+    """
+    cost = Bilinear(p1=token, p2=0.0, p3=0.0, p4=PASS, d1=CELL, d2=0.0, d3=0.0, d4=PASS)
+    return Machine(cost, capacity_tokens=65_536, max_num_seqs=16, context_length=65_536, max_prefill_tokens=8192)
+
+
+def table(stage: Stage, target: Target) -> Plan:
+    """All methods at each batch size of a table."""
+    count = max(1, round(target.queries * stage.setting.scale))
+    published = {size: seconds for size, *seconds in PUBLISHED[f"baton-table-{target.number}"]}
+    points = [_point(target, count, size, stage.setting.seed) for size in published]
+    setting = (
+        f"{count} queries on llama2-7b-chat in 16 bits on {target.device}; two of this machine's speeds are solved for "
+        "from Benchmark's completion times at 2 rows of Table 2 and 8 rows of Table 1: those two rows are no test"
+    )
+    rows = partial(table_rows, target=target, published=published, whole=stage.setting.scale == 1)
+    title = f"Baton: Table {target.number} (Target-{target.number})"
+    return Plan(title, setting, SHOWN, points, tuple(target.strategies.values()), rows)
+
+
+def _point(target: Target, count: int, size: int, seed: int) -> Point:
+    factor = 2 if size == target.doubled else 1
+    lengths = tuple(Lengths(0.0, factor * ins, factor * outs) for ins, outs in draw_lengths(target, count, seed))
+    longest = max(one.input_length + one.output_length for one in lengths)
+    machine = replace(
+        _machine(target.token), capacity_tokens=ROOM * longest * size, context_length=longest, max_num_seqs=size
+    )
+    load, bounds = Load(float("inf"), count), limits(max_batch_size=size)
+    return Point(f"{size} rows", machine, load, bounds, size, pool=Pool(lengths, SOURCE))
+
+
+def table_rows(
+    lines: Sequence[Line], target: Target, published: Mapping[float, Sequence[float]], whole: bool = True
+) -> list[Row]:
+    """Throughput against Benchmark's, and, where the sets are `whole`, seconds."""
+    seconds = {(line.point.x, line.strategy): line.trial.duration for line in lines}
+    rows: list[Row] = []
+    for size in dict.fromkeys(line.point.x for line in lines):
+        label, base = f"{size:g} rows", seconds[size, target.strategies[BENCHMARK]]
+        for (method, strategy), said in zip(target.strategies.items(), published[size], strict=True):
+            own = seconds[size, strategy]
+            if whole:
+                row = Published(said, said, SECONDS, target.where)
+                rows.append(row.beside(f"{method}, {label}: completion time", {label: own}))
+            if method != BENCHMARK:
+                ratio = published[size][0] / said
+                row = Published(ratio, ratio, TIMES, target.where)
+                rows.append(row.beside(f"{method}, {label}: throughput to Benchmark's", {label: base / own}))
+    return rows
+
+
+EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
+    {"table-1": partial(table, target=TARGET_1), "table-2": partial(table, target=TARGET_2)}
+)

@@ -1,0 +1,186 @@
+"""Magnus's experiments: case study (section II-E), main comparison and ablation (section IV), and how well prompts tell
+the lengths of answers (Table I)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import correlation
+from types import MappingProxyType
+
+from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted
+from loadgen.experiments.paper.magnus_estimator import learning, overhead
+from loadgen.experiments.paper.plan import Line, Plan, Point, Rows, Stage, limits, shrink
+from loadgen.experiments.paper.published import PUBLISHED
+from loadgen.experiments.paper.row import (
+    PERCENT,
+    SECONDS,
+    Published,
+    Row,
+    by_point,
+    chain,
+    claim,
+    gain,
+    gain_rows,
+    skip,
+)
+from loadgen.simulate.prediction import Prediction
+from loadgen.simulate.presets import V100_CHATGLM_6B
+from loadgen.workload.jsonl import read_jsonl
+from loadgen.workload.lengths import Lengths, clip
+from loadgen.workload.sample import Sample
+from loadgen.workload.tokens import estimate
+from models.errors import UserError
+
+RMSE = 15.649  # tokens: the error of the paper's predictor for ChatGLM-6B (III-B, Table II, USIN)
+ABLATION = ("vs", "glp", "abp", "magnus")
+SHARES = (3.0, 4.0, 6.0, 8.0)  # rates as multiples of what `vs` serves: the text names none
+SATURATING = 50  # fixed batches an executor that show what `vs` serves
+FIXED = 7  # rows of the batches of vs, ccb and glp (IV-A)
+SHOWN = ("throughput", "mean", "tail", "valid_tokens", "total_tokens", "batch_size", "pad", "invalid")
+COMMENTED = "commented code"  # in an instruction that asks for code with a comment; the reference is the comment alone
+
+
+def main(stage: Stage) -> Plan:
+    """Figures 10 and 11."""
+    new, _, _, low, high, where = next(one for one in PUBLISHED["magnus-main"] if one[1] == "vsq")
+    skipped = skip(
+        f"{new} over vsq: throughput",
+        "4-bit weights need a real engine: lengthwise compare --strategies magnus,vsq",
+        Published(low, high, PERCENT, where),
+    )
+    return _plan(stage, "Figs. 10 and 11", ("vs", "ccb", "ccb-padded", "magnus"), main_rows, [skipped])
+
+
+def ablation(stage: Stage) -> Plan:
+    """Figures 12 and 13."""
+    return _plan(stage, "ablation, Figs. 12 and 13", ABLATION, ablation_rows)
+
+
+def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped: Sequence[Row] = ()) -> Plan:
+    """The paper's executors, or a share of them under the same share of the load."""
+    machine, whole = shrink(V100_CHATGLM_6B, stage.setting.scale), V100_CHATGLM_6B.workers
+    bounds = limits(wma_threshold=stage.setting.wma_threshold or limits().wma_threshold)
+    rates: Sequence[float] | None = stage.setting.rates
+    described = "as given" if rates else f"{', '.join(f'{share:g}' for share in SHARES)} × what vs serves"
+    if rates is None:
+        served = stage.capacity("vs", machine, bounds, SATURATING * FIXED * machine.workers)
+        rates = [share * served * whole / machine.workers for share in SHARES]
+    setting = (
+        f"{machine.workers} × ChatGLM-6B on a V100 32 GB, {stage.seconds:g} s of Poisson arrivals; rates, which the "
+        f"text does not name, are {described}, for {whole} workers; Φ {bounds.wma_threshold}; predictions are off by "
+        f"{RMSE} tokens (RMSE), as those for ChatGLM-6B in Table II"
+    )
+    points = [
+        Point(f"{rate:.3g}/s", machine, stage.load(rate * machine.workers / whole), bounds, rate) for rate in rates
+    ]
+    return Plan(f"Magnus: {figures}", setting, SHOWN, points, names, rows, skipped)
+
+
+def main_rows(lines: Sequence[Line]) -> list[Row]:
+    """Rows of section IV-B: magnus against its baselines."""
+    throughput = {point: trial.throughput for point, trial in by_point(lines, "magnus").items()}
+    grows = all(one <= other for one, other in pairwise(throughput.values()))
+    claimed = claim("magnus's throughput rises with the rate", grows, chain(throughput, 2), "IV-B, Fig. 11a")
+    return [*gain_rows(lines, PUBLISHED["magnus-main"]), claimed]
+
+
+def ablation_rows(lines: Sequence[Line]) -> list[Row]:
+    """Rows of section IV-C: each step of the ablation."""
+    valid, *others = gain_rows(lines, PUBLISHED["magnus-ablation"])
+    return [
+        valid,
+        _claim_same(lines, "glp", "vs", "glp has almost the total tokens of vs", "total_tokens", 10, "IV-C, Fig. 12"),
+        *others,
+        _claim_same(lines, "magnus", "abp", "magnus has the throughput of abp", "throughput", 5, "IV-C, Fig. 13a"),
+    ]
+
+
+def _claim_same(lines: Sequence[Line], new: str, old: str, what: str, figure: str, within: float, where: str) -> Row:
+    """The claim that two strategies have a figure within this many percent of each other."""
+    differences = gain(lines, new, old, figure)
+    same = all(abs(value) < within for value in differences.values())
+    return claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
+
+
+def case_study(stage: Stage) -> Plan:
+    """Figure 6: three requests of about 1,000 tokens in and out, six of about 10 after each, on one executor."""
+    large, small = Lengths(0.0, 1000, 1000), Lengths(0.0, 10, 10)
+    pool = Pool((large, *6 * (small,)) * 3, "the case study's")
+    machine, load = replace(V100_CHATGLM_6B, workers=1), Load(float("inf"), len(pool.lengths))
+    point = Point("all at once", machine, load, limits(), prediction=Prediction(0.0), pool=pool)
+    setting = "1 × ChatGLM-6B on a V100 32 GB, whose two speeds are solved for from these two times: they are no test"
+    shown = ("duration", *SHOWN[4:])
+    return Plan("Magnus: case study, Fig. 6", setting, shown, [point], ABLATION, case_rows)
+
+
+def case_rows(lines: Sequence[Line]) -> list[Row]:
+    """Rows of section II-E."""
+    trials = {line.strategy: line.trial for line in lines}
+    return [
+        Published(said, said, SECONDS, "II-E, Fig. 6").beside(f"{name}: serving time", {name: trials[name].duration})
+        for name, said in (("vs", 242.0), ("magnus", 60.0))
+    ]
+
+
+def correlations(stage: Stage) -> Plan:
+    """Table I, whose correlations Figure 2 draws."""
+    rows = _pearson_rows(stage.pool) or [skip("all of it", "the requests have no texts: give --tasks FOLDER")]
+    setting = "lengths in tokens, estimated; answers are references, where the paper has those of three models"
+    return Plan("Magnus: Table I and Fig. 2", setting, others=rows)
+
+
+def _pearson_rows(pool: Pool) -> list[Row]:
+    pairs: dict[str, list[tuple[int, int]]] = {}
+    for sample, lengths in zip(pool.samples, pool.lengths, strict=False):
+        application = sample.label.partition("_")[0].upper()
+        pairs.setdefault(application, []).append((estimate(sample.input), lengths.output_length))
+    return [
+        Published(low, high, "", "I, Table I").beside(
+            f"{name}: Pearson of user input and answer, {len(pairs[name])} requests",
+            {name: correlation(*zip(*pairs[name], strict=True))},
+        )
+        for name, low, high in PUBLISHED["magnus-pearson"]
+        if name in pairs
+    ]
+
+
+def read_pool(folder: Path, answers: str, seed: int, input_scale: float = 1.0) -> Pool:
+    """Requests of the task files (`*.jsonl`) in a folder, as many of each task, in random order. Raises UserError.
+
+    `answers` says what answers an instruction that asks for commented code: `code` or `reference`.
+    """
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise UserError(f"--tasks: {folder} has no file *.jsonl")
+    rng = random.Random(f"{seed}, tasks")
+    tasks = [read_jsonl(file, need_reference=True) for file in files]
+    most = min(len(one) for one in tasks)
+    samples = [sample for one in tasks for sample in rng.sample(one, most)]
+    rng.shuffle(samples)
+    lengths = [_lengths(sample, answers) for sample in samples]
+    source = f"lengths of the task files {', '.join(file.stem for file in files)}, {most} requests of each, answers "
+    source += "that should be commented code being the " + ("code and its comment" if answers == "code" else "comment")
+    return fitted(lengths, input_scale, source, LONGEST, tuple(samples))
+
+
+def _lengths(sample: Sample, answers: str) -> Lengths:
+    output = sample.output_length(estimate) or 1
+    if answers == "code" and COMMENTED in sample.instruction:
+        output += estimate(sample.input)
+    return Lengths(0.0, max(1, sample.input_length(estimate)), clip(output, LONGEST))
+
+
+EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
+    {
+        "main": main,
+        "ablation": ablation,
+        "case-study": case_study,
+        "correlations": correlations,
+        "learning": learning,
+        "overhead": overhead,
+    }
+)

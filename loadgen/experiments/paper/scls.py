@@ -1,0 +1,261 @@
+"""The experiments of SCLS (section 5): the main comparison, the ablation, slice lengths and numbers of workers; and
+what it brings to keep K and V between slices, which its authors are trying (section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any
+
+from loadgen.experiments.paper.plan import SLICE_MEMORY, Line, Plan, Point, Rows, Stage, limits, shrink
+from loadgen.experiments.paper.published import PUBLISHED
+from loadgen.experiments.paper.row import (
+    PERCENT,
+    Published,
+    Row,
+    by_point,
+    chain,
+    claim,
+    claim_rise,
+    compare,
+    find,
+    gain_rows,
+    less,
+    more,
+    rises,
+    skip,
+)
+from loadgen.experiments.paper.trial import bilinear
+from loadgen.simulate.node import Machine
+from loadgen.simulate.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
+
+ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
+RATES, RATE = (10.0, 15.0, 20.0, 25.0), 20.0  # requests a second of the main experiment, and of all others
+INPUT_SCALE = 0.25
+"""Prompts of CodeFuse to those of Azure's trace: an assumption, since the paper does not tell its lengths. With it most
+of its figures come out; with Azure's own prompts they do not."""
+SLICE = 128
+SLICES = (16, 32, 64, 128, 256, 512, 1024)
+WORKERS = (1, 2, 4, 8)
+COPY = 2 * 0.819e6 / 25e9
+"""Seconds in which a token's K and V go to host memory and come back: 0.8 MB for LLaMA2-13B (40 layers of 5,120 numbers
+of 2 bytes, twice), at what of the 32 GB/s of PCIe 4.0 x16 is left each way. The paper has no such figure."""
+SHOWN = (
+    "throughput", "mean", "tail", "batch_size", "pad", "invalid", "slices", "few_slices", "early_returns", "imbalance",
+)  # fmt: skip
+READ_ANEW, KEPT = "K and V read anew", "K and V kept"  # points: K and V between two slices
+EARLY_RETURNS = Published(0, 1, PERCENT, "5.2, Fig. 14b")  # "a maximal proportion less than 1 %" of all batches
+SLICE_CLAIMS = (
+    ("longer slices have more invalid tokens", "invalid", "5.5, Fig. 19a", 1, False),
+    ("longer slices have smaller batches", "batch_size", "5.5, Fig. 19b", 1, True),
+    ("longer slices are fewer a request", "slices", "5.5, Fig. 20a", 2, True),
+)
+"""Claims that a figure rises, or falls, with the slice length: what, figure, where, digits, whether it falls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """An inference engine of the paper."""
+
+    key: str
+    title: str
+    machine: Machine
+    fixed: int  # rows of the batches of sls, so and pm (5.1, 5.4)
+    interval: float  # Γ in seconds (5.1)
+    baselines: tuple[str, ...]
+    memory: str = SLICE_MEMORY  # the rule that says how many rows of a slice fit (4.3)
+
+
+HF = Backend("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
+DS = Backend("ds", "DeepSpeed", A100_LLAMA2_13B_DS, 12, 3.0, ("sls", "ils", "ils-padded"), memory="deepspeed")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The paper's executors, or a share of them under the same share of the load."""
+
+    stage: Stage
+    backend: Backend
+
+    @property
+    def machine(self) -> Machine:
+        return shrink(self.backend.machine, self.stage.setting.scale)
+
+    def point(self, label: str, rate: float = RATE, machine: Machine | None = None, **bounds: Any) -> Point:
+        """A point at a rate for the whole machine, with what differs from the others."""
+        backend, chosen = self.backend, machine or self.machine
+        given = {"slice_length": SLICE, "max_batch_size": backend.fixed, "min_interval": backend.interval}
+        share = self.machine.workers / backend.machine.workers
+        return Point(
+            label,
+            chosen,
+            self.stage.load(rate * share),
+            limits(**{**given, "recompute": True, **bounds}),
+            slice_memory=backend.memory,
+        )
+
+    def plan(
+        self,
+        figures: str,
+        points: Sequence[Point],
+        names: Sequence[str],
+        rows: Rows,
+        sweeping: bool = False,
+        kept: str = "; K and V are read anew each slice",
+    ) -> Plan:
+        backend = self.backend
+        setting = (
+            f"{self.machine.workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, {self.stage.seconds:g} s of "
+            f"Poisson arrivals; rates are for {backend.machine.workers} workers; Γ {backend.interval:g} s, λ 0.5, "
+            f"slices of {SLICE} unless said{kept}"
+        )
+        title = f"SCLS on {backend.title}: {figures}"
+        return Plan(title, setting, SHOWN, points, names, rows, sweeping=sweeping)
+
+
+def main(setup: Setup) -> Plan:
+    """Figures 12 to 14 and 17."""
+    points = [setup.point(f"{rate:g}/s", rate) for rate in setup.stage.setting.rates or RATES]
+    names = (*setup.backend.baselines, "scls")
+    return setup.plan("Figs. 12, 13, 14 and 17", points, names, partial(main_rows, backend=setup.backend.key))
+
+
+def ablation(setup: Setup) -> Plan:
+    """Figures 15 and 16."""
+    return setup.plan("ablation, Figs. 15 and 16", [setup.point(f"{RATE:g}/s")], ABLATION, ablation_rows)
+
+
+def slices(setup: Setup) -> Plan:
+    """Figures 18 to 21."""
+    points = [replace(setup.point(f"slices of {one}", slice_length=one), x=one) for one in SLICES]
+    return setup.plan("slice lengths, Figs. 18 to 21", points, ("scls",), slice_rows, sweeping=True)
+
+
+def workers(setup: Setup) -> Plan:
+    """Figure 22: the whole load on fewer workers, each as fast as ever."""
+    whole = setup.stage.load(RATE)
+    points = [
+        replace(setup.point(f"workers: {one}", machine=replace(setup.machine, workers=one)), x=one, load=whole)
+        for one in WORKERS
+    ]
+    return setup.plan("workers, Fig. 22", points, ("scls",), worker_rows, sweeping=True)
+
+
+def keeping(setup: Setup) -> Plan:
+    """No figure: K and V that stay in host memory between slices where the cost model says that this takes less time;
+    the authors "are also trying" it (section 7)."""
+    copying = replace(setup.machine, cost=replace(bilinear(setup.machine), c1=COPY))
+    points = [setup.point(label, machine=copying, recompute=label == READ_ANEW) for label in (READ_ANEW, KEPT)]
+    prices = f"; K and V cost {1e6 * COPY:.0f} µs a token to copy"
+    return setup.plan("K and V kept between slices", points, ("scls",), keeping_rows, sweeping=True, kept=prices)
+
+
+def main_rows(lines: Sequence[Line], backend: str) -> list[Row]:
+    """Rows of section 5.2: scls against its baselines, at every point of the sweep."""
+    best = by_point(lines, "scls")
+    few = [trial.few_slices for trial in best.values()]
+    told = f"{min(few):.1f} to {max(few):.1f} %"
+    early = {point: trial.early_returns for point, trial in best.items()}
+    return [
+        *gain_rows(lines, PUBLISHED[f"scls-{backend}"]),
+        _claim_fewer_invalid(lines),
+        claim("the vast majority of requests needs at most three slices", min(few) > 80, told, "5.2, Fig. 14a"),
+        EARLY_RETURNS.beside("scls: batches that return early", early),
+        _claim_balance(lines),
+    ]
+
+
+def _claim_fewer_invalid(lines: Sequence[Line]) -> Row:
+    what = "scls has far fewer invalid tokens than sls"
+    shares = [100 * share for share in compare(lines, "scls", "sls", "invalid").values()]
+    if not shares:
+        return skip(what, "sls has none")
+    return claim(what, max(shares) < 50, f"{min(shares):.0f} to {max(shares):.0f} % of them", "5.2, Fig. 13a")
+
+
+def _claim_balance(lines: Sequence[Line]) -> Row:
+    spreads = {
+        name: {point: trial.imbalance for point, trial in by_point(lines, name).items()}
+        for name in dict.fromkeys(line.strategy for line in lines)
+    }
+    least = all(spread <= other[point] for other in spreads.values() for point, spread in spreads["scls"].items())
+    means = {name: fmean(spread.values()) for name, spread in spreads.items()}
+    return claim("scls's completion times differ least", least, f"mean STD in s: {chain(means)}", "5.3, Fig. 17")
+
+
+def ablation_rows(lines: Sequence[Line]) -> list[Row]:
+    """Rows of section 5.4: each step of the ablation."""
+    throughput, mean, size, pad = (
+        {line.strategy: getattr(line.trial, figure) for line in lines}
+        for figure in ("throughput", "mean", "batch_size", "pad")
+    )
+    sizes, pads = ({name: one[name] for name in ("pm", "ab", "lb")} for one in (size, pad))
+    before = {name: pad[name] for name in ("so", "pm")}
+    larger, slightly = (one["pm"] < min(one["ab"], one["lb"]) for one in (sizes, pads))
+    return [
+        claim_rise("each step has more throughput", throughput, "5.4, Fig. 15a", 2),
+        claim_rise("each step has less mean response time", mean, "5.4, Fig. 15b", falls=True),
+        claim_rise("pm has fewer pad tokens than so", before, "5.4, Fig. 16c", falls=True),
+        claim("ab and lb have larger batches than pm", larger, chain(sizes), "5.4, Fig. 16b"),
+        claim("ab and lb have slightly more pad tokens than pm", slightly, chain(pads), "5.4, Fig. 16c"),
+    ]
+
+
+def slice_rows(lines: Sequence[Line]) -> list[Row]:
+    """Rows of section 5.5; lines by rising slice length."""
+
+    def values(figure: str) -> dict[str, float]:
+        return {f"{line.point.x:g}": getattr(line.trial, figure) for line in lines}
+
+    throughput, early, imbalance = values("throughput"), values("early_returns"), values("imbalance")
+    rates, returns, spreads = list(throughput.values()), list(early.values()), list(imbalance.values())
+    best = rates.index(max(rates))
+    between = 0 < best < len(rates) - 1 and rises(rates[: best + 1]) and rises(rates[best:][::-1])
+    what = "throughput first rises with the slice length, then falls"
+    balance = "the longest slices balance load worse than the best"
+    return [
+        claim(what, between, chain(throughput, 2), "5.5, Fig. 18a"),
+        *(
+            claim_rise(said, values(figure), where, digits, falls=falls)
+            for said, figure, where, digits, falls in SLICE_CLAIMS
+        ),
+        claim("long slices return early more often", returns[-1] > returns[0], chain(early), "5.5, Fig. 20b"),
+        claim(balance, spreads[-1] > spreads[best], chain(imbalance), "5.5, Fig. 21"),
+    ]
+
+
+def keeping_rows(lines: Sequence[Line]) -> list[Row]:
+    """Gains of keeping K and V between slices; the paper has no figures of it."""
+    trials = by_point(lines, "scls")
+    old, new = trials[READ_ANEW], trials[KEPT]
+    return [
+        find("keeping K and V: throughput", more(new.throughput, old.throughput), PERCENT),
+        find("keeping K and V: mean response time less by", less(new.mean, old.mean), PERCENT),
+        find("keeping K and V: 95 % response time less by", less(new.tail, old.tail), PERCENT),
+    ]
+
+
+def worker_rows(lines: Sequence[Line]) -> list[Row]:
+    """Throughput a worker next to that of one worker alone."""
+    counts = {line.point.x: line.trial.throughput for line in lines}
+    alone = counts[min(counts)] / min(counts)
+    shares = {f"{count:g}": throughput / count / alone for count, throughput in counts.items()}
+    held = all(abs(share - 1) < 0.1 for share in shares.values())
+    told = f"a worker's, to one alone: {chain(shares, 2)}"
+    return [claim("throughput grows linearly with workers (10 %)", held, told, "5.6, Fig. 22")]
+
+
+def _build(stage: Stage, experiment: Callable[[Setup], Plan], backend: Backend) -> Plan:
+    return experiment(Setup(stage, backend))
+
+
+EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
+    {
+        f"{experiment.__name__}{suffix}": partial(_build, experiment=experiment, backend=backend)
+        for suffix, backend in (("", HF), ("-ds", DS))
+        for experiment in (main, ablation, slices, workers, keeping)
+    }
+)

@@ -1,0 +1,233 @@
+"""The experiments of SSJF (section 4.2): JCT and throughput against rate, burstiness, batch size and round.
+
+The text names neither numbers of requests nor most rates and variations; those of the simulator that the authors
+publish are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from loadgen.experiments.paper.accuracy import sigma_for_accuracy
+from loadgen.experiments.paper.load import Load, outputs
+from loadgen.experiments.paper.plan import Line, Plan, Point, Rows, Stage, limits
+from loadgen.experiments.paper.published import PUBLISHED
+from loadgen.experiments.paper.row import PERCENT, TIMES, Published, Row, by_point, chain, claim, compare, gain, skip
+from loadgen.simulate.prediction import Prediction
+from loadgen.simulate.presets import SSJF
+
+ORDERS, MODES = ("fcfs", "ssjf", "sjf-oracle"), ("none", "dynamic", "continuous")
+SIZE = 4  # rows of a batch (4.2)
+REPEATS = 20  # runs of each point
+REQUESTS = 50
+LONGEST = 512  # answers are shorter than this (4.3, note on data processing)
+RATES, SIZES_RATE, ROUNDS_RATE = (1.0, 2.0, 5.0, 10.0), 10.0, 5.0  # requests a second
+VARIATIONS = (1.0, 2.5, 4.0, 5.5)  # coefficients of variation of the gaps between arrivals
+SIZES = (1, 2, 4, 8)
+ACCURACY, CUTS = 0.615, (0.25, 0.5, 0.75, 0.99)
+"""Accuracy of the paper's predictor (4.3, Table 2, REG (L1)), and the quantiles of lengths that part its classes, as
+the authors' program has them (`preprocess_dataset.py`)."""
+ROUND_ACCURACY: Mapping[str, float] = MappingProxyType({"round 1": 0.619, "round 2": 0.60})
+"""The best and the worst of that accuracy by conversation round (4.3, Fig. 9)."""
+RIGHT = f"{ACCURACY:.1%} (Table 2)"  # predictions that fall into the right class, where nothing else is said
+SHOWN = ("mean", "tail", "answered_meanwhile", "first_quarter", "throughput", "batch_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """A way to read what the text leaves open: what throughput is, and how bursts come."""
+
+    title: str
+    burst: float  # the rate of the experiment on burstiness
+    sorted_gaps: bool  # whether gaps between bursty arrivals come sorted, the shortest first
+    throughput: str  # the figure that stands for the text's throughput, which it does not define
+    told: str
+
+
+OURS = Counting(
+    "SSJF",
+    0.19,
+    False,
+    "answered_meanwhile",
+    "throughput, which the text does not define, counts requests answered before the last one comes",
+)
+AUTHORS = Counting(
+    "SSJF, as the authors count",
+    0.03,
+    True,
+    "first_quarter",
+    "as in the authors' program, throughput is that of the first quarter to be answered, and gaps between arrivals of "
+    "the gamma process come sorted, the shortest first",
+)
+
+
+def rates(stage: Stage, counting: Counting = OURS) -> Plan:
+    """Figures 4 and 6."""
+    points = [make_point(stage, f"{rate:g}/s", rate) for rate in stage.setting.rates or RATES]
+    return _plan(stage, counting, "rates, Figs. 4 and 6", points, _rows(counting, "rates"))
+
+
+def burstiness(stage: Stage, counting: Counting = OURS) -> Plan:
+    """Figures 5 and 7."""
+    points = [
+        make_point(stage, f"CV {one:g}", counting.burst, variation=one, sorted_gaps=counting.sorted_gaps)
+        for one in VARIATIONS
+    ]
+    title = f"burstiness at {counting.burst:g}/s, Figs. 5 and 7"
+    return _plan(stage, counting, title, points, _rows(counting, "burstiness"))
+
+
+def sizes(stage: Stage) -> Plan:
+    """Figure 8."""
+    points = [make_point(stage, f"{size} rows", SIZES_RATE, size=size) for size in SIZES]
+    title = f"batch sizes at {SIZES_RATE:g}/s, Fig. 8"
+    return replace(_plan(stage, OURS, title, points, size_rows, MODES[1:]), sweeping=True)
+
+
+def rounds(stage: Stage, counting: Counting = OURS) -> Plan:
+    """Figure 9, as far as the text tells how rounds differ: in how well their answers' lengths are predicted."""
+    points = [
+        make_point(stage, f"{name}, {right:.1%} right", ROUNDS_RATE, right=right)
+        for name, right in ROUND_ACCURACY.items()
+    ]
+    title, rows = f"conversation rounds at {ROUNDS_RATE:g}/s, Fig. 9", _rows(counting, "rounds")
+    return _plan(stage, counting, title, points, rows, right="the share that each round's name tells")
+
+
+def formulations(stage: Stage, counting: Counting = OURS) -> Plan:
+    """Table 2, as far as the accuracies that it tells decide: ways to train the predictor."""
+    points = [make_point(stage, name, ROUNDS_RATE, right=right) for name, right, *_ in PUBLISHED["ssjf-table-2"]]
+    rows = partial(formulation_rows, throughput=counting.throughput)
+    title = f"ways to train at {ROUNDS_RATE:g}/s, Table 2"
+    return _plan(stage, counting, title, points, rows, right="the share that the table tells")
+
+
+def azure_times(stage: Stage, counting: Counting = OURS) -> Plan:
+    """Figures 4 and 6 with the arrival times of a trace; the paper drives its load by one of Azure's."""
+    points = [make_point(stage, f"{rate:g}/s", rate, own_times=True) for rate in stage.setting.rates or RATES]
+    plan = _plan(stage, counting, "rates with a trace's arrival times, section 4.1", points, _rows(counting, "rates"))
+    if any(one.arrival for one in stage.pool.lengths):
+        return plan
+    others = [skip("all of it", "no request comes after the first: give --trace FILE")]
+    return Plan(plan.title, plan.setting, others=others)
+
+
+def make_point(
+    stage: Stage,
+    label: str,
+    rate: float,
+    *,
+    variation: float = 1.0,
+    size: int = SIZE,
+    right: float | None = None,
+    sorted_gaps: bool = False,
+    own_times: bool = False,
+) -> Point:
+    """A point of a sweep on the authors' machine; `right` is the share of predictions in the right class, where it is
+    not the predictor's of Table 2."""
+    duration, seed = stage.setting.duration, stage.setting.seed
+    count = REQUESTS if duration is None else max(2, round(rate * duration))
+    lengths = outputs(stage.pool.lengths)
+    return Point(
+        label,
+        replace(SSJF, max_num_seqs=size),
+        Load(rate, count, variation**-2, seed, sorted_gaps, own_times),
+        limits(max_batch_size=size, prefill_ahead=0),
+        x=size,
+        prediction=None if right is None else Prediction(sigma_for_accuracy(lengths, CUTS, right)),
+        repeats=_repeats(stage),
+    )
+
+
+def _repeats(stage: Stage) -> int:
+    return max(1, round(REPEATS * stage.setting.scale))
+
+
+def _rows(counting: Counting, table: str) -> Rows:
+    return partial(sjf_rows, published=PUBLISHED[f"ssjf-{table}"], throughput=counting.throughput)
+
+
+def _plan(
+    stage: Stage,
+    counting: Counting,
+    title: str,
+    points: Sequence[Point],
+    rows: Rows,
+    modes: Sequence[str] = MODES,
+    right: str = RIGHT,
+) -> Plan:
+    duration = stage.setting.duration
+    last = f"{REQUESTS} requests" if duration is None else f"{duration:g} s of arrivals"
+    setting = (
+        f"0.1 s a request and 0.02 s a token, 1 executor, at most {SIZE} rows unless said; means of {_repeats(stage)} "
+        f"runs of {last}, as in the simulator that the authors publish; predictions fall into the right one of "
+        f"{len(CUTS) + 1} classes in {right}; {counting.told}"
+    )
+    names = [f"{order}-{mode}" for mode in modes for order in ORDERS]
+    return Plan(f"{counting.title}: {title}", setting, SHOWN, points, names, rows)
+
+
+def sjf_rows(lines: Sequence[Line], published: Sequence[Any], throughput: str) -> list[Row]:
+    """Short jobs first against FCFS in the same mode; `throughput` is the figure that stands for the text's."""
+    rows = []
+    for name, (low, high), where, (least, most), times_where in published:
+        fcfs = f"fcfs-{name.rpartition('-')[2]}"
+        if not by_point(lines, name):
+            continue
+        said = Published(low, high, PERCENT, f"4.2, {where}")
+        served = Published(least, most, TIMES, f"4.2, {times_where}")
+        rows.append(said.beside(f"{name}: mean JCT less by", gain(lines, name, fcfs, "mean")))
+        rows.append(served.beside(f"{name}: throughput", compare(lines, name, fcfs, throughput)))
+    return rows
+
+
+def size_rows(lines: Sequence[Line]) -> list[Row]:
+    """Rows of Figure 8, which the text tells in words."""
+    where = "4.2, Fig. 8"
+    jct = gain(lines, "ssjf-continuous", "ssjf-dynamic", "mean")
+    below = all(value >= 0 for value in jct.values())
+    rows = [claim("continuous batching has less JCT than dynamic", below, f"{chain(jct)} % less", where)]
+    for mode in MODES[1:]:
+        gains = gain(lines, f"ssjf-{mode}", f"fcfs-{mode}", "mean")
+        values = list(gains.values())
+        shrink = f"ssjf-{mode}: JCT gains shrink with the batch size"
+        rows.append(claim(shrink, values[-1] < values[0], f"{chain(gains)} %", where))
+    return rows
+
+
+def formulation_rows(lines: Sequence[Line], throughput: str) -> list[Row]:
+    """Rows of Table 2's last two lines, each in all modes, since the text does not say in which one it is."""
+    rows = []
+    for name, right, percent, times in PUBLISHED["ssjf-table-2"]:
+        own = [line for line in lines if line.point.label == name]
+        jct, served = {}, {}
+        for mode in MODES:
+            jct[mode] = gain(own, f"ssjf-{mode}", f"fcfs-{mode}", "mean")[name]
+            for times_served in compare(own, f"ssjf-{mode}", f"fcfs-{mode}", throughput).values():
+                served[mode] = times_served
+        said = f"{name}, {right:.1%} right"
+        rows.append(Published(percent, percent, PERCENT, "4.3, Table 2").beside(f"{said}: mean JCT less by", jct))
+        rows.append(Published(times, times, TIMES, "4.3, Table 2").beside(f"{said}: throughput", served))
+    return rows
+
+
+EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
+    {
+        "rates": rates,
+        "burstiness": burstiness,
+        "sizes": sizes,
+        "rounds": rounds,
+        "rates-authors": partial(rates, counting=AUTHORS),
+        "burstiness-authors": partial(burstiness, counting=AUTHORS),
+        "rounds-authors": partial(rounds, counting=AUTHORS),
+        "formulations": formulations,
+        "formulations-authors": partial(formulations, counting=AUTHORS),
+        "azure-times": azure_times,
+        "azure-times-authors": partial(azure_times, counting=AUTHORS),
+    }
+)
+"""Experiments by name; `-authors`: as the authors count."""
