@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.plan import Line, Plan, Point, Stage, limits
+from loadgen.experiments.paper.plan import Plan, Stage, limits
 from loadgen.experiments.paper.published import PUBLISHED
 from loadgen.experiments.paper.row import SECONDS, TIMES, Published, Row
+from loadgen.experiments.paper.trial import Line, Point
 from loadgen.simulate.node import Machine
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
@@ -113,7 +114,7 @@ def _point(target: Target, count: int, size: int, seed: int) -> Point:
 
 
 def table_rows(
-    lines: Sequence[Line], target: Target, published: Mapping[float, Sequence[float]], whole: bool = True
+    lines: Sequence[Line], target: Target, published: Mapping[Any, Sequence[float]], whole: bool = True
 ) -> list[Row]:
     """Throughput against Benchmark's, and, where the sets are `whole`, seconds."""
     seconds = {(line.point.x, line.strategy): line.trial.duration for line in lines}

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted
 from loadgen.experiments.paper.magnus_estimator import learning, overhead
-from loadgen.experiments.paper.plan import Line, Plan, Point, Rows, Stage, limits, shrink
+from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
 from loadgen.experiments.paper.published import PUBLISHED
 from loadgen.experiments.paper.row import (
     PERCENT,
@@ -27,6 +27,7 @@ from loadgen.experiments.paper.row import (
     gain_rows,
     skip,
 )
+from loadgen.experiments.paper.trial import Line, Point
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.presets import V100_CHATGLM_6B
 from loadgen.workload.jsonl import read_jsonl

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from loadgen.experiments.paper.load import Load, Pool, outputs
 from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.row import Row, round_figure
-from loadgen.experiments.paper.trial import Course, Trial, pool_trials, run_trial
+from loadgen.experiments.paper.trial import SLICE_MEMORY, Course, Line, Point, Trial, pool_trials, run_trial
 from loadgen.result_file import Json
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
@@ -20,31 +20,6 @@ from scheduler.strategy import STRATEGIES
 FEW = 30  # requests of the smallest run that any of the papers tells of: Baton's Target-2
 MINUTES_10 = 600.0
 GROUP_TOKENS = 8192  # cells of a prefill group, for strategies that form their own
-SLICE_MEMORY = "slice"  # the rule of memory of strategies that slice
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A point of a sweep: a machine under a load, at which every strategy of an experiment runs."""
-
-    label: str
-    machine: Machine
-    load: Load
-    limits: Limits
-    x: float = 0.0  # its place in the sweep: a rate, a slice's length, a number of rows or of workers
-    prediction: Prediction | None = None  # None: one as good as the paper's
-    pool: Pool | None = None  # requests of its own; None: those of all runs
-    slice_memory: str = SLICE_MEMORY  # the rule of memory for strategies that slice
-    repeats: int = 1  # runs with requests and arrivals of their own, whose mean is shown
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The figures of a strategy at one point of a sweep."""
-
-    strategy: str
-    point: Point
-    trial: Trial
 
 
 Rows: TypeAlias = Callable[[Sequence[Line]], Sequence[Row]]

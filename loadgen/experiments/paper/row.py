@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import truediv
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from loadgen.experiments.paper.trial import Line, Trial
 from loadgen.result_file import Json
-
-if TYPE_CHECKING:
-    from loadgen.experiments.paper.plan import Line
-    from loadgen.experiments.paper.trial import Trial
 
 PERCENT, TIMES, SECONDS = "%", "x", "s"
 DIGITS = 5  # significant digits of figures in a file

@@ -10,7 +10,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
-from loadgen.experiments.paper.plan import SLICE_MEMORY, Line, Plan, Point, Rows, Stage, limits, shrink
+from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
 from loadgen.experiments.paper.published import PUBLISHED
 from loadgen.experiments.paper.row import (
     PERCENT,
@@ -28,7 +28,7 @@ from loadgen.experiments.paper.row import (
     rises,
     skip,
 )
-from loadgen.experiments.paper.trial import bilinear
+from loadgen.experiments.paper.trial import SLICE_MEMORY, Line, Point, bilinear
 from loadgen.simulate.node import Machine
 from loadgen.simulate.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
 

@@ -1,4 +1,4 @@
-"""One run of an experiment, as the figures that the papers ask for. Knows no paper."""
+"""A point of an experiment, and the figures of a run there that the papers ask for. Knows no paper."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 
+from loadgen.experiments.paper.load import Load, Pool
 from loadgen.simulate.figures import figures
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
@@ -19,6 +20,7 @@ from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import Length, Strategy
 
+SLICE_MEMORY = "slice"  # the rule of memory of strategies that slice
 FEW_SLICES = 3
 """Most slices that "the vast majority" of requests needs (SCLS, 5.2)."""
 
@@ -43,6 +45,30 @@ class Trial:
     few_slices: float  # share of requests that needed at most FEW_SLICES
     early_returns: float  # share of slices that ended early since all their rows had
     imbalance: float  # standard deviation of the executors' completion times (SCLS, 3.2)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a sweep: a machine under a load, at which every strategy of an experiment runs."""
+
+    label: str
+    machine: Machine
+    load: Load
+    limits: Limits
+    x: float = 0.0  # its place in the sweep: a rate, a slice's length, a number of rows or of workers
+    prediction: Prediction | None = None  # None: one as good as the paper's
+    pool: Pool | None = None  # requests of its own; None: those of all runs
+    slice_memory: str = SLICE_MEMORY  # the rule of memory for strategies that slice
+    repeats: int = 1  # runs with requests and arrivals of their own, whose mean is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The figures of a strategy at one point of a sweep."""
+
+    strategy: str
+    point: Point
+    trial: Trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from loadgen.experiments.paper.load import Load, Pool
 from loadgen.experiments.paper.options import Experiments
-from loadgen.experiments.paper.plan import Line, Point, Stage, limits
-from loadgen.experiments.paper.trial import Trial
+from loadgen.experiments.paper.plan import Stage, limits
+from loadgen.experiments.paper.trial import Line, Point, Trial
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.workload.lengths import Lengths

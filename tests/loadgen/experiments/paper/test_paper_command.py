@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.experiments.paper import command
-from loadgen.experiments.paper.plan import Point, Stage
+from loadgen.experiments.paper.plan import Stage
 from loadgen.experiments.paper.run import PAPERS
-from loadgen.experiments.paper.trial import Trial
+from loadgen.experiments.paper.trial import Point, Trial
 from server.cli.main import run_command
 
 RUNS = {
@@ -134,9 +134,14 @@ def test_ctrl_c_leaves_tables_and_file(
     assert run_command(parse("magnus", *RUNS["magnus"], "--save-result", str(file))) == 130
     document = json.loads(file.read_text())
     assert document["interrupted"] and list(document["experiments"]) == ["main"]
-    assert [
-        run["strategy"] for run in document["experiments"]["main"]["runs"]
-    ] == ["vs", "ccb", "ccb-padded", "magnus", "vs", "ccb"]
+    assert [run["strategy"] for run in document["experiments"]["main"]["runs"]] == [
+        "vs",
+        "ccb",
+        "ccb-padded",
+        "magnus",
+        "vs",
+        "ccb",
+    ]
     assert "interrupted" in capsys.readouterr().out
 
 

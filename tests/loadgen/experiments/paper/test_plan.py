@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from loadgen.experiments.paper.load import chat_pool
-from loadgen.experiments.paper.plan import Experiment, Line, Plan, Point, carry_out
+from loadgen.experiments.paper.plan import Experiment, Plan, carry_out
 from loadgen.experiments.paper.row import Row, claim
 from loadgen.experiments.paper.scls import EXPERIMENTS
-from loadgen.experiments.paper.trial import Trial
+from loadgen.experiments.paper.trial import Line, Point, Trial
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
 from tests.loadgen.experiments.paper.parts import point_at, stage_of, trial_of
