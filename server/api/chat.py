@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
@@ -13,7 +13,7 @@ from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
 from server.api.output.answer import Result, respond
-from server.api.output.call import Answer
+from server.api.output.call import Answer, Part
 from server.api.output.logprobs import chat_logprobs, prompt_logprobs
 from server.api.output.pieces import Lazy
 from server.api.output.reply import (
@@ -35,7 +35,7 @@ from server.api.output.reply import (
     Usage,
 )
 from server.api.served_model import MODEL, Codec
-from server.api.tools.reading import Argued, Called, Piece, Reader, Said, reader_of
+from server.api.tools.reading import Argued, Called, Piece, Said
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -52,18 +52,16 @@ class ChatForm:
     head: Head
     text: Codec
     body: ChatBody
-    readers: dict[int, Reader] = field(default_factory=dict)
-    """The reader that finds the calls in each answer, by its index."""
 
-    def events(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> Iterator[ChatChunk]:
+    def events(self, part: Part, usage: Usage | None) -> Iterator[ChatChunk]:
+        answer, update, pieces = part.answer, part.update, part.pieces
         logprobs = self._logprobs(update)
-        pieces = self._pieces(answer, update)
         if not (pieces or logprobs or update.finish_reason):
             return
         *earlier, last = _deltas(answer, pieces)
         for delta in earlier:
             yield self._chunk([ChunkChoice(answer.index, delta, None, None, None)], usage)
-        choice = ChunkChoice(answer.index, last, logprobs, self._finish(answer, update), update.stop_reason)
+        choice = ChunkChoice(answer.index, last, logprobs, _finish_reason(part), update.stop_reason)
         yield self._chunk([choice], usage)
 
     def closing(self, usage: Usage, metrics: Metrics) -> ChatChunk:
@@ -84,28 +82,11 @@ class ChatForm:
         )
 
     def _choice(self, result: Result) -> ChatChoice:
-        answer, update = result.answer, result.join()
-        pieces = self._pieces(answer, update)
-        called = _calls(pieces)
-        message = ChatMessage(_said(pieces) or None, tool_calls=called) if called else ChatMessage(_said(pieces))
-        finish = self._finish(answer, update)
-        return ChatChoice(answer.index, message, self._logprobs(update), finish, update.stop_reason)
-
-    def _pieces(self, answer: Answer, update: RowUpdate) -> list[Piece]:
-        """The text of an update, and its calls where there are tools."""
-        if answer.index not in self.readers:
-            prompt = answer.prompt
-            self.readers[answer.index] = reader_of(prompt.tools, guaranteed=prompt.grammar is not None)
-        return self.readers[answer.index].push(update.text, last=update.finish_reason is not None)
-
-    def _finish(self, answer: Answer, update: RowUpdate) -> ChatFinish | None:
-        """Why the answer ended, once the pieces of the update are read; None where it goes on."""
-        if update.finish_reason is None:
-            return None
-        reader = self.readers.get(answer.index)
-        if reader is not None and reader.calls and update.finish_reason is FinishReason.STOP:
-            return ChatFinish.TOOL_CALLS
-        return ChatFinish(update.finish_reason)
+        part = result.join()
+        called, said = _calls(part.pieces), _said(part.pieces)
+        message = ChatMessage(said or None, tool_calls=called) if called else ChatMessage(said)
+        logprobs = self._logprobs(part.update)
+        return ChatChoice(result.answer.index, message, logprobs, _finish_reason(part), part.update.stop_reason)
 
     def _chunk(self, choices: list[ChunkChoice], usage: Usage | None, metrics: Metrics | None = None) -> ChatChunk:
         return ChatChunk(
@@ -121,6 +102,13 @@ class ChatForm:
 
     def _logprobs(self, update: RowUpdate) -> ChatLogprobs | None:
         return chat_logprobs(update.logprobs, self.text) if self.body.logprobs and update.logprobs else None
+
+
+def _finish_reason(part: Part) -> ChatFinish | None:
+    """Why the answer ended; None where it goes on."""
+    if part.update.finish_reason is FinishReason.STOP and part.answer.reader.calls:
+        return ChatFinish.TOOL_CALLS
+    return None if part.update.finish_reason is None else ChatFinish(part.update.finish_reason)
 
 
 def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:

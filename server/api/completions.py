@@ -12,7 +12,7 @@ from server.api.input.body import read_call
 from server.api.input.prompts import completion_prompts
 from server.api.input.schema import CompletionBody
 from server.api.output.answer import Result, respond
-from server.api.output.call import Answer
+from server.api.output.call import Answer, Part
 from server.api.output.logprobs import characters, completion_logprobs, prompt_logprobs
 from server.api.output.pieces import Lazy
 from server.api.output.reply import (
@@ -42,8 +42,8 @@ class CompletionForm:
     text: Codec
     body: CompletionBody
 
-    def events(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> Iterator[CompletionReply]:
-        choice = self._choice(answer, update)
+    def events(self, part: Part, usage: Usage | None) -> Iterator[CompletionReply]:
+        choice = self._choice(part.answer, part.update)
         if choice.text or choice.logprobs or choice.finish_reason:
             yield self._reply([choice], usage)
 
@@ -51,7 +51,9 @@ class CompletionForm:
         return self._reply([], usage, metrics)
 
     def whole(self, results: Sequence[Result], usage: Usage, metrics: Metrics) -> CompletionReply:
-        choices = Lazy[Result, CompletionChoice](lambda result: self._choice(result.answer, result.join()), results)
+        choices = Lazy[Result, CompletionChoice](
+            lambda result: self._choice(result.answer, result.join().update), results
+        )
         return self._reply(choices, usage, metrics)
 
     def _reply(

@@ -69,6 +69,9 @@ class AnswerDefaults:
     """Whether an answer that only repeats itself is ended."""
     next_seed: Callable[[], int] = fresh_seed
     """Makes the seed of an answer whose client gave none."""
+    close_schemas: bool = False
+    """Whether JSON schemas allow no property that they do not name, and want each that they do, also where they are
+    not strict."""
     allow_replay: bool = False
     """Whether a request may bring the length of its answer (design 3.1)."""
     shares_prefixes: bool = False
@@ -95,6 +98,8 @@ class ServedModel:
     grammars: GrammarCompiler | None
     """Compiles grammars for the executors; None where answers are not constrained."""
     defaults: AnswerDefaults
+    accepts_any_name: bool = False
+    """Whether a request may name any model, and gets this one."""
 
     @property
     def id(self) -> str:

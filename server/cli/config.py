@@ -212,6 +212,13 @@ class Admission:
     no_structured_outputs: bool = option(
         False, "refuse requests whose answers must match a schema or a grammar, calls that are required too"
     )
+    close_schemas: bool = option(
+        False, "JSON schemas allow only the properties that they name, and want them all, as those with strict: true do"
+    )
+    accept_any_model: bool = option(
+        False,
+        "serve requests for models of any name, for programs that ask for claude-* or gpt-*; answers name this one",
+    )
     stop_repetition: bool | None = option(
         None,
         "end an answer whose last 256 tokens repeat the same 64 or fewer (default: only the packaged default model's)",

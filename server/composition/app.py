@@ -203,10 +203,12 @@ def _describe_model(config: ServeConfig, loaded: Loaded, pool: ThreadPoolExecuto
             max_tokens=config.default_max_tokens or Catalog().default_max_tokens(config.model),
             stop_repetition=_stops_repetition(config),
             next_seed=seed_source(config.seed),
+            close_schemas=config.close_schemas,
             allow_replay=config.allow_replay,
             shares_prefixes=config.prefix_cache_shared,
             instruction_split=InstructionSplit(config.instruction_split),
         ),
+        accepts_any_name=config.accept_any_model,
     )
 
 

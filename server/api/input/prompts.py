@@ -55,7 +55,7 @@ async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     """The conversation through the model's chat template; raises ApiError 400."""
     _refuse_unsupported(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
-    tools = await model.run_in_thread(toolbox, body) if asks_tools else NO_TOOLS
+    tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
     grammar = await constraint(body, model, tools)
     if not asks_tools and _is_short(body):
         return _converse(body, model, tools, grammar)

@@ -17,6 +17,7 @@ from server.api.errors import ApiError, bad_request, busy
 from server.api.input.given_json import given_json, is_given
 from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs
 from server.api.served_model import MODEL, ServedModel
+from server.api.tools.closing import close_schema
 from server.api.tools.grammar import arguments_schema, calls_grammar
 from server.api.tools.tools import NO_TOOLS, Toolbox
 from server.grammars.compiler import RefusedGrammar
@@ -35,7 +36,7 @@ async def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools:
     """The grammar that the answer must match; None where it may be anything. Raises ApiError."""
     if not tools and body.response_format is None and body.structured_outputs is None:
         return None
-    grammar, param, schemas = await model.run_in_thread(_read, body, tools)
+    grammar, param, schemas = await model.run_in_thread(_read, body, tools, model.defaults.close_schemas)
     if model.grammars is None:
         if grammar is None:
             return None
@@ -52,9 +53,9 @@ async def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools:
         raise ApiError(503, str(error)) from None
 
 
-def _read(body: ChatBody | CompletionBody, tools: Toolbox) -> tuple[Grammar | None, str, list[Grammar]]:
+def _read(body: ChatBody | CompletionBody, tools: Toolbox, closed: bool) -> tuple[Grammar | None, str, list[Grammar]]:
     """The grammar of the whole answer, the field that asks for it, and the schemas of all tools. Heavy."""
-    answer, param = _answer(body)
+    answer, param = _answer(body, closed)
     schemas = _schemas(tools, enforced=tools.must_call or answer is not None)
     if tools.must_call:
         answer, param = calls_grammar(tools), "tools"
@@ -68,21 +69,21 @@ def _read(body: ChatBody | CompletionBody, tools: Toolbox) -> tuple[Grammar | No
     return answer, param, schemas
 
 
-def _answer(body: ChatBody | CompletionBody) -> tuple[Grammar | None, str]:
+def _answer(body: ChatBody | CompletionBody, closed: bool) -> tuple[Grammar | None, str]:
     """The grammar of the text itself, and the field that asks for it."""
     format_, outputs = body.response_format, body.structured_outputs
     asks = format_ is not None and format_.type != "text"
     if outputs is None:
-        return (_of_format(format_) if format_ is not None else None), "response_format"
+        return (_of_format(format_, closed) if format_ is not None else None), "response_format"
     if asks:
         raise bad_request("structured_outputs: cannot go with response_format; give one of them", "structured_outputs")
     if isinstance(body, ChatBody) and body.tools and body.tool_choice != "none":
         message = "structured_outputs: cannot go with tools; use response_format, or set tool_choice to 'none'"
         raise bad_request(message, "structured_outputs")
-    return _of_outputs(outputs), "structured_outputs"
+    return _of_outputs(outputs, closed), "structured_outputs"
 
 
-def _of_format(format_: ResponseFormat) -> Grammar | None:
+def _of_format(format_: ResponseFormat, closed: bool) -> Grammar | None:
     match format_.type:
         case "text":
             return None
@@ -93,10 +94,12 @@ def _of_format(format_: ResponseFormat) -> Grammar | None:
             if format_.json_schema is None or not is_given(format_.json_schema.schema):
                 raise bad_request(f"{path}.schema: is missing", "response_format")
             schema = given_json(bytes(format_.json_schema.schema), f"{path}.schema", "response_format")
-            return _json(schema, f"{path}.schema", "response_format", lenient=format_.json_schema.strict is False)
+            strict = format_.json_schema.strict
+            closed = closed or strict is True
+            return _json(schema, f"{path}.schema", "response_format", lenient=strict is False, closed=closed)
 
 
-def _of_outputs(outputs: StructuredOutputs) -> Grammar:
+def _of_outputs(outputs: StructuredOutputs, closed: bool) -> Grammar:
     param = "structured_outputs"
     given = [name for name in ("json", "regex", "choice", "grammar", "json_object") if _is_given(outputs, name)]
     if len(given) != 1:
@@ -114,7 +117,7 @@ def _of_outputs(outputs: StructuredOutputs) -> Grammar:
     schema = given_json(bytes(outputs.json), f"{param}.json", param)
     if isinstance(schema, str):  # vLLM takes a schema also as text
         schema = given_json(schema.encode(), f"{param}.json", param)
-    return _json(schema, f"{param}.json", param, lenient=False)
+    return _json(schema, f"{param}.json", param, lenient=False, closed=closed)
 
 
 def _is_given(outputs: StructuredOutputs, name: str) -> bool:
@@ -122,10 +125,11 @@ def _is_given(outputs: StructuredOutputs, name: str) -> bool:
     return is_given(value) if isinstance(value, Raw) else value not in (None, False)
 
 
-def _json(schema: Any, path: str, param: str, *, lenient: bool) -> Grammar:
+def _json(schema: Any, path: str, param: str, *, lenient: bool, closed: bool) -> Grammar:
     if not isinstance(schema, dict):
         raise bad_request(f"{path}: must be a JSON object, a schema", param)
-    return Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode(), lenient)
+    text = orjson.dumps(close_schema(schema) if closed else schema).decode()
+    return Grammar(GrammarKind.JSON_SCHEMA, text, lenient)
 
 
 def _schemas(tools: Toolbox, *, enforced: bool) -> list[Grammar]:

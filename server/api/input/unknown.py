@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
@@ -56,6 +56,11 @@ def note_unknown(request: web.Request, names: tuple[str, ...], *, refused: bool)
         shown = ", ".join(repr(name[:64]) for name in unknown[:MOST])
         raise bad_request(f"{shown}: no such field here (--refuse-unknown-fields)", unknown[0][:64], "unknown_field")
     request[UNKNOWN] = unknown
+
+
+def ignore(request: web.Request, names: Sequence[str]) -> None:
+    """Name parts of a body that are passed over, though its schema has them, in the response's header too."""
+    request[UNKNOWN] = (*request.get(UNKNOWN, ()), *dict.fromkeys(names))
 
 
 def list_unknown(raw: bytes, schema: type, *, thoroughly: bool = False) -> tuple[str, ...]:

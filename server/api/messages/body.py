@@ -130,7 +130,7 @@ CHAT_WORDS: Mapping[str, str] = MappingProxyType(
 
 def as_chat(body: CountBody) -> ChatBody:
     """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
-    _refuse_unsupported(body)
+    refuse_asked([("mcp_servers", body.mcp_servers, "this server calls no others; leave it out")])
     turns = [turn for place, one in enumerate(body.messages) for turn in _turns(one, f"messages[{place}]")]
     told = [] if body.system is None else [Message("system", join_content(body.system, "system", ("text",)))]
     choice = body.tool_choice
@@ -139,7 +139,7 @@ def as_chat(body: CountBody) -> ChatBody:
         messages=[*told, *turns],
         # A last turn of the assistant's is the beginning of the answer.
         continue_final_message=bool(turns) and turns[-1].role == "assistant",
-        tools=[_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or [])],
+        tools=[_tool(tool) for tool in body.tools or [] if tool.type in OWN_TOOLS],
         tool_choice=None if choice is None else _tool_choice(choice),
         parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
         response_format=_response_format(body.output_config),
@@ -161,14 +161,10 @@ def _with_sampling(chat: ChatBody, body: MessagesBody) -> ChatBody:
     )
 
 
-def _refuse_unsupported(body: CountBody) -> None:
-    thinks = body.thinking is not None and body.thinking.type == "enabled"
-    refuse_asked(
-        (
-            ("thinking", thinks, "this model does not think apart from its answer; leave it out"),
-            ("mcp_servers", body.mcp_servers, "this server calls no others; leave it out"),
-        )
-    )
+def list_ignored(body: CountBody) -> list[str]:
+    """Parts of a body that are passed over: thoughts apart from the answer, and tools of other servers'."""
+    thinks = ["thinking"] if body.thinking is not None and body.thinking.type == "enabled" else []
+    return [*thinks, *(f"tools.{tool.type}" for tool in body.tools or () if tool.type not in OWN_TOOLS)]
 
 
 def _turns(message: InputMessage, path: str) -> Iterator[Message]:
@@ -226,12 +222,11 @@ def _missing(path: str) -> ApiError:
     return bad_request(f"{path}: is missing", "messages")
 
 
-def _tool(tool: MessageTool, path: str) -> ChatTool:
-    if tool.type not in (None, "custom"):
-        message = (
-            f"{path}.type: {tool.type[:64]!r} is a tool of another server's; only tools with an input_schema are known"
-        )
-        raise bad_request(message, "tools", "unsupported")
+OWN_TOOLS = (None, "custom")
+"""Types of tools that the client runs."""
+
+
+def _tool(tool: MessageTool) -> ChatTool:
     return ChatTool("function", FunctionTool(tool.name, tool.description, tool.input_schema, tool.strict))
 
 

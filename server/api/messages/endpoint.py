@@ -14,7 +14,8 @@ from server.api.errors import ApiError, reword_errors
 from server.api.input.body import read_body, read_call
 from server.api.input.prompts import chat_prompt, render_chat
 from server.api.input.schema import StreamOptions
-from server.api.messages.body import CHAT_WORDS, CountBody, MessagesBody, as_chat
+from server.api.input.unknown import ignore
+from server.api.messages.body import CHAT_WORDS, CountBody, MessagesBody, as_chat, list_ignored
 from server.api.messages.reply import (
     BlockDelta,
     BlockInput,
@@ -35,13 +36,13 @@ from server.api.messages.reply import (
 )
 from server.api.models import model_name
 from server.api.output.answer import gather_answers, register_call, stream_answers
-from server.api.output.call import Call
+from server.api.output.call import Call, Part
 from server.api.output.pieces import send_reply, weigh
 from server.api.output.reply import Head, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Updates
 from server.api.served_model import MODEL
-from server.api.tools.reading import Argued, Called, Piece, Reader, Said, reader_of
+from server.api.tools.reading import Argued, Called, Piece, Said
 from server.api.tools.tools import toolbox
 from server.http.access import spend_counted
 from server.http.request_id import request_id
@@ -51,11 +52,12 @@ async def messages(request: web.Request) -> web.StreamResponse:
     """Take the assistant's next turn in a conversation, as Anthropic's messages do."""
     body, head = await read_call(request, MessagesBody, "msg_")
     model = request.app[MODEL]
+    ignore(request, list_ignored(body))
     with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
         chat = await model.run_in_thread(as_chat, body)
         prompt = await chat_prompt(chat, model)
         async with register_call(request, chat, [prompt], head) as call:
-            form = MessageForm(head, call, reader_of(prompt.tools, guaranteed=prompt.grammar is not None))
+            form = MessageForm(head, call)
             if body.stream:
                 writer = MessageWriter(form, request_id(request))
                 return await stream_answers(request, call, writer, StreamOptions())
@@ -68,6 +70,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     model = request.app[MODEL]
     body = await read_body(request, CountBody)
     model_name(body.model, model)
+    ignore(request, list_ignored(body))
 
     def count() -> int:
         chat = as_chat(body)
@@ -88,16 +91,14 @@ class MessageForm:
 
     head: Head
     call: Call
-    reader: Reader
 
     def begun(self) -> MessageObject:
         """The message before its first token."""
         return self._message([], None)
 
-    def whole(self, update: RowUpdate) -> MessageObject:
+    def whole(self, part: Part) -> MessageObject:
         """The message with all its tokens."""
-        pieces = self.reader.push(update.text, last=True)
-        return self._message(_blocks(pieces), self.ending(update))
+        return self._message(_blocks(part.pieces), self.ending(part.update))
 
     def usage(self) -> MessageUsage:
         usage = self.call.usage()
@@ -110,7 +111,7 @@ class MessageForm:
         stopped = sequence if isinstance(sequence, str) and sequence != REPETITION else None
         if update.finish_reason is FinishReason.LENGTH:
             return Ending("max_tokens", None)
-        if self.reader.calls:
+        if self.call.answers[0].reader.calls:
             return Ending("tool_use", None)
         return Ending("end_turn" if stopped is None else "stop_sequence", stopped)
 
@@ -180,21 +181,20 @@ class MessageWriter:
         await stream.send([MessageStart(message=self.form.begun())])
         async with Updates(self.form.call.requests) as updates:
             async for arrivals in updates:
-                update = self.form.call.receive(0, arrivals[0])
-                await stream.send(self._events(update), weigh(update))
+                part = self.form.call.receive(0, arrivals[0])
+                await stream.send(self._events(part), weigh(part.update))
 
     async def fail(self, stream: EventStream, error: ApiError) -> None:
         await stream.send([message_error(error, self.request_id)])
 
-    def _events(self, update: RowUpdate) -> Iterator[msgspec.Struct]:
-        last = update.finish_reason is not None
-        for piece in self.form.reader.push(update.text, last=last):
+    def _events(self, part: Part) -> Iterator[msgspec.Struct]:
+        for piece in part.pieces:
             yield from self._piece(piece)
-        if last:
+        if part.update.finish_reason is not None:
             if self._index < 0:
                 yield from self._begin(TextBlock(""))
             yield from self._end()
-            yield MessageDelta(delta=self.form.ending(update), usage=self.form.usage())
+            yield MessageDelta(delta=self.form.ending(part.update), usage=self.form.usage())
             yield MessageStop()
 
     def _piece(self, piece: Piece) -> Iterator[msgspec.Struct]:

@@ -23,16 +23,17 @@ from server.api.input.admission import count_answers, count_queued
 from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
 from server.api.limits import LIMITS
-from server.api.output.call import Answer, Call, open_call
+from server.api.output.call import Answer, Call, Part, open_call
 from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
 from server.api.output.pieces import send_reply
 from server.api.output.progress import FIRST_LOOK, HEADER, PlaceNotes, is_asked
 from server.api.output.reply import Head, Metrics, Usage
 from server.api.output.sse import EventStream
 from server.api.output.ticker import TICKER
-from server.api.output.updates import Arrivals, Updates
+from server.api.output.updates import Updates
 from server.api.output.wanted import list_wanted
 from server.api.served_model import MODEL
+from server.api.tools.reading import Piece
 from server.http.access import client_of, holder_of, share_answers
 from server.http.request_id import request_id
 
@@ -48,10 +49,11 @@ class Result:
 
     answer: Answer
     updates: list[RowUpdate]
+    pieces: list[Piece]
 
-    def join(self) -> RowUpdate:
-        """All updates of the answer as one."""
-        return join_updates(self.updates)
+    def join(self) -> Part:
+        """All parts of the answer as one."""
+        return Part(self.answer, join_updates(self.updates), self.pieces)
 
 
 class Form(Protocol):
@@ -60,8 +62,8 @@ class Form(Protocol):
     @property
     def head(self) -> Head: ...
 
-    def events(self, answer: Answer, update: RowUpdate, usage: Usage | None) -> Iterable[msgspec.Struct]:
-        """Events of an update; none where it shows the client nothing."""
+    def events(self, part: Part, usage: Usage | None) -> Iterable[msgspec.Struct]:
+        """Events of a part; none where it shows the client nothing."""
         ...
 
     def closing(self, usage: Usage, metrics: Metrics) -> msgspec.Struct:
@@ -115,11 +117,13 @@ async def register_call(
 
 async def gather_answers(call: Call) -> list[Result]:
     """Wait for all answers of a call; raises ApiError when one fails."""
-    results = [Result(answer, []) for answer in call.answers]
+    results = [Result(answer, [], []) for answer in call.answers]
     async with Updates(call.requests) as updates:
         async for arrivals in updates:
             for place, update in arrivals.items():
-                results[place].updates.append(call.receive(place, update))
+                part = call.receive(place, update)
+                results[place].updates.append(part.update)
+                results[place].pieces.extend(part.pieces)
     return results
 
 
@@ -171,8 +175,8 @@ class FormWriter:
     async def write(self, stream: EventStream) -> None:
         async with Updates(self.call.requests) as updates:
             async for arrivals in updates:
-                received = self._receive(arrivals)
-                await stream.send(self._events(received), sum(answer.take_weight() for answer, _ in received))
+                parts = [self.call.receive(place, update) for place, update in arrivals.items()]
+                await stream.send(self._events(parts), sum(part.answer.take_weight() for part in parts))
         if self.options.include_usage:
             await stream.send([self.form.closing(self.call.usage(), self.call.metrics())])
         await stream.done()
@@ -181,10 +185,6 @@ class FormWriter:
         await stream.send([error_body(error)])
         await stream.done()
 
-    def _receive(self, arrivals: Arrivals) -> list[tuple[Answer, RowUpdate]]:
-        call = self.call
-        return [(call.answers[place], call.receive(place, update)) for place, update in arrivals.items()]
-
-    def _events(self, received: list[tuple[Answer, RowUpdate]]) -> Iterator[msgspec.Struct]:
+    def _events(self, parts: Sequence[Part]) -> Iterator[msgspec.Struct]:
         usage = self.call.usage() if self.options.continuous_usage_stats else None
-        return (event for answer, update in received for event in self.form.events(answer, update, usage))
+        return (event for part in parts for event in self.form.events(part, usage))

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
+from scheduler.dispatcher import Dispatcher
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
 from server.api.calls.register import Record
@@ -30,6 +31,7 @@ from server.api.output.pieces import LETTERS, weigh
 from server.api.output.reply import Metrics, PromptDetails, Usage
 from server.api.output.wanted import Predictions, WantedAnswer, answer_tokens, describe, draw_seeds, predict
 from server.api.served_model import MODEL
+from server.api.tools.reading import Piece, Reader, reader_of
 from server.http.access import spend_tokens
 
 
@@ -40,6 +42,8 @@ class Answer:
     index: int
     prompt: Prompt
     request: Request
+    reader: Reader
+    """Finds the calls of tools in its text."""
     begun: bool = False
     tokens: int = 0
     characters: int = 0
@@ -53,11 +57,21 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """The next part of an answer as its client shall see it: an update, and what its text says and calls."""
+
+    answer: Answer
+    update: RowUpdate
+    pieces: Sequence[Piece]
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """Answers to the same client, in the order of their index."""
 
     answers: tuple[Answer, ...]
     record: Record
+    dispatcher: Dispatcher
     scoring: bool
     """Whether only the prompt is wanted back: what had to be generated is then left out."""
 
@@ -65,19 +79,29 @@ class Call:
     def requests(self) -> tuple[Request, ...]:
         return tuple(answer.request for answer in self.answers)
 
-    def receive(self, place: int, update: RowUpdate) -> RowUpdate:
-        """Count an update as sent and return it as the client shall see it; raises ApiError when its row failed."""
+    def receive(self, place: int, update: RowUpdate) -> Part:
+        """Count an update as sent and read it; raises ApiError when its row failed."""
+        answer = self.answers[place]
         if update.finish_reason is FinishReason.ERROR:
             self.record.check()
             error = update.error or "the answer could not be generated"
-            raise bad_request(error) if update.by_client else failure_error(self.answers[place].request.failure, error)
-        self.answers[place].weight += weigh(update)
+            raise bad_request(error) if update.by_client else failure_error(answer.request.failure, error)
+        answer.weight += weigh(update)
         if self.scoring:
             # No token was asked for, so the answer ends because its length, zero, is reached.
             reason = None if update.finish_reason is None else FinishReason.LENGTH
-            return replace(update, token_ids=(), text="", logprobs=(), finish_reason=reason, stop_reason=None)
-        self.answers[place].tokens += len(update.token_ids)
-        return update
+            update = replace(update, token_ids=(), text="", logprobs=(), finish_reason=reason, stop_reason=None)
+        answer.tokens += len(update.token_ids)
+        ended = answer.reader.ended
+        pieces = answer.reader.push(update.text, last=update.finish_reason is not None)
+        if answer.reader.ended and not ended and update.finish_reason is None:
+            self._end(answer.request)
+        return Part(answer, update, pieces)
+
+    def _end(self, request: Request) -> None:
+        """End an answer whose text could go on."""
+        self.dispatcher.cancel(request)
+        request.stream.put(RowUpdate(request.row_id, finish_reason=FinishReason.STOP))  # the client still reads
 
     def usage(self) -> Usage:
         """Tokens so far; a prompt counts once, however many answers it has, and so does what was kept of it before."""
@@ -112,7 +136,7 @@ async def open_call(
         tokens = sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted)
         check_tokens(tokens, app[LIMITS], app[DISPATCHER])
         async with _submit_all(wanted, predictions, body, app, record) as answers:
-            call = Call(answers, record, is_scoring(body))
+            call = Call(answers, record, app[DISPATCHER], is_scoring(body))
             record.requests = call.requests
             spend_tokens(app, record.caller.holder, call.usage().prompt_tokens)
             try:
@@ -143,7 +167,9 @@ async def _submit_all(
                 **describe(item, prediction, body, app, record.client, record.caller.holder),
             )
             lengths.note(request, item.query, prediction, dispatcher.revise)
-            answers.append(Answer(len(answers), item.prompt, request, weight=len(item.prompt.text) // LETTERS))
+            reader = reader_of(item.prompt.tools, guaranteed=item.prompt.grammar is not None)
+            weight = len(item.prompt.text) // LETTERS
+            answers.append(Answer(len(answers), item.prompt, request, reader, weight=weight))
         yield tuple(answers)
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
+import orjson
 from msgspec import Meta
 
 from models.network.generation_config import TokenCount
@@ -54,24 +55,47 @@ class InputItem(msgspec.Struct, frozen=True):
     call_id: str | None = None
     name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     arguments: str | None = None
+    input: str | None = None
     output: Content | None = None
 
 
-class ResponseTool(msgspec.Struct, frozen=True):
-    """A tool; they are all functions, and lie flat."""
+TEXT_TOOL: Mapping[str, Any] = MappingProxyType(
+    {
+        "type": "object",
+        "properties": {"input": {"type": "string"}},
+        "required": ["input"],
+        "additionalProperties": False,
+    }
+)
+"""The arguments of a custom tool, as a function has them: one text."""
 
-    type: Annotated[str, told(const="function")]
-    name: Annotated[FunctionName | None, told(type="string")] = None
+OWN_TOOLS = ("function", "custom")
+"""Types of tools that the client runs; all others are passed over."""
+
+
+class ResponseTool(msgspec.Struct, frozen=True):
+    """A tool: a function, which lies flat, or a custom tool, which takes a text."""
+
+    type: Annotated[str, Meta(max_length=256)]
+    name: FunctionName | None = None
     description: str | None = None
     parameters: msgspec.Raw = ABSENT
     strict: bool | None = None
 
 
+TOOL = told(
+    anyOf=[
+        {"properties": {"type": {"enum": list(OWN_TOOLS)}, "name": {"type": "string"}}, "required": ["name"]},
+        {"properties": {"type": {"not": {"enum": list(OWN_TOOLS)}}}},
+    ]
+)
+
+
 class NamedFunctionChoice(msgspec.Struct, frozen=True):
-    """The function that must be called."""
+    """The function, or the custom tool, that must be called."""
 
     name: str
-    type: Literal["function"] = "function"
+    type: Literal["function", "custom"] = "function"
 
 
 TURN = told(
@@ -96,6 +120,23 @@ TURN = told(
         {
             "properties": {
                 "type": {"const": "function_call_output"},
+                "call_id": {"type": "string", "minLength": 1},
+                "output": {"type": ["string", "array"]},
+            },
+            "required": ["type", "call_id", "output"],
+        },
+        {
+            "properties": {
+                "type": {"const": "custom_tool_call"},
+                "name": {"type": "string"},
+                "input": {"type": "string"},
+                "call_id": {"type": "string"},
+            },
+            "required": ["type", "name", "input", "call_id"],
+        },
+        {
+            "properties": {
+                "type": {"const": "custom_tool_call_output"},
                 "call_id": {"type": "string", "minLength": 1},
                 "output": {"type": ["string", "array"]},
             },
@@ -147,7 +188,7 @@ class ResponsesBody(GenerationBody, frozen=True, kw_only=True):
     previous_response_id: str | None = None
     conversation: Annotated[msgspec.Raw, told(type="null")] = ABSENT
     prompt: Annotated[msgspec.Raw, told(type="null")] = ABSENT
-    tools: Annotated[list[ResponseTool], Meta(max_length=128)] | None = None
+    tools: Annotated[list[Annotated[ResponseTool, TOOL]], Meta(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunctionChoice | None = None
     parallel_tool_calls: bool | None = None
 
@@ -172,7 +213,7 @@ def as_chat(body: ResponsesBody, spoken: Sequence[Message]) -> ChatBody:
     return ChatBody(
         **common | {"response_format": _response_format(body.text)},
         messages=[*told, *spoken],
-        tools=[_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or [])],
+        tools=[_tool(tool, f"tools[{place}]") for place, tool in own_tools(body)],
         tool_choice=NamedTool(NamedFunction(choice.name)) if isinstance(choice, NamedFunctionChoice) else choice,
         parallel_tool_calls=body.parallel_tool_calls,
         max_completion_tokens=body.max_output_tokens,
@@ -221,12 +262,14 @@ def _turn(item: InputItem, path: str) -> Message | None:
             if item.role is None:
                 raise _missing(f"{path}.role")
             return Message(item.role, join_content(item.content, f"{path}.content", TEXTS))
-        case "function_call":
-            if item.name is None or item.arguments is None or item.call_id is None:
-                names = ("name", item.name), ("arguments", item.arguments), ("call_id", item.call_id)
+        case "function_call" | "custom_tool_call":
+            field, given = ("arguments", item.arguments) if item.type == "function_call" else ("input", item.input)
+            if item.name is None or given is None or item.call_id is None:
+                names = ("name", item.name), (field, given), ("call_id", item.call_id)
                 raise _missing(f"{path}.{next(name for name, value in names if value is None)}")
-            return Message("assistant", tool_calls=[PastCall(PastFunction(item.name, item.arguments), item.call_id)])
-        case "function_call_output":
+            arguments = given if field == "arguments" else text_arguments(given)
+            return Message("assistant", tool_calls=[PastCall(PastFunction(item.name, arguments), item.call_id)])
+        case "function_call_output" | "custom_tool_call_output":
             if not item.call_id:
                 raise _missing(f"{path}.call_id")
             return Message("tool", join_content(item.output, f"{path}.output", TEXTS), tool_call_id=item.call_id)
@@ -241,12 +284,27 @@ def _missing(path: str) -> ApiError:
     return bad_request(f"{path}: is missing", "input")
 
 
+def own_tools(body: ResponsesBody) -> list[tuple[int, ResponseTool]]:
+    """The tools that the client runs, with their places."""
+    return [pair for pair in enumerate(body.tools or ()) if pair[1].type in OWN_TOOLS]
+
+
+def list_ignored(body: ResponsesBody) -> list[str]:
+    """Tools of other servers', which are passed over."""
+    return [f"tools.{tool.type}" for tool in body.tools or () if tool.type not in OWN_TOOLS]
+
+
+def text_arguments(text: str) -> str:
+    """The input of a custom tool as the arguments of a function."""
+    return orjson.dumps({"input": text}).decode()
+
+
 def _tool(tool: ResponseTool, path: str) -> ChatTool:
-    if tool.type != "function":
-        message = f"{path}.type: {tool.type[:64]!r} is a tool of another server's; only 'function' is supported"
-        raise bad_request(message, "tools", "unsupported")
     if tool.name is None:
         raise bad_request(f"{path}.name: is missing", "tools")
+    if tool.type == "custom":
+        parameters = msgspec.Raw(orjson.dumps(dict(TEXT_TOOL)))
+        return ChatTool("function", FunctionTool(tool.name, tool.description, parameters))
     return ChatTool("function", FunctionTool(tool.name, tool.description, tool.parameters, tool.strict))
 
 

@@ -18,8 +18,9 @@ from server.api.errors import ApiError, error_body, reword_errors
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody, Message, StreamOptions
+from server.api.input.unknown import ignore
 from server.api.output.answer import gather_answers, register_call, stream_answers
-from server.api.output.call import Call
+from server.api.output.call import Call, Part
 from server.api.output.logprobs import chat_logprobs
 from server.api.output.pieces import send_reply, weigh
 from server.api.output.reply import ChatLogprob, Head, json_response
@@ -32,6 +33,8 @@ from server.api.responses.body import (
     ResponseTool,
     as_chat,
     conversation,
+    list_ignored,
+    own_tools,
     wants_logprobs,
 )
 from server.api.responses.items import OutputItems, said_in
@@ -50,7 +53,6 @@ from server.api.responses.reply import (
 )
 from server.api.responses.store import STORE, ResponseStore
 from server.api.served_model import MODEL, Codec
-from server.api.tools.reading import Reader, reader_of
 from server.http.access import holder_of
 
 
@@ -61,15 +63,15 @@ async def responses(request: web.Request) -> web.StreamResponse:
     with reword_errors(OWN_NAMES, OWN_WORDS):
         prompt = await chat_prompt(chat, request.app[MODEL])
         async with register_call(request, chat, [prompt], head) as call:
-            reader = reader_of(prompt.tools, guaranteed=prompt.grammar is not None)
-            answer = ResponseAnswer(head, request.app[MODEL].text, body, call, reader, OutputItems(head.id))
+            custom = frozenset(tool.name or "" for tool in body.tools or () if tool.type == "custom")
+            answer = ResponseAnswer(head, request.app[MODEL].text, body, call, OutputItems(head.id, custom))
             keep = Keeping(request.app[STORE], holder_of(request), spoken) if body.store is not False else None
             if body.stream:
                 return await stream_answers(request, call, ResponseWriter(answer, keep), StreamOptions())
             (result,) = await gather_answers(call)
-            update = result.join()
-            deque(answer.receive(update), maxlen=0)
-            reply = answer.ended(update)
+            part = result.join()
+            deque(answer.receive(part), maxlen=0)
+            reply = answer.ended(part.update)
             if keep is not None:
                 keep(reply)
             return await send_reply(request, reply, result.answer.take_weight())
@@ -83,6 +85,8 @@ async def read_chat(request: web.Request, body: ResponsesBody) -> tuple[ChatBody
     earlier: tuple[Message, ...] = ()
     if (name := body.previous_response_id) is not None:
         earlier = request.app[STORE].find(name, holder_of(request), "previous_response_id").messages
+
+    ignore(request, list_ignored(body))
 
     def read() -> tuple[ChatBody, tuple[Message, ...]]:
         spoken = (*earlier, *conversation(body))
@@ -123,14 +127,13 @@ class ResponseAnswer:
     text: Codec
     body: ResponsesBody
     call: Call
-    reader: Reader
     items: OutputItems
 
-    def receive(self, update: RowUpdate) -> Iterator[msgspec.Struct]:
+    def receive(self, part: Part) -> Iterator[msgspec.Struct]:
         """Take the next part of the answer; yields the events that tell it."""
-        last = update.finish_reason is not None
-        yield from self.items.push(self.reader.push(update.text, last=last), self._logprobs(update))
-        if last:
+        update = part.update
+        yield from self.items.push(part.pieces, self._logprobs(update))
+        if update.finish_reason is not None:
             yield from self.items.finish("incomplete" if update.finish_reason is FinishReason.LENGTH else "completed")
 
     def begun(self) -> ResponseObject:
@@ -180,7 +183,7 @@ class ResponseAnswer:
             temperature=sampling.temperature,
             text=TextReply(_format(body)),
             tool_choice=body.tool_choice or "auto",
-            tools=[_tool(tool) for tool in body.tools or []],
+            tools=[_tool(tool) for _, tool in own_tools(body)],
             top_logprobs=body.top_logprobs or 0,
             top_p=sampling.top_p,
             usage=self._usage() if over else None,
@@ -224,10 +227,10 @@ class ResponseWriter:
         call = self.answer.call
         async with Updates(call.requests) as updates:
             async for arrivals in updates:
-                last = call.receive(0, arrivals[0])
-                ends = last.finish_reason is not None  # with events that tell all of it again
-                await stream.send(self.answer.receive(last), call.answers[0].weight if ends else weigh(last))
-        response = self.answer.ended(last)
+                part = call.receive(0, arrivals[0])
+                ends = part.update.finish_reason is not None  # with events that tell all of it again
+                await stream.send(self.answer.receive(part), call.answers[0].weight if ends else weigh(part.update))
+        response = self.answer.ended(part.update)
         if self.keep is not None:
             self.keep(response)
         await stream.send([self._event(f"response.{response.status}", response)], call.answers[0].take_weight())

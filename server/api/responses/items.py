@@ -5,19 +5,24 @@ Each step is told as the events of a stream; a response that is not streamed pas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TypedDict
 
 import msgspec
+import orjson
 
 from server.api.input.schema import Message, PastCall, PastFunction
 from server.api.output.reply import ChatLogprob
+from server.api.responses.body import text_arguments
 from server.api.responses.reply import (
     ArgumentsDelta,
     ArgumentsDone,
+    CustomCallItem,
     FunctionCallItem,
+    InputDelta,
+    InputDone,
     ItemEvent,
     ItemStatus,
     OutputItem,
@@ -44,6 +49,8 @@ class OutputItems:
     """The items of one response as they grow."""
 
     response_id: str
+    custom: Collection[str] = ()
+    """Names of custom tools."""
     done: list[OutputItem] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=count)
     """Numbers the events of the stream."""
@@ -87,14 +94,20 @@ class OutputItems:
             yield TextDelta(**self._place(kind), delta=text, logprobs=list(logprobs))
 
     def _call(self, call: Called) -> Iterator[msgspec.Struct]:
-        item = FunctionCallItem(
-            id=self._name("fc"), call_id=call.id, name=call.name, arguments="", status="in_progress"
-        )
-        yield from self._begin(item)
+        if call.name in self.custom:
+            yield from self._begin(
+                CustomCallItem(id=self._name("ctc"), call_id=call.id, name=call.name, input="", status="in_progress")
+            )
+        else:
+            yield from self._begin(
+                FunctionCallItem(
+                    id=self._name("fc"), call_id=call.id, name=call.name, arguments="", status="in_progress"
+                )
+            )
 
     def _argue(self, arguments: str) -> Iterator[msgspec.Struct]:
         self._parts.append(arguments)
-        if arguments:
+        if arguments and not isinstance(self._open, CustomCallItem):
             kind = "response.function_call_arguments.delta"
             yield ArgumentsDelta(**self._place(kind), delta=arguments)
 
@@ -119,6 +132,9 @@ class OutputItems:
             kind = "response.output_text.done"
             yield TextDone(**self._place(kind), text=part.text, logprobs=part.logprobs)
             yield self._part("response.content_part.done", part)
+        elif isinstance(item, CustomCallItem):
+            yield InputDelta(**self._place("response.custom_tool_call_input.delta"), delta=item.input)
+            yield InputDone(**self._place("response.custom_tool_call_input.done"), input=item.input)
         else:
             kind = "response.function_call_arguments.done"
             yield ArgumentsDone(**self._place(kind), name=item.name, arguments=item.arguments)
@@ -127,6 +143,8 @@ class OutputItems:
         text = "".join(self._parts)
         if isinstance(item, OutputMessage):
             return msgspec.structs.replace(item, status=status, content=[OutputText(text, list(self._logprobs))])
+        if isinstance(item, CustomCallItem):
+            return msgspec.structs.replace(item, status=status, input=_text_argument(text))
         return msgspec.structs.replace(item, status=status, arguments=text)
 
     def _name(self, prefix: str) -> str:
@@ -150,8 +168,22 @@ def said_in(items: Sequence[OutputItem]) -> Message:
     """An answer as a turn of a chat."""
     texts = [part.text for item in items if isinstance(item, OutputMessage) for part in item.content]
     calls = [
-        PastCall(PastFunction(item.name, item.arguments), item.call_id)
+        PastCall(PastFunction(item.name, _arguments_of(item)), item.call_id)
         for item in items
-        if isinstance(item, FunctionCallItem)
+        if not isinstance(item, OutputMessage)
     ]
     return Message("assistant", "".join(texts), tool_calls=calls or None)
+
+
+def _arguments_of(item: FunctionCallItem | CustomCallItem) -> str:
+    return item.arguments if isinstance(item, FunctionCallItem) else text_arguments(item.input)
+
+
+def _text_argument(arguments: str) -> str:
+    """The text in the arguments of a custom tool; of a call that was cut short, as much as there is."""
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    text = value.get("input") if isinstance(value, dict) else None
+    return text if isinstance(text, str) else arguments

@@ -43,7 +43,17 @@ class FunctionCallItem(msgspec.Struct, frozen=True, kw_only=True, tag="function_
     status: ItemStatus
 
 
-OutputItem: TypeAlias = OutputMessage | FunctionCallItem
+class CustomCallItem(msgspec.Struct, frozen=True, kw_only=True, tag="custom_tool_call"):
+    """A call of a custom tool with its text. Its result names it by `call_id`."""
+
+    id: str
+    call_id: str
+    name: str
+    input: str
+    status: ItemStatus
+
+
+OutputItem: TypeAlias = OutputMessage | FunctionCallItem | CustomCallItem
 
 
 class InputDetails(msgspec.Struct, frozen=True):
@@ -189,6 +199,22 @@ class ArgumentsDone(NumberedEvent, frozen=True, kw_only=True):
     output_index: int
     name: str
     arguments: str
+
+
+class InputDelta(NumberedEvent, frozen=True, kw_only=True):
+    """response.custom_tool_call_input.delta: all of the text, as it is known when the call is whole."""
+
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class InputDone(NumberedEvent, frozen=True, kw_only=True):
+    """response.custom_tool_call_input.done."""
+
+    item_id: str
+    output_index: int
+    input: str
 
 
 class TextDone(PartOfEvent, frozen=True, kw_only=True):

@@ -52,6 +52,8 @@ class Reader(Protocol):
 
     calls: int
     """How many have begun so far."""
+    ended: bool
+    """Whether the answer is over by what it says, though its text goes on."""
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
         """The pieces of the next part of the text; `last` also brings what was held back."""
@@ -60,23 +62,31 @@ class Reader(Protocol):
 class PlainText:
     """For an answer that calls no tools: all of it is text."""
 
-    calls = 0
+    calls, ended = 0, False
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
         return [Said(text)] if text else []
 
 
 class GuaranteedCalls:
-    """For a text that is calls from its first character on, each exactly as tool_words has it, or else none at all."""
+    """For a text that is calls from its first character on, each exactly as tool_words has it, or else none at all.
+
+    A model that must call goes on calling until its limit, so a call that equals an earlier one ends the answer and is
+    left out: a later call is held back for as long as it may become one.
+    """
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.calls, self.ended = 0, False
         self._held = ""
         self._plain = False  # an answer without calls
-        self._inside = False  # in the arguments of a call
-        self._arguments = ""  # of that call, as far as they were told
+        self._name: str | None = None  # of the call whose arguments come; None between calls
+        self._arguments = ""  # of that call so far
+        self._told = False  # whether that call has been passed on
+        self._earlier: set[tuple[str, str]] = set()
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
+        if self.ended:
+            return []
         self._held += text
         self._plain = self._plain or (self.calls == 0 and not OPEN.startswith(self._held[: len(OPEN)]))
         if self._plain:
@@ -85,29 +95,38 @@ class GuaranteedCalls:
         return [*self._advance(), *(self._rest() if last else ())]
 
     def _advance(self) -> Iterator[Piece]:
-        while True:
-            if not self._inside:
+        while not self.ended:
+            if self._name is None:
                 head = _HEAD.match(self._held)
                 if head is None:
                     return
-                yield self._begin(head)
-            part, ended, self._held = split(self._held, CALL_TAIL)
-            self._arguments += part
-            if part:
-                yield Argued(self.calls - 1, part)
-            if not ended:
+                self._held, self._name = self._held[head.end() :], head["name"]
+                self._arguments, self._told = "", False
+            part, whole, self._held = split(self._held, CALL_TAIL)
+            yield from self._take(self._name, part, whole)
+            if not whole:
                 return
-            self._inside = False
+            self._earlier.add((self._name, self._arguments))
+            self._name = None
 
-    def _begin(self, head: re.Match[str]) -> Called:
-        self._held = self._held[head.end() :]
-        self._inside, self._arguments = True, ""
-        self.calls += 1
-        return Called(self.calls - 1, new_id(), head["name"], "")
+    def _take(self, name: str, part: str, whole: bool) -> Iterator[Piece]:
+        """Take the next part of a call's arguments, and pass on what is known to belong to a new call."""
+        self._arguments += part
+        if not self._told:
+            if whole and (name, self._arguments) in self._earlier:
+                self.ended = True
+                return
+            if not whole and any(one == name and text.startswith(self._arguments) for one, text in self._earlier):
+                return
+            self._told, part = True, self._arguments
+            self.calls += 1
+            yield Called(self.calls - 1, new_id(), name, "")
+        if part:
+            yield Argued(self.calls - 1, part)
 
     def _rest(self) -> Iterator[Piece]:
         """The answer was cut short; a brace may be the last of the arguments, or the one behind them."""
-        if self._inside and self._held == CALL_TAIL[0] and not _is_json(self._arguments):
+        if self._told and self._name is not None and self._held == CALL_TAIL[0] and not _is_json(self._arguments):
             yield Argued(self.calls - 1, self._held)
 
 
@@ -119,7 +138,7 @@ class FoundCalls:
     """For a text that may hold calls anywhere, of these names, right or wrong."""
 
     def __init__(self, names: Collection[str], *, parallel: bool = True) -> None:
-        self.calls = 0
+        self.calls, self.ended = 0, False
         self._names = names
         self._most = None if parallel else 1
         self._held = ""

@@ -13,6 +13,7 @@ from typing import Any
 from server.api.errors import bad_request
 from server.api.input.given_json import given_object, is_given
 from server.api.input.schema import ChatBody, FunctionTool, NamedTool
+from server.api.tools.closing import close_schema
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({"type": "object", "properties": {}, "additionalProperties": False})
 
@@ -63,9 +64,12 @@ class Toolbox:
 NO_TOOLS = Toolbox()
 
 
-def toolbox(body: ChatBody) -> Toolbox:
-    """The tools of a request; without any, where it may not call them. Raises ApiError 400."""
-    tools = tuple(_tool(tool.function, f"tools[{place}].function") for place, tool in enumerate(body.tools or []))
+def toolbox(body: ChatBody, *, closed: bool = False) -> Toolbox:
+    """The tools of a request; without any, where it may not call them. With `closed`, the schemas of all tools allow
+    only the properties that they name. Raises ApiError 400."""
+    tools = tuple(
+        _tool(tool.function, f"tools[{place}].function", closed) for place, tool in enumerate(body.tools or [])
+    )
     _refuse_duplicates(tools)
     match body.tool_choice:
         case "none":
@@ -84,7 +88,7 @@ def toolbox(body: ChatBody) -> Toolbox:
     return Toolbox(tools, wanted, must, parallel)
 
 
-def _tool(function: FunctionTool, path: str) -> Tool:
+def _tool(function: FunctionTool, path: str, closed: bool) -> Tool:
     if function.name.endswith("\n"):  # which the schema's pattern lets pass
         raise bad_request(f"{path}.name: must not end with a line break", "tools")
     parameters: Mapping[str, Any] = NO_PARAMETERS
@@ -92,6 +96,8 @@ def _tool(function: FunctionTool, path: str) -> Tool:
         parameters = given_object(bytes(function.parameters), f"{path}.parameters", "tools")
     if parameters.get("type", "object") != "object":
         raise bad_request(f"{path}.parameters.type: must be 'object', as a call's arguments are one", "tools")
+    if closed or function.strict:
+        parameters = close_schema(parameters)
     return Tool(function.name, function.description, parameters, function.strict is False)
 
 

@@ -99,6 +99,8 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "allow_replay": True,
         "embedding_model": "all-minilm-l6-v2",
         "no_structured_outputs": True,
+        "close_schemas": True,
+        "accept_any_model": True,
         "max_file_bytes": 2048,
         "files_size": 0.5,
         "stored_response_bytes": 1000,

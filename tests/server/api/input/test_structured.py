@@ -36,6 +36,7 @@ def asked(live: Live) -> Grammar | None:
 
 
 WRITTEN = orjson.dumps(PERSON).decode()
+CLOSED = orjson.dumps(PERSON | {"additionalProperties": False}).decode()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ WRITTEN = orjson.dumps(PERSON).decode()
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
         ({"response_format": json_schema(PERSON)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
-        ({"response_format": json_schema(PERSON, strict=True)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
+        ({"response_format": json_schema(PERSON, strict=True)}, Grammar(GrammarKind.JSON_SCHEMA, CLOSED)),
         ({"response_format": json_schema(PERSON, strict=False)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
         ({"structured_outputs": {"json": PERSON}}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
         ({"structured_outputs": {"json": WRITTEN}}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),

@@ -182,14 +182,12 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
         ),
         "messages[1].content[0].input",
     ),
-    "a server's tool": (body(tools=[{"type": "web_search_20250305", "name": "web_search"}]), "tools[0].type"),
     "a schema of no object": (
         body(tools=[{"name": "a", "input_schema": {"type": "array"}}]),
         "tools[0].input_schema.type",
     ),
     "no such tool": (body(tools=[WEATHER], tool_choice={"type": "tool", "name": "b"}), "tool_choice"),
     "a tool without a name": (body(tools=[WEATHER], tool_choice={"type": "tool"}), "tool_choice.name"),
-    "thoughts": (body(thinking={"type": "enabled", "budget_tokens": 1024}), "thinking"),
     "other servers": (body(mcp_servers=[{}]), "mcp_servers"),
     "no schema": (body(output_config={"format": {"type": "json_schema"}}), "output_config"),
     "too much": (body(max_tokens=100_000), "max_tokens"),
@@ -206,6 +204,22 @@ async def test_bad_input_is_refused_in_anthropics_form(live: Live, case: str) ->
     assert (reply["type"], reply["error"]["type"]) == ("error", "invalid_request_error")
     assert named in reply["error"]["message"]
     assert not live.dispatcher.submitted
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+async def test_thoughts_and_tools_of_other_servers_are_passed_over_and_named(live: Live, path: str) -> None:
+    """Claude Code asks for both."""
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    fields = body(thinking={"type": "enabled", "budget_tokens": 1024}, tools=[search])
+    async with live.session.post(live.url + path, data=orjson.dumps(fields)) as response:
+        assert response.status == 200, await response.text()
+        assert "thinking, tools.web_search_20250305" in response.headers["x-lengthwise-ignored"]
+
+
+async def test_any_model_may_be_asked_for_where_the_server_says_so(pool: ThreadPoolExecutor) -> None:
+    async with live_server(pool, Limits(), accepts_any_name=True) as live:
+        status, reply = await live.post(PATH, body(model="claude-opus-4"))
+        assert (status, reply["model"]) == (200, "fake")
 
 
 async def test_a_failure_within_a_stream_is_its_last_event(live: Live) -> None:

@@ -227,6 +227,44 @@ async def test_calls_and_results_of_earlier_turns_are_read(tooled: Live) -> None
     assert (reply["previous_response_id"], reply["store"]) == (stored["id"], True)
 
 
+PATCH = {
+    "type": "custom",
+    "name": "patch",
+    "description": "Applies it.",
+    "format": {"type": "grammar", "syntax": "lark"},
+}
+
+
+async def test_tools_of_other_servers_are_passed_over_and_named(tooled: Live) -> None:
+    """Codex sends its own tools with each call, and ended at a 400."""
+    body = {"input": "Hi", "tools": [{"type": "web_search"}, WEATHER, {"type": "local_shell"}], "tool_choice": "auto"}
+    async with tooled.session.post(tooled.url + PATH, data=orjson.dumps(body)) as response:
+        reply = orjson.loads(await response.read())
+        assert response.headers["x-lengthwise-ignored"] == "tools.web_search, tools.local_shell"
+    assert (response.status, [tool["name"] for tool in reply["tools"]]) == (200, ["weather"])
+    assert "web_search" not in prompt_of(tooled)
+
+
+async def test_a_custom_tool_is_called_with_a_text_and_its_result_goes_back(tooled: Live) -> None:
+    written = '<tool_call>\n{"name": "patch", "arguments": {"input": "*** Begin\\n+a"}}\n</tool_call>'
+    tooled.dispatcher.script = lambda row: say(written, row)
+    events = await stream(tooled, tools=[PATCH], tool_choice="required", store=False)
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds[2:] == [
+        "output_item.added",
+        "custom_tool_call_input.delta",
+        "custom_tool_call_input.done",
+        "output_item.done",
+        "completed",
+    ]
+    (item,) = events[-1]["response"]["output"]
+    assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "patch", "*** Begin\n+a")
+    assert events[3]["delta"] == events[4]["input"] == item["input"] and item["id"].startswith("ctc_")
+    result = {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "Done"}
+    await ask(tooled, input=[{"role": "user", "content": "Hi"}, item, result], store=False)
+    assert "*** Begin" in prompt_of(tooled) and "Done" in prompt_of(tooled)
+
+
 async def test_stored_responses_are_shown_forgotten_and_bounded(pool: ThreadPoolExecutor) -> None:
     async with live_server(pool, Limits(stored_response_bytes=6000), context_length=4096) as live:
         kept, passed = await ask(live), await ask(live, store=False)
@@ -315,7 +353,7 @@ BAD: dict[str, tuple[dict[str, object], str | None, str]] = {
     "a stored conversation": ({"conversation": "c"}, "conversation", "conversation: "),
     "a stored prompt": ({"prompt": {"id": "p"}}, "prompt", "prompt: "),
     "leaving out what is too long": ({"truncation": "auto"}, "truncation", "truncation: "),
-    "a tool of another server's": ({"tools": [{"type": "web_search"}]}, "tools", "tools[0].type: "),
+    "a custom tool without a name": ({"tools": [{"type": "custom"}]}, "tools", "tools[0].name: "),
     "a tool without a name": ({"tools": [{"type": "function"}]}, "tools", "tools[0].name: "),
     "a tool without an object": (
         {"tools": [{**WEATHER, "parameters": {"type": "array"}}]},

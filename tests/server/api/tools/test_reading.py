@@ -128,7 +128,7 @@ def test_arguments_that_are_cut_short_are_told_as_far_as_they_go() -> None:
 
 @pytest.mark.parametrize("make", [found, GuaranteedCalls], ids=["found", "guaranteed"])
 def test_every_call_has_an_id_of_its_own(make: Callable[[], Reader]) -> None:
-    pieces = make().push(f"{CALL}{BETWEEN}{CALL}", last=True)
+    pieces = make().push(f"{CALL}{BETWEEN}{call_text('f', {'x': 'another'})}", last=True)
     ids = [piece.id for piece in pieces if isinstance(piece, Called)]
     assert len(set(ids)) == 2
 

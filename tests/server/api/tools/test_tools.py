@@ -94,6 +94,23 @@ async def live(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
         yield live
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_equals_an_earlier_one_ends_the_list(live: Live, stream: bool) -> None:
+    """A small model that must call made the same call until its limit."""
+    graz, linz = CALL, CALL.replace("Graz", "Gmunden")
+    answers(live, "\n".join([graz, linz, *[graz] * 40]))
+    fields = {**chat_body(), "tools": TOOLS, "tool_choice": "required", "max_tokens": 2000}
+    if stream:
+        events = await live.stream(CHAT, fields)
+        message, finish = assembled(events), events[-1]["choices"][0]["finish_reason"]
+    else:
+        (choice,) = (await chat_in_room(live, fields))["choices"]
+        message, finish = choice["message"], choice["finish_reason"]
+    assert called(message) == [("weather", {"city": "Graz"}), ("weather", {"city": "Gmunden"})]
+    assert finish == "tool_calls"
+    assert live.dispatcher.cancelled and live.dispatcher.submitted[0].generated < 2000
+
+
 async def test_arguments_that_a_grammar_guarantees_are_streamed_as_they_come(live: Live) -> None:
     answers(live, CALL)
     events = await live.stream_chat(tools=TOOLS, tool_choice="required")
