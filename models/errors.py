@@ -3,6 +3,8 @@ to import."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 INTERRUPTED = 130
@@ -23,3 +25,20 @@ class UsageError(UserError):
 
 class TextError(UserError, ValueError):
     """Text or messages that the model's tokenizer or chat template refuses; the message is for the client."""
+
+
+@contextmanager
+def translate_failures(word: Callable[[str], UserError]) -> Iterator[None]:
+    """Raise what `word` makes of the reason when a library fails at a file or text, whatever it raises.
+
+    A panic of Rust is a BaseException, which no `except Exception` meets. A UserError passes as it is.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = str(error) if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {error}"
+        raise word(" ".join(reason.split())) from error

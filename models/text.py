@@ -19,14 +19,19 @@ from jinja2 import Environment, TemplateError, meta
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from models.errors import TextError
+from models.deadline import Deadline
+from models.errors import TextError, translate_failures
 from models.token_bytes import byte_table, longest_token
+
+PATIENCE = 10.0  # seconds that a chat template may take for one conversation
 
 
 class Text:
     """A model's tokenizer and chat template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, *, chat_template: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, *, chat_template: str | None = None, patience: float = PATIENCE
+    ) -> None:
         self._tokenizer = tokenizer
         self._template = chat_template if chat_template is not None else tokenizer.chat_template
         self._backend: Tokenizer = tokenizer.backend_tokenizer
@@ -35,17 +40,20 @@ class Text:
         self._literal = Tokenizer.from_str(self._backend.to_str())
         self._literal.encode_special_tokens = True
         self._control = _control_texts(self._backend)
+        self._deadline = Deadline(patience)
 
     @classmethod
-    def load(cls, folder: Path, *, chat_template: str | None = None) -> Text:
+    def load(cls, folder: Path, *, chat_template: str | None = None, patience: float = PATIENCE) -> Text:
         """Read the tokenizer in `folder`; raises TextError when there is none that is safe to use."""
-        try:
+        remedy = "copy the tokenizer files of the original model there"
+        with translate_failures(lambda why: TextError(f"no usable tokenizer in {folder.name}: {why}; {remedy}")):
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        except (ValueError, OSError, KeyError) as error:
-            raise TextError(f"no usable tokenizer in {folder.name}: {error}") from error
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise TextError(f"{folder.name} has no tokenizer.json; only fast tokenizers are supported")
-        return cls(tokenizer, chat_template=chat_template)
+        with translate_failures(
+            lambda why: TextError(f"the tokenizer in {folder.name} cannot be used: {why}; {remedy}")
+        ):
+            return cls(tokenizer, chat_template=chat_template, patience=patience)
 
     @property
     def vocab_size(self) -> int:
@@ -58,7 +66,10 @@ class Text:
             return False
         try:
             return "tools" in meta.find_undeclared_variables(Environment().parse(self._template))
-        except TemplateError:  # it is written in an extension of jinja, or wrong, which its use will tell
+        except (
+            TemplateError,
+            RecursionError,
+        ):  # it is written in an extension of jinja, or wrong, which its use will tell
             return "tools" in self._template
 
     def warm_up(self) -> None:
@@ -130,19 +141,19 @@ class Text:
         taken = sorted(variables.keys() & signature(self._tokenizer.apply_chat_template).parameters)
         if taken:
             raise TextError(f"the template's variables cannot be called {', '.join(taken)}: that has its own meaning")
-        try:
-            rendered = self._tokenizer.apply_chat_template(
-                messages,
-                tools=tools or None,
-                chat_template=self._template,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tokenize=False,
-                **cast(dict[str, Any], variables),
+        refusal = "the model's chat template refuses these messages"
+        with translate_failures(lambda why: TextError(f"{refusal}: {why}")), self._deadline.limit():
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages,
+                    tools=tools or None,
+                    chat_template=self._template,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tokenize=False,
+                    **cast(dict[str, Any], variables),
+                )
             )
-        except (TemplateError, TypeError, ValueError) as error:
-            raise TextError(f"the model's chat template refuses these messages: {error}") from error
-        return str(rendered)
 
     def _encode_veiled(self, rendered: str, nonce: str, hidden: list[str]) -> list[int]:
         # Between two nonces stands the number of a hidden text: every second piece.
@@ -178,19 +189,16 @@ class Text:
         return byte_table(self._backend)
 
 
+# Characters encoded while other threads wait, for a millisecond; for more the library wakes threads of its own.
 SHORT = 1024
-"""Characters that are encoded while other threads wait, for a millisecond; for more the library wakes threads of its
-own."""
 
 
 def _ids(coder: Tokenizer, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]:
     """The ids of each text. Long ones as a batch: a text by itself is encoded without letting other threads run."""
-    try:
+    with translate_failures(lambda why: TextError(f"the model's tokenizer cannot encode this text: {why}")):
         if sum(map(len, texts)) <= SHORT:
             return [coder.encode(text, add_special_tokens=add_special_tokens).ids for text in texts]
         return [encoding.ids for encoding in coder.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
-    except Exception as error:  # the library raises this very class where its vocabulary lacks a token
-        raise TextError(f"the model's tokenizer cannot encode this text: {error}") from error
 
 
 def _control_texts(backend: Tokenizer) -> list[str]:

@@ -48,7 +48,7 @@ def weight_files(folder: Path) -> list[Path]:
     try:
         names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
         return sorted(folder / name for name in names)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CatalogError(f"{folder / INDEX} is damaged ({error!r}): download it again") from error
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from models.catalog.checkpoint import count_values
+from models.catalog.errors import CatalogError
+from models.errors import translate_failures
 
 Admit: TypeAlias = Callable[[int], object]
 """Called with the numbers in a model's weights before it is fetched or converted; raises to refuse it."""
@@ -36,12 +38,17 @@ def read_need(folder: Path) -> Need:
 
     K and V count only where the configuration names its sizes as most do.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     weights = count_values(folder)
+    with translate_failures(lambda why: CatalogError(f"{folder}/config.json is damaged ({why}): download it again")):
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return _read_sizes(config, weights)
+
+
+def _read_sizes(config: Mapping[str, Any], weights: int) -> Need:
     try:
         heads = config["num_attention_heads"]
         size = config.get("head_dim") or config["hidden_size"] // heads
         kv_heads = config.get("num_key_value_heads") or heads
         return Need(weights, 2 * config["num_hidden_layers"] * kv_heads * size, config["max_position_embeddings"])
-    except KeyError:
+    except (KeyError, ZeroDivisionError):
         return Need(weights)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-from models.errors import UserError
+from models.errors import UserError, translate_failures
 from models.network import attention
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.family import NotOfFamily
@@ -37,6 +39,16 @@ _Report: TypeAlias = Mapping[str, Collection[object]]
 """transformers' report of a load: lists of keys by what is wrong with them."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+SIZES = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
 
 
 class LoadError(UserError):
@@ -93,12 +105,26 @@ def load(
     """Read a checkpoint; raises LoadError with the remedy when it cannot or must not be served."""
     where = torch.device(device)
     chosen = choose_dtype(dtype, where)
+    with translate_failures(partial(_word_failure, folder)):
+        return _load(folder, chosen, where, quantization, narrows=dtype == "auto", batch_invariant=batch_invariant)
+
+
+def _word_failure(folder: Path, why: str) -> LoadError:
+    return LoadError(
+        f"{folder.name} cannot be loaded as a causal language model: {why}. Download it again, or choose another"
+    )
+
+
+def _load(
+    folder: Path, chosen: torch.dtype, where: torch.device, quantization: str, *, narrows: bool, batch_invariant: bool
+) -> LoadedModel:
     config = read_config(folder)
-    kept = _choose_quantization(quantization, config, chosen, where, narrows=dtype == "auto")
+    kept = _choose_quantization(quantization, config, chosen, where, narrows=narrows)
     defaults = _sampling_defaults(folder)
     context = read_context_length(config)
     loaded = _read_network(folder, chosen, where)
-    vocab_size, ends = _head(loaded).out_features, _end_token_ids(loaded)
+    vocab_size = _head(loaded).out_features
+    ends = _end_token_ids(loaded, vocab_size)
     fold_norms = kept not in (Quantization.INT8, Quantization.INT4)
     network = _choose_pass(loaded, context, fold_norms=fold_norms)
     del loaded
@@ -167,7 +193,8 @@ def _choose_quantization(
 
 def read_config(folder: Path) -> PreTrainedConfig:
     """The text part of a checkpoint's configuration; raises LoadError."""
-    try:
+    told = f"{folder.name}: config.json is not that of a known model"
+    with translate_failures(lambda why: LoadError(f"{told}: {why}. Copy that of the original model there")):
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if "auto_map" in raw:
             raise LoadError(
@@ -175,24 +202,32 @@ def read_config(folder: Path) -> PreTrainedConfig:
                 "never does. Choose a model whose architecture is part of the transformers library."
             )
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (ValueError, OSError, KeyError) as error:
-        raise LoadError(f"{folder.name}: config.json is not that of a known model: {error}") from error
-    return config.get_text_config(decoder=True)
+        text = config.get_text_config(decoder=True)
+        _require_sane(text)
+    return text
+
+
+def _require_sane(config: PreTrainedConfig) -> None:
+    """Refuse sizes and numbers with which a network can be made and computes nothing, or NaN. Raises ValueError."""
+    for name in SIZES:
+        size = getattr(config, name, None)
+        if size is not None and (not isinstance(size, int) or size < 1):
+            raise ValueError(f"{name} is {size}, which must be a whole number above 0")
+    for name, value in config.to_dict().items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, which is no finite number")
 
 
 def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    try:
-        loaded: tuple[PreTrainedModel, _Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
-            folder,
-            dtype=dtype,
-            attn_implementation=attention.register(),
-            trust_remote_code=False,
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except (ValueError, OSError, KeyError, RuntimeError) as error:
-        raise LoadError(f"{folder.name} cannot be loaded as a causal language model: {error}") from error
+    loaded: tuple[PreTrainedModel, _Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
+        folder,
+        dtype=dtype,
+        attn_implementation=attention.register(),
+        trust_remote_code=False,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
     network, report = loaded
     _require_all_weights(folder, report)
     nn.Module.to(network, device)
@@ -248,13 +283,19 @@ def read_kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
     )
 
 
-def _end_token_ids(network: PreTrainedModel) -> frozenset[int]:
+def _end_token_ids(network: PreTrainedModel, vocab_size: int) -> frozenset[int]:
+    """The tokens that end an answer. Raises LoadError for one that the network cannot choose."""
     generation: GenerationConfig | None = network.generation_config
     named: int | list[int] | None = generation.eos_token_id if generation is not None else None
     named = network.config.eos_token_id if named is None else named
-    if named is None:
-        return frozenset()
-    return frozenset(named if isinstance(named, list) else [named])
+    ends = frozenset(() if named is None else named if isinstance(named, list) else (named,))
+    foreign = [end for end in ends if not isinstance(end, int) or not 0 <= end < vocab_size]
+    if foreign:
+        raise LoadError(
+            f"eos_token_id {foreign[0]!r} is no token of a vocabulary of {vocab_size}: correct it in "
+            "generation_config.json, and in config.json"
+        )
+    return ends
 
 
 def _sampling_defaults(folder: Path) -> SamplingDefaults:

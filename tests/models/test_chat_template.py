@@ -106,3 +106,31 @@ def test_no_tool_call_or_result_can_forge_a_turn(tiny_folder: Path) -> None:
 def test_the_tokenizer_is_written_as_it_reads(tiny_text: Text) -> None:
     written = Tokenizer.from_str(tiny_text.to_json())
     assert written.encode("the quick 世界").ids == tiny_text.encode("the quick 世界")
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+        ("{{ 'a' * 9999999999999999 }}", "MemoryError"),
+        ("{{ messages[0].content.nosuch.thing }}", "no attribute"),
+    ],
+)
+def test_a_template_that_fails_refuses_the_messages(tiny_folder: Path, template: str, why: str) -> None:
+    """Such errors of Python passed as failures of the server."""
+    text = Text.load(tiny_folder, chat_template=template)
+    with pytest.raises(TextError, match=f"chat template refuses these messages: .*{why}"):
+        text.encode_chat([turn("user", "hi")])
+
+
+@pytest.mark.parametrize("body", ["", "{{ 'a' * 1000 }}"])
+def test_a_template_that_loops_is_ended_and_the_next_conversation_is_encoded(tiny_folder: Path, body: str) -> None:
+    """It held the thread, and at the start of a server the server, for ever."""
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}" + body + "{% endfor %}{% endfor %}"
+    template = "{% if messages[0].content == 'loop' %}" + loop + "{% endif %}{{ messages[0].content }}"
+    text = Text.load(tiny_folder, chat_template=template, patience=0.2)
+    for _ in range(2):
+        with pytest.raises(TextError, match=r"took longer than 0\.2 s"):
+            text.encode_chat([turn("user", "loop")])
+        assert text.decode(text.encode_chat([turn("user", "hi")])) == "hi"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from models.errors import TextError
@@ -175,11 +176,42 @@ def test_text_that_the_vocabulary_has_no_token_for_is_refused() -> None:
         text.encode("\0")
 
 
+def test_a_panic_of_the_tokenizer_is_an_error_of_the_text() -> None:
+    """Rust's panics are no `Exception`: the client's connection was closed without a word."""
+    backend = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    text = Text(PreTrainedTokenizerFast(tokenizer_object=backend))  # type: ignore[no-untyped-call]
+    for length in (60, 6000):
+        with pytest.raises(TextError, match="cannot encode this text: PanicException: .*retry-limit"):
+            text.encode("a" * length + "b")
+    assert text.encode("aab") == [0, 0, 1]
+
+
 def test_a_lone_surrogate_is_refused(tiny_text: Text) -> None:
     with pytest.raises(TextError, match="cannot encode this text"):
         tiny_text.encode("\ud800")
     with pytest.raises(TextError, match="cannot encode this text"):
         tiny_text.encode_chat([{"role": "user", "content": "\ud800"}])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", ""),
+        ("tokenizer.json", '{"model": 3}'),
+        ("tokenizer.json", '{"added_tokens": 5}'),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", '{"tokenizer_class": 5}'),
+        ("tokenizer_config.json", '{"eos_token": 3}'),
+        ("tokenizer_config.json", '{"a": ' * 100_000),
+    ],
+)
+def test_a_broken_tokenizer_is_refused_with_a_remedy(tmp_path: Path, name: str, content: str) -> None:
+    """Some of these ended in a traceback."""
+    folder = tiny.build(tmp_path / "tiny")
+    (folder / name).write_text(content)
+    with pytest.raises(TextError, match="in tiny.*: .*copy the tokenizer files of the original model"):
+        Text.load(folder)
 
 
 # Single tokens

@@ -9,6 +9,7 @@ import pytest
 
 from models.catalog.checkpoint import require_checkpoint
 from models.catalog.errors import CatalogError
+from models.catalog.need import read_need
 from tests.models.fake_package import FILES
 
 
@@ -60,6 +61,21 @@ def test_weights_that_are_cut_short_or_a_placeholder_are_refused(folder: Path, c
     refused(folder, "not a whole safetensors file")
 
 
+@pytest.mark.parametrize("second", [[0, 8], [4, 12], [12, 20]])
+def test_tensors_that_overlap_or_leave_a_gap_are_refused(folder: Path, second: list[int]) -> None:
+    tensors = {name: {"dtype": "F32", "shape": [2], "data_offsets": at} for name, at in (("a", [0, 8]), ("b", second))}
+    header = json.dumps(tensors).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(second[1]))
+    refused(folder, "not a whole safetensors file")
+
+
+@pytest.mark.parametrize("config", ["{", "[]", '{"num_attention_heads": "x", "hidden_size": 4}', '{"a": ' * 100_000])
+def test_a_config_that_tells_no_sizes_is_no_need_but_an_error(folder: Path, config: str) -> None:
+    (folder / "config.json").write_text(config)
+    with pytest.raises(CatalogError, match=r"config\.json is damaged .*: download it again"):
+        read_need(folder)
+
+
 def test_every_shard_of_the_index_must_be_there(folder: Path) -> None:
     shards(folder, "model.safetensors", "model-2.safetensors")
     refused(folder, r"model-2\.safetensors is not a whole")
@@ -67,7 +83,7 @@ def test_every_shard_of_the_index_must_be_there(folder: Path) -> None:
     require_checkpoint(folder)
 
 
-@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": 3}'])
+@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": 3}', '{"a": ' * 100_000])
 def test_a_broken_index_is_refused(folder: Path, index: str) -> None:
     (folder / "model.safetensors.index.json").write_text(index)
     refused(folder, "is damaged")

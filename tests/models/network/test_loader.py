@@ -244,3 +244,49 @@ def test_sampling_that_cannot_be_recommended_is_refused_at_start(folder: Path, t
     (folder / "generation_config.json").write_text(text)
     with pytest.raises(LoadError, match=r"generation_config\.json is not usable"):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_layers": -1},
+        {"num_hidden_layers": "two"},
+        {"num_attention_heads": 0},
+        {"num_key_value_heads": 3},
+        {"hidden_size": "wide"},
+        {"hidden_size": [32]},
+        {"vocab_size": 0},
+        {"vocab_size": 10**12},
+        {"max_position_embeddings": "long"},
+        {"rms_norm_eps": float("nan")},
+        {"rms_norm_eps": float("inf")},
+        {"rms_norm_eps": {}},
+        {"hidden_act": "nosuch"},
+        {"hidden_act": 3},
+        {"rope_parameters": {"rope_type": "nosuch"}},
+        {"rope_parameters": 5},
+        {"layer_types": 7},
+        {"dtype": "float7"},
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+        {"quantization_config": 3},
+        {"eos_token_id": 10**9},
+        {"eos_token_id": -7},
+        {"eos_token_id": "end"},
+        {"eos_token_id": [2, None]},
+        {"text_config": {"model_type": "nosuch"}},
+    ],
+    ids=str,
+)
+def test_a_config_that_makes_no_network_is_refused_with_a_remedy(folder: Path, changes: dict[str, Any]) -> None:
+    """Many of these ended in a traceback; negative layers, a NaN and an end beyond the vocabulary were loaded."""
+    edit(folder / "config.json", **changes)
+    (folder / "generation_config.json").unlink()
+    with pytest.raises(LoadError, match=r"tiny.*(Download|Copy|choose)|correct it"):
+        load(folder)
+
+
+def test_a_config_nested_without_end_is_refused(folder: Path) -> None:
+    (folder / "config.json").write_text('{"a": ' * 100_000)
+    with pytest.raises(LoadError, match=r"config\.json is not that of a known model"):
+        load(folder)
