@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -85,6 +85,10 @@ class SchedulerStatus:
     def waiting(self) -> Collection[Request]:
         """Requests that no executor has, in no particular order. To be read only."""
         return self._table.waiting
+
+    def first_in_line(self, most: int) -> list[Request]:
+        """Requests that no executor has, as many as are wanted, in the order in which they are served."""
+        return list(islice(self._parts.batcher.ranked(self._clock.now()), most))
 
     @property
     def not_begun(self) -> Collection[Request]:

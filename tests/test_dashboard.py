@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from engine.messages import ExecutorDied
+from engine.messages import ExecutorDied, FinishReason
 from server.api.limits import Limits
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
@@ -20,7 +20,6 @@ from server.http.front import Front
 from server.http.keys import Keyring
 from tests.browser import CHROMIUM, Page, opened_page
 from tests.server.dashboard.test_feed import Theatre
-from tests.server.fakes import ANSWER
 from tests.server.live import Live, live_server
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, as Debian's package `chromium`")
@@ -68,14 +67,6 @@ async def played(browser: str, pool: ThreadPoolExecutor) -> AsyncIterator[Played
         assert page.problems == []
 
 
-async def ask(page: Page, tokens: int, text: str = "the quick brown fox") -> None:
-    """Send a message by keyboard."""
-    await page.value(f"document.getElementById('play-tokens').value = {tokens}; document.activeElement.blur()")
-    await page.press("/")
-    await page.type(text)
-    await page.press("Enter")
-
-
 async def test_it_names_what_serves(page: Page) -> None:
     assert await page.value("document.getElementById('model').textContent") == "tiny"
     assert await page.value("document.getElementById('strategy').textContent") == "baton-pd"
@@ -93,68 +84,6 @@ async def test_rows_appear_while_requests_stream(page: Page, live_url: str) -> N
     await page.until(f"{DECODING} > 100")
     await page.until("document.getElementById('latency').textContent !== '–'")
     await page.until("document.getElementById('lengths-empty').textContent.includes('predicts no lengths')")
-
-
-async def test_the_playground_streams_an_answer(played: Played) -> None:
-    page, dispatcher = played.page, played.live.dispatcher
-    dispatcher.pause = 3
-    await ask(page, 60)
-    await page.until("document.querySelector('.said.assistant.busy')?.textContent === 'answerGr'")
-    assert await page.value("document.getElementById('play-send').disabled")
-    dispatcher.release()
-    await page.until("document.getElementById('play-note').textContent.includes(' out')")
-    said = "[...document.querySelectorAll('.said')].map((one) => one.textContent)"
-    assert await page.value(said) == ["youthe quick brown fox", f"answer{ANSWER}"]
-    await page.until("!document.getElementById('play-send').disabled && !document.querySelector('.busy')")
-
-
-async def test_the_playground_tells_the_place_in_the_queue(played: Played) -> None:
-    page, dispatcher = played.page, played.live.dispatcher
-    dispatcher.crowd(waiting=2)
-    dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
-    await ask(page, 60)
-    await page.until("document.getElementById('play-note').textContent.startsWith('Place 3 in the queue, about')")
-    dispatcher.release()
-    await page.until("document.getElementById('play-note').textContent.includes(' out')")
-
-
-async def test_an_answer_can_be_stopped(played: Played) -> None:
-    page, dispatcher = played.page, played.live.dispatcher
-    dispatcher.pause = 3
-    await ask(page, 60)
-    await page.until("document.querySelector('.said.assistant.busy')")
-    await page.press("Escape")
-    await page.until("document.getElementById('play-note').textContent.startsWith('Stopped')")
-    async with asyncio.timeout(20):
-        await dispatcher.until(lambda: bool(dispatcher.cancelled))
-
-
-async def test_a_new_conversation_knows_nothing_of_the_answer_that_it_broke_off(played: Played) -> None:
-    page, dispatcher = played.page, played.live.dispatcher
-    dispatcher.pause = 3
-    await ask(page, 60, "the old one")
-    await page.until("document.querySelector('.said.assistant.busy')?.textContent === 'answerGr'")
-    await page.value("document.getElementById('play-new').click()")
-    dispatcher.pause = None
-    await ask(page, 60, "the new one")
-    await page.until("document.getElementById('play-note').textContent.includes(' out')")
-    said = "[...document.querySelectorAll('.said')].map((one) => one.textContent)"
-    assert await page.value(said) == ["youthe new one", f"answer{ANSWER}"]
-    await page.until("!document.getElementById('play-send').disabled")
-    await ask(page, 60, "and then")
-    await page.until("document.querySelectorAll('.said').length === 4 && !document.querySelector('.busy')")
-    _, new, last = [bytes(request.prompt).decode() for request in dispatcher.submitted]
-    assert new == "user:the new one\nassistant:"
-    assert last == f"user:the new one\nassistant:{ANSWER}\nuser:and then\nassistant:"
-    async with asyncio.timeout(20):
-        await dispatcher.until(lambda: len(dispatcher.cancelled) == 1)
-
-
-async def test_a_refused_message_is_told(played: Played) -> None:
-    page = played.page
-    await ask(page, 99_999)
-    await page.until("document.querySelector('.said.failed')?.textContent.includes('max_tokens')")
-    page.problems[:] = [one for one in page.problems if "400" not in one]  # the browser itself logs that status
 
 
 async def test_rows_are_also_told_in_words(played: Played) -> None:
@@ -202,6 +131,70 @@ async def test_a_request_of_the_queue_is_told_why_it_waits(browser: str, pool: T
         assert page.problems == []
 
 
+async def test_a_page_that_is_opened_sees_what_has_been(browser: str, pool: ThreadPoolExecutor) -> None:
+    """Its lanes, sparklines and figures began with the page."""
+    theatre = Theatre("fake")
+    row = theatre.submit().row_id
+    theatre.dispatcher.dispatch()
+    theatre.step(row, begun=(row,))
+    for _ in range(8):
+        theatre.step(row)
+    async with live_server(pool, Limits(), feed=theatre.feed) as live, opened_page(browser) as page:
+        await page.open(live.url)
+        await page.until(LIVE)
+        await page.until(f"{DECODING} > 1000")
+        line = "(() => { const c = document.getElementById('speed-line'); return c.getContext('2d').getImageData("
+        await page.until(f"{line}0, 0, c.width, c.height - 2).data.some((one) => one); }})()")
+        assert page.problems == []
+
+
+async def test_only_clients_with_something_to_tell_are_listed(played: Played) -> None:
+    """There was a line "all others 0 0 0 %"."""
+    page, theatre = played.page, played.theatre
+    for client in ("ann", "bob", ""):
+        theatre.submit().client = client
+    theatre.dispatcher.dispatch()
+    theatre.step()
+    await page.until("document.querySelectorAll('#clients tbody tr').length === 3")
+    names = "[...document.querySelectorAll('#clients tbody tr')].map((row) => row.cells[0].textContent).join()"
+    unnamed = next(one for one in theatre.requests if not one.client)
+    theatre.dispatcher.cancel(unnamed)
+    theatre.step()
+    await page.until(f"{names} === 'ann,bob'")
+
+
+async def test_the_queue_is_shown_in_the_order_in_which_it_is_served(played: Played) -> None:
+    """It was shown in order of arrival beside waits by another order, which did not rise."""
+    page, theatre = played.page, played.theatre
+    theatre.dispatcher.expected_wait = lambda request: float(theatre.dispatcher.place(request) or 0)  # type: ignore[method-assign]
+    late, early = theatre.submit(), theatre.submit(priority=-1)
+    await page.until("document.querySelectorAll('#queue tbody tr').length === 2")
+    lines = (
+        "[...document.querySelectorAll('#queue tbody tr')].map((row) => [0, 1, 5].map((i) => row.cells[i].textContent))"
+    )
+    assert await page.value(lines) == [
+        [f"{early.row_id} · priority -1", "1", "≈ 0 ms"],
+        [f"{late.row_id}", "2", "≈ 1.0 s"],
+    ]
+    note = await page.value("document.getElementById('queue-note').textContent")
+    assert note == "2 waiting, in the order of baton-pd; a request's number tells why"
+
+
+async def test_predictions_are_judged_by_answers_that_could_show_them_wrong(played: Played) -> None:
+    """Answers that max_tokens had cut, and predictions of max_tokens, counted as right: 4 tokens, 8 % for 19, 65 %."""
+    page, theatre = played.page, played.theatre
+    rows = [theatre.submit(predicted=predicted) for predicted in (1.0, 4.0, 8.0, 3.0)]
+    theatre.dispatcher.dispatch()
+    theatre.dispatcher.dispatch()
+    for request, reason in zip(rows, (*[FinishReason.STOP] * 3, FinishReason.LENGTH), strict=True):
+        theatre.dispatcher.dispatch()
+        theatre.step(request.row_id, begun=(request.row_id,))
+        theatre.step(request.row_id, end=reason)
+    await page.until(
+        "document.getElementById('lengths-note').textContent === '2 predicted: 100 % within a factor of 2'"
+    )
+
+
 async def test_figures_agree_with_the_pictures(played: Played) -> None:
     page, theatre = played.page, played.theatre
     texts = "['requests', 'requests-note', 'first', 'latency', 'useful', 'useful-note']"
@@ -209,11 +202,11 @@ async def test_figures_agree_with_the_pictures(played: Played) -> None:
     theatre.clock.time += 1.0
     rows = [theatre.submit().row_id for _ in range(3)]
     theatre.dispatcher.dispatch()
-    await page.until(f"{told}.startsWith('0 | running; 3 wait | – | – |')")
+    await page.until(f"{told}.startsWith('0 | running; 3 waiting | – | – |')")
     theatre.step(rows[0], begun=(rows[0],))
     # 5 cells of a prefill, 1 of them padding, and 6 that were read, 3 for padding and 2 for rows that had ended
     useful = "45 % | 36 % padding, 18 % invalid"
-    await page.until(f"{told} === '1 | running; 2 wait | 1.0 s | – | {useful}'")
+    await page.until(f"{told} === '1 | running; 2 waiting | 1.0 s | – | {useful}'")
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])
@@ -235,23 +228,22 @@ async def test_everything_can_be_reached_with_the_tab_key_in_order(page: Page) -
         await page.press("Tab")
         name = "document.activeElement.id || document.activeElement.textContent.trim().slice(0, 20)"
         seen.append(await page.value(name))
-        if seen[-1] == "play-send" or len(set(seen)) < len(seen):
+        if len(set(seen)) < len(seen):
             break
-    assert seen[0] == "Skip to the playgrou"
-    wanted = ["key-open", "help-open", "freeze", "play-new", "prompt", "play-tokens", "play-heat", "play-count"]
+    assert seen[:2] == ["Skip to the running ", "Chat"]
+    wanted = ["key-open", "help-open", "freeze"]
     assert [name for name in seen if name in wanted] == wanted
-    assert {"10 s", "5 min", "Rows as a table"} <= set(seen)
+    assert {"10 s", "5 min", "Rows as a table", "metrics"} <= set(seen)
 
 
 async def test_single_keys_work_but_not_while_something_is_typed(page: Page) -> None:
     frozen = "document.getElementById('freeze').getAttribute('aria-pressed')"
     await page.press("f")
     assert await page.value(frozen) == "true"
-    await page.press("/")
-    assert await page.value("document.activeElement.id") == "prompt"
+    await page.press("k")
     await page.press("f")
     assert (await page.value(frozen), await page.value("document.activeElement.value")) == ("true", "f")
-    await page.value("document.activeElement.blur()")
+    await page.value("document.activeElement.blur(); document.getElementById('key').close()")
     await page.press("3")
     assert await page.value("document.querySelector('[data-span][aria-pressed=true]').textContent") == "1 min"
     await page.press("?")
@@ -261,20 +253,6 @@ async def test_single_keys_work_but_not_while_something_is_typed(page: Page) -> 
     assert not await page.value("document.getElementById('help').open")
     await page.press("f")
     assert await page.value(frozen) == "true"
-
-
-async def test_nothing_blinks_for_those_who_want_things_to_stand_still(page: Page) -> None:
-    blinking = """(() => {
-        const one = document.createElement('div');
-        one.className = 'said busy';
-        document.body.append(one);
-        const name = getComputedStyle(one, '::after').animationName;
-        one.remove();
-        return name;
-    })()"""
-    assert await page.value(blinking) == "blink"
-    await page.prefer("prefers-reduced-motion", "reduce")
-    assert await page.value(blinking) == "none"
 
 
 async def test_a_lost_connection_is_told_and_comes_back(played: Played) -> None:

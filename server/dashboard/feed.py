@@ -1,6 +1,6 @@
 """GET /dashboard/events: the scene, a few times a second, the same bytes for all who look.
 
-Without viewers it costs nothing. Nothing is kept for a slow reader: it misses snapshots, and the next one tells
+Without viewers it only follows the rows. Nothing is kept for a slow reader: it misses snapshots, and the next one tells
 everything anew; one that stands still is cut off.
 """
 
@@ -44,6 +44,7 @@ class Feed:
     def __init__(self, interval: float = INTERVAL) -> None:
         self._interval = interval
         self._scene: Scene | None = None  # until there is something to see
+        self._lost = False  # by a fault, until somebody looks again
         self._viewers = 0
         self._closed = False
         self._frame = b""
@@ -56,16 +57,18 @@ class Feed:
 
     def show(self, scene: Scene) -> None:
         """From now on there is something to see."""
-        self._scene = scene
+        scene.begin()
+        self._scene, self._lost = scene, False
 
     def receive(self, report: Report) -> None:
         """An executor has reported; to be called before the dispatcher takes it. Never raises."""
-        if self._ticking is None or self._scene is None:
+        if self._scene is None or self._lost:
             return
         try:
             self._scene.receive(report)
         except Exception:  # a fault of the dashboard must not reach the requests
-            log.exception("the dashboard lost track")
+            log.exception("the dashboard lost track; it begins anew with the next that is opened")
+            self._lost = True
             self._end()
 
     def on_first_token(self, request: Request, now: float) -> None:
@@ -90,8 +93,11 @@ class Feed:
             raise TooManyViewers
         self._viewers += 1
         try:
-            if self._ticking is None:
+            if self._lost:
                 scene.begin()
+                self._lost = False
+            if self._ticking is None:
+                scene.watch(True)
                 self._ticking = asyncio.create_task(self._tick_on(scene), name="dashboard")
             ticking = self._ticking
             yield _event("hello", scene.hello())
@@ -130,7 +136,7 @@ class Feed:
             self._ticking.cancel()
             self._ticking = None
             if self._scene is not None:
-                self._scene.stop()
+                self._scene.watch(False)
             self._wake()
 
     def _wake(self) -> None:

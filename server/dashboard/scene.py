@@ -1,40 +1,33 @@
 """The server as a dashboard shows it, from the dispatcher's requests, executors' reports and ended requests.
 
-It knows no viewer and sends nothing. Between `begin` and `stop` it follows the rows; otherwise it only remembers the
-latest answers.
+It knows no viewer and sends nothing. It always follows the rows, so that a page that is opened sees what has been.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain
 
 import msgspec
 
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
 from scheduler.dispatcher import Dispatcher
+from scheduler.length.judgement import can_be_judged, is_inside
 from scheduler.request import Request, State
 from scheduler.waiting.fair import service_had
 from scheduler.worker import Worker
 from server.dashboard import snapshot
-from server.dashboard.lanes import Lanes, Occupant
+from server.dashboard.lanes import Lanes, Occupant, Span
 from server.version import VERSION
 
-MOST_WAITERS = 40
-"""Requests of the queue that are shown; the rest is a number."""
-
-MOST_CLIENTS = 12
-"""Clients that are shown."""
-
-MOST_SERVED = 4096
-"""Clients whose service is remembered."""
-
-MOST_CHANGES = 4000
-"""Changes of stages between two snapshots. What is more is left out, and the lanes are right again with the next."""
-
-REMEMBERED = 200
-"""Answers, and first tokens, that a new dashboard is told of."""
+MOST_WAITERS = 40  # requests of the queue that are shown; the rest is a number
+MOST_CLIENTS = 12  # clients that are shown
+MOST_SERVED = 4096  # clients whose service is remembered
+MOST_CHANGES = 4000  # changes of stages between two snapshots; the lanes are right again with the next
+REMEMBERED = 200  # answers, and first tokens, that a new dashboard gets
+MINUTE = 60.0  # seconds of totals that a new dashboard gets
+SECOND = 1.0  # seconds between two of them
 
 
 class Scene:
@@ -46,25 +39,29 @@ class Scene:
         self._epoch = dispatcher.now()
         self._latest: deque[snapshot.Ended] = deque(maxlen=REMEMBERED)
         self._latest_firsts: deque[snapshot.FirstToken] = deque(maxlen=REMEMBERED)
+        self._moments: deque[snapshot.Moment] = deque(maxlen=int(MINUTE / SECOND))
         self._tokens = Tally()
         self._ended = 0
         self._failed = 0
         self._service: Counter[str] = Counter()
-        self._lanes: dict[int, Lanes] = {}
         self._seconds: dict[int, float] = {}
+        self._watched = False
+        self._forget()
+
+    def begin(self) -> None:
+        """Follow the rows from now on, whatever was known of them before."""
+        now = self._dispatcher.now()
+        self._lanes = {worker.info.index: Lanes(worker.requests.values(), now) for worker in self._dispatcher.workers}
+
+    def watch(self, watched: bool) -> None:
+        """Gather what happens for the snapshots, or for nobody."""
+        self._watched = watched
+        self._forget()
+
+    def _forget(self) -> None:
         self._changes: list[snapshot.Change] = []
         self._fresh: list[snapshot.Ended] = []
         self._firsts: list[snapshot.FirstToken] = []
-        self._stirred = True
-
-    def begin(self) -> None:
-        """Follow the rows from now on."""
-        self._lanes = {worker.info.index: Lanes(worker.requests.values()) for worker in self._dispatcher.workers}
-
-    def stop(self) -> None:
-        """Follow the rows no more."""
-        self._lanes = {}
-        self._changes, self._fresh, self._firsts = [], [], []
         self._stirred = True
 
     @property
@@ -81,16 +78,19 @@ class Scene:
                 self._tokens += report.tally
                 self._seconds[report.executor] = report.seconds
                 worker = next(worker for worker in self._dispatcher.workers if worker.info.index == report.executor)
+                lanes.prune(worker.requests.keys(), now)
                 lanes.report(report, worker.requests, now)
             case ExecutorDied():
                 lanes.clear(now)
         self._gather(report.executor)
+        if not self._moments or self._since(now) >= self._moments[-1].t + SECOND:
+            self._moments.append(self._moment(now))
 
     def on_first_token(self, request: Request, now: float) -> None:
         """An answer has begun."""
         self._stirred = True
         self._latest_firsts.append(snapshot.FirstToken(self._since(now), round(now - request.times.arrival, 3)))
-        if self._lanes:
+        if self._watched:
             self._firsts.append(self._latest_firsts[-1])
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
@@ -102,38 +102,57 @@ class Scene:
             self._failed += 1
         elif reason is not None:
             self._ended += 1
-            self._latest.append(self._entry(request, now))
-            if self._lanes:
+            self._latest.append(self._entry(request, reason, now))
+            if self._watched:
                 self._fresh.append(self._latest[-1])
 
     def hello(self) -> snapshot.Hello:
         """The first message to a dashboard."""
+        now = self._dispatcher.now()
         infos = [worker.info for worker in self._dispatcher.workers]
         devices = [snapshot.Device(info.index, info.device, info.max_rows, info.capacity_tokens) for info in infos]
-        latest, firsts = list(self._latest), list(self._latest_firsts)
-        return snapshot.Hello("Lengthwise", VERSION, *self._server, devices, latest, firsts)
+        self._prune(now)
+        spans = [self._span(index, span) for index, lanes in self._lanes.items() for span in lanes.history(now)]
+        moments = [moment for moment in self._moments if moment.t > self._since(now - MINUTE)]
+        facts = ("Lengthwise", VERSION, *self._server, devices)
+        return snapshot.Hello(*facts, list(self._latest), list(self._latest_firsts), self._since(now), spans, moments)
 
     def tick(self) -> snapshot.Tick:
-        """Everything as it is now, and what happened since the last call; between `begin` and `stop` only."""
+        """Everything as it is now, and what happened since the last call."""
         now = self._dispatcher.now()
-        for worker in self._dispatcher.workers:
-            self._lanes[worker.info.index].prune(worker.requests.keys(), now)
-            self._gather(worker.info.index)
-        (changes, self._changes), (fresh, self._fresh) = (self._changes, []), (self._fresh, [])
-        firsts, self._firsts = self._firsts, []
+        self._prune(now)
+        moment, changes, fresh, firsts = self._moment(now), self._changes, self._fresh, self._firsts
+        self._forget()
         self._stirred = False
         return snapshot.Tick(
-            self._since(now),
+            moment.t,
             [self._executor(worker) for worker in self._dispatcher.workers],
             changes,
             self._queue(now),
-            self._dispatcher.requests_waiting,
-            self._dispatcher.requests_running,
-            msgspec.convert(asdict(self._tokens) | {"ended": self._ended, "failed": self._failed}, snapshot.Totals),
+            moment.waiting,
+            moment.running,
+            moment.totals,
             fresh,
             firsts,
             self._tell_clients(),
         )
+
+    def _prune(self, now: float) -> None:
+        for worker in self._dispatcher.workers:
+            self._lanes[worker.info.index].prune(worker.requests.keys(), now)
+            self._gather(worker.info.index)
+
+    def _moment(self, now: float) -> snapshot.Moment:
+        totals = msgspec.convert(asdict(self._tokens) | {"ended": self._ended, "failed": self._failed}, snapshot.Totals)
+        return snapshot.Moment(
+            self._since(now), self._dispatcher.requests_waiting, self._dispatcher.requests_running, totals
+        )
+
+    def _span(self, executor: int, span: Span) -> snapshot.Span:
+        request, end = span.request, None if span.end is None else self._since(span.end)
+        predicted, own = _rounded(request.predicted_length), (round(span.own[0], 2), round(span.own[1], 2))
+        place = (executor, span.lane, request.row_id, int(span.stage), self._since(span.begin), end)
+        return snapshot.Span(*place, request.input_length, span.generated, predicted, own)
 
     def _tell_clients(self) -> list[snapshot.Client]:
         waiting: Counter[str] = Counter()
@@ -150,7 +169,7 @@ class Scene:
 
     def _gather(self, executor: int) -> None:
         for change in self._lanes[executor].take_changes():
-            if len(self._changes) < MOST_CHANGES:
+            if self._watched and len(self._changes) < MOST_CHANGES:
                 at = self._since(change.at)
                 self._changes.append(snapshot.Change(at, executor, change.lane, change.row_id, int(change.stage)))
 
@@ -170,8 +189,9 @@ class Scene:
 
     def _queue(self, now: float) -> list[snapshot.Waiter]:
         """Requests that executors have and have not begun, then the first in line, as far as there is room."""
-        waiting = islice(chain(self._dispatcher.not_begun, self._dispatcher.waiting), MOST_WAITERS)
-        return [self._waiter(request, now) for request in waiting]
+        sent = [*self._dispatcher.not_begun][:MOST_WAITERS]
+        waiting = self._dispatcher.first_in_line(MOST_WAITERS - len(sent))
+        return [self._waiter(request, now) for request in (*sent, *waiting)]
 
     def _waiter(self, request: Request, now: float) -> snapshot.Waiter:
         expected = None if request.executor is not None else self._dispatcher.expected_wait(request)
@@ -186,7 +206,7 @@ class Scene:
             executor=request.executor,
         )
 
-    def _entry(self, request: Request, now: float) -> snapshot.Ended:
+    def _entry(self, request: Request, reason: FinishReason, now: float) -> snapshot.Ended:
         times = request.times
 
         def after(moment: float | None) -> float | None:
@@ -196,10 +216,11 @@ class Scene:
             at=self._since(now),
             input=request.input_length,
             generated=request.generated,
-            predicted=_rounded(request.predicted_length),
+            predicted=_rounded(request.predicted_length) if can_be_judged(request, reason) else None,
             queued=after(times.started),
             first=after(times.first_token),
             latency=round(now - times.arrival, 3),
+            inside=is_inside(request) if can_be_judged(request, reason) else None,
         )
 
     def _since(self, moment: float) -> float:

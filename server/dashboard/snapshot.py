@@ -30,6 +30,23 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
     stage: int
 
 
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """A row's time in one stage, before the page was opened."""
+
+    executor: int
+    lane: int
+    row: int
+    stage: int
+    begin: float
+    end: float | None
+    """None while it lasts."""
+    input: int
+    generated: int
+    predicted: int | None
+    own: tuple[float, float]
+    """Part of the columns that the row read for itself, at the begin and at the end."""
+
+
 class Waiter(msgspec.Struct, frozen=True, array_like=True):
     """A request that waits, or that an executor has and has not begun."""
 
@@ -43,7 +60,7 @@ class Waiter(msgspec.Struct, frozen=True, array_like=True):
     """Seconds that it will still wait; None where they are unknown."""
     priority: int
     executor: int | None
-    """The one that has it; None while it is in the queue."""
+    """The executor that has it; None while it is in the queue."""
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True):
@@ -53,10 +70,13 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
     input: int
     generated: int
     predicted: int | None
+    """None also where the answer tells nothing of the prediction: it was cut, or its prediction was its max_tokens."""
     queued: float | None
     first: float | None
     """Seconds to its first token."""
     latency: float
+    inside: bool | None
+    """Whether its length was in the interval that was predicted with 90 %; None where there was none."""
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True):
@@ -129,7 +149,7 @@ class Tick(msgspec.Struct, frozen=True):
     executors: list[ExecutorNow]
     changes: list[Change]
     queue: list[Waiter]
-    """The first of what waits."""
+    """What executors have and have not begun, then the first that wait, in the order in which they are served."""
     waiting: int
     """Requests in the queue, and those that an executor has not begun."""
     running: int
@@ -139,6 +159,15 @@ class Tick(msgspec.Struct, frozen=True):
     first_tokens: list[FirstToken]
     clients: list[Client]
     """The clients that were served most; empty while there is only one."""
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Requests and totals at one moment before the page was opened."""
+
+    t: float
+    waiting: int
+    running: int
+    totals: Totals
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -152,3 +181,9 @@ class Hello(msgspec.Struct, frozen=True):
     devices: list[Device]
     ended: list[Ended]
     first_tokens: list[FirstToken]
+    t: float
+    """The moment at which this was sent; changes up to it are in `spans`."""
+    spans: list[Span]
+    """The stages of all rows in the last five minutes."""
+    moments: list[Moment]
+    """The last minute, a second apart where something happened."""

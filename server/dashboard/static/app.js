@@ -7,7 +7,6 @@ import { Figures } from "./figures.js";
 import { Key } from "./key.js";
 import { Paint } from "./paint.js";
 import { Panel } from "./panel.js";
-import { Playground } from "./playground.js";
 import { Queue } from "./queue.js";
 import { Rows } from "./rows.js";
 import { Scatter } from "./scatter.js";
@@ -33,7 +32,6 @@ class App {
     this.clients = new Clients();
     this.rows = new Rows();
     this.scatter = new Scatter(this.paint);
-    this.playground = new Playground(this.key);
     this.freezer = document.getElementById("freeze");
     this.spans = [...document.querySelectorAll("[data-span]")];
     this.wire();
@@ -46,9 +44,7 @@ class App {
     this.freezer.addEventListener("click", () => this.freeze());
     const spans = this.spans.map((button, place) => [`${place + 1}`, `show ${button.textContent}`, () => this.show(button)]);
     this.shortcuts = new Shortcuts([
-      ["/", "write a message", () => this.playground.prompt.focus()],
-      ["Escape", "stop the answer", () => this.playground.halt()],
-      ["n", "new conversation", () => this.playground.begin()],
+      ["c", "chat", () => location.assign("chat")],
       ["f", "freeze the picture, or go on", () => this.freeze()],
       ...spans,
       ["k", "API key", () => this.key.ask()],
@@ -75,17 +71,19 @@ class App {
     document.getElementById("strategy").textContent = hello.strategy;
     document.getElementById("version").textContent = hello.version;
     document.title = `${hello.model} · Lengthwise`;
-    this.playground.model = hello.model;
     this.clock = null;
     this.panels = hello.devices.map((device) => new Panel(device, this.paint));
     document.getElementById("executors").replaceChildren(...this.panels.map((panel) => panel.element));
-    this.figures.begin(hello.ended, hello.first_tokens);
+    this.known = hello.t; // changes until then are in the spans
+    for (const span of hello.spans) this.panel(span[0])?.history.add(span);
+    this.queue.begin(hello.strategy);
+    this.figures.begin(hello.ended, hello.first_tokens, hello.moments);
     this.scatter.begin(hello.ended);
   }
 
   tick(tick) {
     this.keepTime(tick.t);
-    for (const change of tick.changes) this.panel(change[1])?.history.change(change);
+    for (const change of tick.changes) if (change[0] > this.known) this.panel(change[1])?.history.change(change);
     for (const executor of tick.executors) this.panel(executor.index)?.tick(executor, tick.t);
     this.figures.tick(tick);
     this.queue.tick(tick);

@@ -13,15 +13,14 @@ export class Clients {
   }
 
   tick(tick) {
-    this.card.hidden = !tick.clients.length;
     this.past.push({ t: tick.t, service: new Map(tick.clients.map(([name, , , service]) => [name, service])) });
     while (this.past[0].t < tick.t - LATELY) this.past.shift();
     const before = this.past[0].service;
     const lately = tick.clients.map(([name, , , service]) => service - (before.get(name) ?? 0));
     const all = lately.reduce((sum, one) => sum + one, 0);
-    fill(
-      this.body,
-      tick.clients.map(([name, waiting, running], place) => [name || "all others", count(waiting), count(running), percent(lately[place] / all)]),
-    );
+    const lines = tick.clients.map(([name, waiting, running], place) => [name || "without a name", waiting, running, lately[place]]);
+    const shown = lines.filter(([, ...numbers]) => numbers.some((one) => one > 0));
+    this.card.hidden = shown.length < 2;
+    fill(this.body, shown.map(([name, waiting, running, service]) => [name, count(waiting), count(running), percent(service / all)]));
   }
 }

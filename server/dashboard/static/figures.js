@@ -12,23 +12,31 @@ export class Figures {
     this.lines = Object.fromEntries(
       ["speed", "first", "latency", "requests", "useful"].map((name) => [name, new Sparkline(`${name}-line`, paint)]),
     );
-    this.begin([], []);
+    this.begin([], [], []);
   }
 
-  /** Start anew, with answers that ended before, and first tokens that came before. */
-  begin(ended, first) {
+  /** Start anew, with the answers that ended before, the first tokens that came before, and the last minute's totals. */
+  begin(ended, first, moments) {
     this.ticks = [];
     this.ended = [...ended];
     this.first = [...first];
     this.points = { speed: [], first: [], latency: [], requests: [], useful: [] };
     this.next = 0;
+    for (const moment of moments) {
+      this.keep(moment);
+      this.note(moment);
+    }
+  }
+
+  keep({ t, totals, waiting, running }) {
+    this.ticks.push({ t, totals, waiting, running });
+    this.ticks = this.ticks.filter((one) => one.t > t - SPAN);
   }
 
   tick(tick) {
-    this.ticks.push({ t: tick.t, totals: tick.totals, waiting: tick.waiting, running: tick.running });
+    this.keep(tick);
     this.ended.push(...tick.ended);
     this.first.push(...tick.first_tokens);
-    this.ticks = this.ticks.filter((one) => one.t > tick.t - SPAN);
     if (tick.t < this.next) return;
     this.next = tick.t + 0.5;
     this.note(tick);
@@ -66,7 +74,7 @@ export class Figures {
     this.saySeconds("latency", this.latencies(t, SPAN));
     this.ended = this.ended.slice(-KEPT);
     this.first = this.first.slice(-KEPT);
-    this.say("requests", count(tick.running), tick.waiting ? `running; ${count(tick.waiting)} wait` : "running; none waits");
+    this.say("requests", count(tick.running), `running; ${tick.waiting ? count(tick.waiting) : "none"} waiting`);
     const note = made.all ? `${percent(made.pad / made.all)} padding, ${percent(made.invalid / made.all)} invalid` : "of all cells read";
     this.say("useful", percent(1 - made.wasted / made.all), note);
     for (const [name, line] of Object.entries(this.lines)) line.draw(this.points[name], t, SPAN, name === "useful" ? 1 : 0);
@@ -84,7 +92,7 @@ export class Figures {
 }
 
 function recent(events, t, span) {
-  return events.filter((one) => one[0] > t - span);
+  return events.filter((one) => one[0] > t - span && one[0] <= t);
 }
 
 function difference(from, to) {

@@ -3,12 +3,25 @@
 import { DECODE, GONE } from "./stages.js";
 
 const KEPT = 310; // seconds
+const PARTS = 6; // steps in which an earlier decode is drawn
 
 export class History {
   constructor() {
     this.lanes = [];
     this.rows = [];
     this.now = null;
+  }
+
+  /** A row's time in a stage, from before the page was opened. */
+  add([, lane, row, stage, from, to, input, generated, predicted, own]) {
+    const segment = this.begin(lane, row, stage, from);
+    Object.assign(segment, { to, input, generated, predicted });
+    if (stage !== DECODE) return;
+    const until = to ?? from;
+    for (let part = 0; part < PARTS; part += 1) {
+      const done = part / (PARTS - 1);
+      segment.shares.push({ t: from + (part / PARTS) * (until - from), own: own[0] + done * (own[1] - own[0]) });
+    }
   }
 
   /** A row's stage has changed. */

@@ -1,4 +1,4 @@
-// Who waits: first what executors have and have not begun, then the queue in its order, with what is expected of each.
+// The requests that wait: first those that an executor has, then the queue in the order in which it is served.
 
 import { count, seconds } from "./numbers.js";
 import { fill } from "./table.js";
@@ -17,20 +17,26 @@ export class Queue {
     });
   }
 
+  begin(strategy) {
+    this.strategy = strategy;
+  }
+
   tick(tick) {
     this.rows = tick.queue.map(([row]) => row);
-    fill(this.body, tick.queue.map(line), "button");
+    let place = 0;
+    fill(this.body, tick.queue.map((waiter) => line(waiter, waiter[7] === null ? count((place += 1)) : "–")), "button");
     this.head.hidden = !tick.queue.length;
     this.empty.hidden = tick.queue.length > 0;
     const more = tick.waiting - tick.queue.length;
-    this.note.textContent = tick.waiting ? `${count(tick.waiting)} wait${more > 0 ? `, ${count(more)} not shown` : ""}` : "";
+    const hidden = more > 0 ? `, ${count(more)} of them not shown` : "";
+    this.note.textContent = tick.waiting ? `${count(tick.waiting)} waiting${hidden}, in the order of ${this.strategy}; a request's number tells why` : "";
   }
 }
 
-function line([row, input, generated, predicted, waited, expected, priority, executor]) {
+function line([row, input, generated, predicted, waited, expected, priority, executor], place) {
   const marks = [`${row}`];
   if (priority) marks.push(`priority ${priority}`);
   if (generated) marks.push(`paused after ${count(generated)}`);
   const wait = executor === null ? (expected === null ? "–" : `≈ ${seconds(expected)}`) : `on executor ${executor}`;
-  return [marks.join(" · "), count(input), count(predicted), seconds(waited), wait];
+  return [marks.join(" · "), place, count(input), count(predicted), seconds(waited), wait];
 }

@@ -1,6 +1,6 @@
 // Predicted against true length of the latest answers, both on logarithmic axes; on the diagonal they are equal.
 
-import { count, percent, quantile, sorted } from "./numbers.js";
+import { count, percent } from "./numbers.js";
 import { Surface } from "./surface.js";
 
 const KEPT = 400;
@@ -28,7 +28,7 @@ export class Scatter {
     if (!ended.length) return;
     this.ended += ended.length;
     const known = ended.filter((one) => one[3] !== null && one[2] > 0);
-    this.points = [...this.points, ...known.map((one) => [Math.max(1, one[3]), one[2]])].slice(-KEPT);
+    this.points = [...this.points, ...known.map((one) => [Math.max(1, one[3]), one[2], one[7]])].slice(-KEPT);
     this.tell();
     this.draw();
   }
@@ -37,19 +37,22 @@ export class Scatter {
     const some = this.points.length > 0;
     this.empty.hidden = some;
     this.canvas.hidden = !some;
-    this.empty.textContent = "This strategy predicts no lengths. Start the server with --strategy lengthwise, or with --length-predictor.";
+    this.empty.textContent = "No answer yet that was predicted and ended by itself. Where the strategy predicts no lengths, --length-predictor adds them.";
     if (!some) return;
-    const errors = sorted(this.points.map(([predicted, actual]) => Math.abs(predicted - actual)));
-    const shares = sorted(this.points.map(([predicted, actual]) => Math.abs(predicted - actual) / actual));
-    const text = `median error ${count(quantile(errors, 0.5))} tokens, ${percent(quantile(shares, 0.5))}`;
+    const near = this.points.filter(([predicted, actual]) => Math.max(predicted / actual, actual / predicted) <= 2);
+    const judged = this.points.filter(([, , inside]) => inside !== null);
+    const covered = judged.filter(([, , inside]) => inside).length / judged.length;
+    const coverage = judged.length ? `, ${percent(covered)} in their 90 % interval` : "";
+    const text = `${count(this.points.length)} predicted: ${percent(near.length / this.points.length)} within a factor of 2${coverage}`;
     this.note.textContent = text;
+    this.note.title = "Answers that max_tokens has cut, and predictions of max_tokens, are left out: they tell nothing of the predictor.";
     this.canvas.setAttribute("aria-label", `Predicted and true length of ${this.points.length} answers: ${text}`);
   }
 
   draw() {
     if (!this.points.length || !this.surface.width) return;
     const pen = this.surface.begin();
-    const top = Math.max(10, ...this.points.flat());
+    const top = Math.max(10, ...this.points.map(([predicted, actual]) => Math.max(predicted, actual)));
     const scale = { pen, most: Math.log10(top * 1.15) };
     this.drawAxes(scale, top);
     pen.fillStyle = this.paint.main;

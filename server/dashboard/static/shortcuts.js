@@ -17,7 +17,7 @@ export class Shortcuts {
   }
 
   list(element) {
-    const always = [["Enter", "send the message (Shift+Enter: a new line)"], ["Tab", "go through everything in order"]];
+    const always = [["Tab", "go through everything in order"]];
     for (const [key, text] of [...this.table, ...always]) {
       const term = document.createElement("dt");
       const cap = document.createElement("kbd");

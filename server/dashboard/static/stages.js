@@ -1,4 +1,4 @@
-// What can be done with a row, by the numbers of server/lanes.py, and how it is called and drawn.
+// What can be done with a row, by the numbers of server/dashboard/lanes.py, and how it is called and drawn.
 
 export const GONE = 0;
 export const PREFILL = 1;
@@ -20,7 +20,7 @@ export const LEGEND = [
   ["prefill", "prefill: its prompt is read"],
   ["staged", "waits for a slot"],
   ["decode", "decode: its own tokens"],
-  ["padding", "padding it reads besides"],
+  ["padding", "padding that it reads too"],
   ["paused", "paused, in host memory"],
   ["invalid", "ended, still computed"],
 ];

@@ -254,3 +254,27 @@ async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str, pool: 
         await page.until("!document.getElementById('key').open && !document.getElementById('retry').disabled")
         await page.value("document.getElementById('retry').click()")
         await page.until(ENDED)
+
+
+async def test_on_a_phone_the_button_is_beside_the_input(page: Page) -> None:
+    """It stood alone on a line of its own."""
+    await page.resize(390, 800)
+    await page.until("document.documentElement.clientWidth === 390")
+    box = "document.getElementById('%s').getBoundingClientRect()"
+    prompt, button = box % "prompt", box % "send"
+    assert await page.value(f"{button}.left >= {prompt}.right && {button}.bottom <= {prompt}.bottom + 1")
+    assert await page.value("document.documentElement.scrollWidth") == 390
+
+
+async def test_nothing_blinks_for_those_who_want_things_to_stand_still(page: Page) -> None:
+    blinking = """(() => {
+        const one = document.createElement('div');
+        one.className = 'turn busy';
+        document.body.append(one);
+        const name = getComputedStyle(one, '::after').animationName;
+        one.remove();
+        return name;
+    })()"""
+    assert await page.value(blinking) == "blink"
+    await page.prefer("prefers-reduced-motion", "reduce")
+    assert await page.value(blinking) == "none"

@@ -35,13 +35,16 @@ class Theatre:
     def __init__(self, model: str = "m") -> None:
         self.clock = VirtualClock()
         self.feed = Feed(SOON)
+        self.requests: list[Request] = []
         parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
         self.dispatcher = Dispatcher(parts, [port(rows=2)], self.clock, self.feed)
         self.dispatcher.expected_wait = lambda request: 1.5  # type: ignore[method-assign]
         self.feed.show(Scene(self.dispatcher, model, "baton-pd", 500))
 
-    def submit(self, predicted: float | None = None) -> Request:
-        return self.dispatcher.submit(range(4), SamplingParams(max_tokens=8), predicted_length=predicted)
+    def submit(self, predicted: float | None = None, priority: int = 0) -> Request:
+        sampling = SamplingParams(max_tokens=8)
+        self.requests.append(self.dispatcher.submit(range(4), sampling, predicted_length=predicted, priority=priority))
+        return self.requests[-1]
 
     def receive(self, report: Report) -> None:
         self.feed.receive(report)
@@ -117,7 +120,7 @@ async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) ->
         await anext(frames)
         theatre.step(one.row_id, begun=(one.row_id,))
         theatre.step(one.row_id, end=FinishReason.STOP)
-        ended = [2.0, 4, 2, 3, 0.75, 1.0, 2.0]
+        ended = [2.0, 4, 2, 3, 0.75, 1.0, 2.0, None]
         assert parsed(await anext(frames))[1]["ended"] == [ended]
         assert parsed(await anext(frames))[1]["ended"] == []
     async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
@@ -149,8 +152,34 @@ async def test_a_slow_reader_misses_snapshots_and_nothing_is_kept_for_it(theatre
         assert parsed(await anext(slow))[1]["t"] == 9.0
 
 
-async def test_nothing_is_followed_while_nobody_looks(theatre: Theatre) -> None:
-    theatre.feed.receive(ExecutorDied(99, "of which nobody has heard"))
+async def test_who_comes_later_gets_the_lanes_of_the_last_five_minutes_and_the_figures_of_the_last(
+    theatre: Theatre,
+) -> None:
+    """The picture began with the page."""
+    old = theatre.submit()
+    theatre.dispatcher.dispatch()
+    theatre.step(old.row_id, begun=(old.row_id,))
+    theatre.step(old.row_id, end=FinishReason.STOP)
+    theatre.clock.time = 310.0
+    one = theatre.submit(predicted=6.0)
+    theatre.dispatcher.dispatch()
+    theatre.step(one.row_id, begun=(one.row_id,))
+    theatre.step(one.row_id, end=FinishReason.STOP)
+    two = theatre.submit()
+    theatre.dispatcher.dispatch()
+    theatre.step(two.row_id, begun=(two.row_id,))
+    async with aclosing(theatre.feed.frames()) as frames:
+        hello = parsed(await anext(frames))[1]
+        assert hello["t"] == 313.0
+        spans = [tuple(span[2:6]) for span in hello["spans"]]
+        assert spans[-1] == (two.row_id, Stage.DECODE, 312.75, None)
+        assert (one.row_id, Stage.DECODE, 310.75, 312.0) in spans
+        assert (old.row_id, Stage.DECODE) not in {span[:2] for span in spans}
+        assert [moment["t"] for moment in hello["moments"]] == [311.0, 312.0, 313.0]
+        assert parsed(await anext(frames))[1]["changes"] == []
+
+
+async def test_snapshots_are_made_only_while_somebody_looks(theatre: Theatre) -> None:
     assert theatre.feed.viewers == 0
     async with aclosing(theatre.feed.frames()) as frames:
         await anext(frames)
