@@ -38,11 +38,20 @@ log = logging.getLogger(__name__)
 class Executor:
     """A device's thread. Everything public may be called from any thread."""
 
-    def __init__(self, info: ExecutorInfo, pipeline: Pipeline, deliver: Deliver, *, threads: int | None = None) -> None:
-        """On a CPU, `threads` compute."""
+    def __init__(
+        self,
+        info: ExecutorInfo,
+        pipeline: Pipeline,
+        deliver: Deliver,
+        *,
+        threads: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """On a CPU, `threads` compute. `clock` tells the seconds by which the device's health is judged."""
         self.info = info
         self._pipeline = pipeline
         self._deliver = deliver
+        self._clock = clock
         self._torch_threads = threads
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._turns = 0
@@ -123,7 +132,7 @@ class Executor:
         self.beat += 1
         if not self._running:
             return
-        now, health, pipeline = time.monotonic(), self._health, self._pipeline
+        now, health, pipeline = self._clock(), self._health, self._pipeline
         if health.may_grow(now) and not pipeline.closed:
             self._report_moves(partial(pipeline.grow, 2 * pipeline.capacity))
             health.note_growth(now, pipeline.capacity)
@@ -140,7 +149,7 @@ class Executor:
         idle = self._pipeline.idle
         due = self._health.wakes_at(idle=idle)
         try:
-            self._carry_out(self._inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic())))
+            self._carry_out(self._inbox.get(timeout=None if due is None else max(0.0, due - self._clock())))
             while True:
                 self._carry_out(self._inbox.get_nowait())
         except queue.Empty:
@@ -164,7 +173,7 @@ class Executor:
         self.beat += 1
         self._worn = self._pipeline.short and self.info.device == "cpu"
         lost, failures = self._pipeline.lost, max(self._pipeline.failures.values())
-        self._health.note_turn(time.monotonic(), short=self._pipeline.short)
+        self._health.note_turn(self._clock(), short=self._pipeline.short)
         self._report(updates, time.perf_counter() - begin)
         if self._health.is_suspect(failures, self._pipeline.capacity, lost=lost):
             self._report_moves(self._pipeline.hand_back_all)
@@ -185,7 +194,7 @@ class Executor:
             "there is no memory" if self._pipeline.capacity < LEAST_CAPACITY else self._pipeline.prove(self._show_life)
         )
         self._worn = error is not None and self.info.device == "cpu"
-        self._health.note_proof(time.monotonic(), error)
+        self._health.note_proof(self._clock(), error)
         if error is not None and before is None:
             log.error("executor %d takes no rows until its device has proved itself: %s", self.info.index, error)
         elif before is not None and error is None:
