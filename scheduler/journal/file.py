@@ -62,6 +62,8 @@ class RequestEntry:
     instruction: str | None = None
     user_input: str | None = None
     """Texts are recorded only where the operator allowed it."""
+    scope: str = ""
+    """Whose request it was, as a digest of the key and salt that it came with; empty without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +168,14 @@ def read(
     """The entries of one kind that ended since `since`, seconds since 1970, oldest first; only those of a model, and
     the `last` of these. Raises JournalError.
     """
-    path, names = _find(path), [field.name for field in dataclasses.fields(kind)]
-    newest = f"SELECT id, {', '.join(names)} FROM {TABLES[kind]} WHERE finished_at >= ? AND model = ifnull(?, model)"
-    query = f"SELECT {', '.join(names)} FROM ({newest} ORDER BY id DESC LIMIT ?) ORDER BY id"
+    path, table = _find(path), TABLES[kind]
     try:
         with closing(_connect_to_read(path)) as connection:
+            columns = {column for _, column, *_ in connection.execute(f"PRAGMA table_info({table})")}
+            names = [field.name for field in dataclasses.fields(kind) if field.name in columns]
+            listed = ", ".join(names)
+            newest = f"SELECT id, {listed} FROM {table} WHERE finished_at >= ? AND model = ifnull(?, model)"
+            query = f"SELECT {listed} FROM ({newest} ORDER BY id DESC LIMIT ?) ORDER BY id"
             for values in connection.execute(query, (since, model, -1 if last is None else last)):
                 yield kind(*map(_restored, names, values))
     except sqlite3.Error as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-VERSION = 3
+VERSION = 4
 """Raise it when a table changes. Version 2 had columns of batches that nothing reads any more; they are left alone."""
 
 TABLES = (
@@ -13,7 +13,7 @@ TABLES = (
   outcome TEXT NOT NULL, input_length INTEGER NOT NULL, user_input_length INTEGER NOT NULL,
   max_tokens INTEGER NOT NULL, generated INTEGER NOT NULL, predicted REAL, source TEXT, assigned REAL, started REAL,
   first_token REAL, latency REAL NOT NULL, runs INTEGER NOT NULL, replayed INTEGER NOT NULL, features BLOB NOT NULL,
-  instruction TEXT, user_input TEXT)""",
+  instruction TEXT, user_input TEXT, scope TEXT NOT NULL DEFAULT '')""",
     "CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at)",
     """CREATE TABLE IF NOT EXISTS batches (
   id INTEGER PRIMARY KEY AUTOINCREMENT, finished_at REAL NOT NULL, model TEXT NOT NULL, strategy TEXT NOT NULL,
@@ -37,6 +37,8 @@ def prepare(connection: sqlite3.Connection) -> None:
             raise sqlite3.DatabaseError(f"its format is {version}, this program writes {VERSION}")
         for statement in TABLES:
             connection.execute(statement)
+        if "scope" not in {column for _, column, *_ in connection.execute("PRAGMA table_info(requests)")}:
+            connection.execute("ALTER TABLE requests ADD COLUMN scope TEXT NOT NULL DEFAULT ''")
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 

@@ -53,16 +53,16 @@ class CacheCounts:
 class LengthCache:
     """The prompts looked up or answered last, and the true lengths of their answers. Event loop only."""
 
-    def __init__(self, capacity: int = CAPACITY, threshold: float = THRESHOLD, tolerance: float = TOLERANCE) -> None:
-        """Raises ValueError for a capacity below 1, a threshold outside (0, 1] or a tolerance outside [0, 1]."""
-        if capacity < 1 or not 0 < threshold <= 1 or not 0 <= tolerance <= 1:
-            raise ValueError(f"no length cache has capacity {capacity}, threshold {threshold}, tolerance {tolerance}")
+    def __init__(self, capacity: int = CAPACITY, threshold: float = THRESHOLD) -> None:
+        """Raises ValueError for a capacity below 1 or a threshold outside (0, 1]."""
+        if capacity < 1 or not 0 < threshold <= 1:
+            raise ValueError(f"no length cache has capacity {capacity}, threshold {threshold}")
         self._capacity = capacity
         self._threshold = threshold
-        self._tolerance = tolerance
         self._directions: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)  # (capacity, dim), of length 1
         self._prompts: NDArray[np.float32] = np.zeros(capacity, dtype=np.float32)
         self._answers: NDArray[np.float32] = np.zeros(capacity, dtype=np.float32)
+        self._scopes: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)  # hashes of names
         self._used: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)  # when each was used last, in uses
         self._uses = 0
         self._size = 0
@@ -75,12 +75,13 @@ class LengthCache:
     def counts(self) -> CacheCounts:
         return self._counts
 
-    def find(self, embedding: NDArray[np.float32], prompt_length: int) -> int | None:
-        """The length in tokens of the latest answer to the most similar prompt; None when none is similar enough.
+    def find(self, embedding: NDArray[np.float32], prompt_length: int, scope: str = "") -> int | None:
+        """The length in tokens of the latest answer to the scope's most similar prompt; None when none is similar
+        enough.
 
         `embedding` (dim,) has any norm but zero; `prompt_length` is in a unit of the caller's choice, always the same.
         """
-        place = self._nearest(_direction(embedding), prompt_length)
+        place = self._nearest(_direction(embedding), prompt_length, scope)
         counts = self._counts
         self._counts = replace(counts, lookups=counts.lookups + 1, hits=counts.hits + (place is not None))
         if place is None:
@@ -88,12 +89,14 @@ class LengthCache:
         self._use(place)
         return int(self._answers[place])
 
-    def add(self, embedding: NDArray[np.float32], prompt_length: int, length: int) -> None:
-        """Remember an answer that has ended by itself after `length` tokens, in place of a near-duplicate's."""
+    def add(self, embedding: NDArray[np.float32], prompt_length: int, length: int, scope: str = "") -> None:
+        """Remember an answer that has ended by itself after `length` tokens, in place of a near-duplicate's of the same
+        scope."""
         direction = _direction(embedding)
-        place = self._nearest(direction, prompt_length)
+        place = self._nearest(direction, prompt_length, scope)
         if place is None:
             place = self._free()
+            self._scopes[place] = hash(scope)
             self._place_for(direction)[place] = direction
             self._prompts[place] = prompt_length
         self._answers[place] = length
@@ -105,13 +108,14 @@ class LengthCache:
         error = counts.error + abs(remembered - length)
         self._counts = replace(counts, checked=counts.checked + 1, error=error)
 
-    def _nearest(self, direction: NDArray[np.float32], prompt_length: int) -> int | None:
+    def _nearest(self, direction: NDArray[np.float32], prompt_length: int, scope: str) -> int | None:
         if not self._size:
             return None
         similarities = self._place_for(direction)[: self._size] @ direction
         prompts = self._prompts[: self._size]
-        alike = np.abs(prompts - prompt_length) <= self._tolerance * np.maximum(prompts, prompt_length)
-        similarities = np.where(alike, similarities, -1.0)
+        alike = np.abs(prompts - prompt_length) <= TOLERANCE * np.maximum(prompts, prompt_length)
+        own = self._scopes[: self._size] == hash(scope)
+        similarities = np.where(alike & own, similarities, -1.0)
         place = int(similarities.argmax())
         # Rounding must not tell a prompt from itself.
         return place if similarities[place] >= self._threshold - 1e-6 else None
@@ -186,10 +190,10 @@ class CachedPredictor:
             return
         if asked.remembered is not None:
             self.cache.check(asked.remembered, length)
-        self.cache.add(asked.embedding, _prompt_length(query), length)
+        self.cache.add(asked.embedding, _prompt_length(query), length, query.scope)
 
     def _look_up(self, query: LengthQuery, embedding: NDArray[np.float32]) -> _Asked:
-        asked = _Asked(embedding, self.cache.find(embedding, _prompt_length(query)))
+        asked = _Asked(embedding, self.cache.find(embedding, _prompt_length(query), query.scope))
         self._asked[query] = asked
         self._asked.move_to_end(query)
         while len(self._asked) > MOST_ASKED:

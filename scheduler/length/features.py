@@ -46,6 +46,8 @@ class LengthQuery:
     """Tokens after which the answer is cut off: no prediction exceeds it."""
     tokens: tuple[int, ...] = ()
     """Tokens of both texts, without the chat template."""
+    scope: str = ""
+    """Whose request it is: answers of one scope tell nothing of those of another."""
 
     @property
     def conversation(self) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from math import log2
 
 import numpy as np
 
 from scheduler.length.censored import median
 
 WINDOW = 256
-"""Newest answers that count, for each instruction and for all."""
+"""Newest answers that count, for each instruction, for each scope and for all."""
 
 INSTRUCTIONS = 1024
-"""Instructions that are remembered; the one used least recently is forgotten first."""
+"""Instructions and scopes that are remembered; the one used least recently is forgotten first."""
 
 
 class RunningMedian:
@@ -37,25 +38,29 @@ class RunningMedian:
 
 
 class LengthHistory:
-    """Lengths of finished answers by instruction. Event loop only."""
+    """Lengths of finished answers by scope and instruction. Event loop only."""
 
-    def __init__(self, window: int = WINDOW, instructions: int = INSTRUCTIONS) -> None:
-        self._window = window
+    def __init__(self, instructions: int = INSTRUCTIONS) -> None:
         self._instructions = instructions
-        self._all = RunningMedian(window)
-        self._by_instruction: OrderedDict[str, RunningMedian] = OrderedDict()
+        self._all = RunningMedian(WINDOW)
+        self._medians: OrderedDict[tuple[str, str | None], RunningMedian] = OrderedDict()  # None: all of a scope's
 
-    def add(self, instruction: str, length: int, *, cut: bool = False) -> None:
+    def add(self, scope: str, instruction: str, length: int, *, cut: bool = False) -> None:
         """Add an answer of `length` tokens; one that was cut would have been longer."""
         self._all.add(length, cut)
-        own = self._by_instruction.setdefault(instruction, RunningMedian(self._window))
-        own.add(length, cut)
-        self._by_instruction.move_to_end(instruction)
-        if len(self._by_instruction) > self._instructions:
-            self._by_instruction.popitem(last=False)
+        for key in ((scope, instruction), (scope, None)):
+            self._medians.setdefault(key, RunningMedian(WINDOW)).add(length, cut)
+            self._medians.move_to_end(key)
+        while len(self._medians) > self._instructions:
+            self._medians.popitem(last=False)
 
-    def expect(self, instruction: str) -> float | None:
-        """The median of this instruction's answers, else of all; None while neither is known."""
-        own = self._by_instruction.get(instruction)
-        known = None if own is None else own.value()
-        return self._all.value() if known is None else known
+    def expect(self, scope: str, instruction: str) -> float | None:
+        """The median of this instruction's answers, else of all that the scope had, else of everybody's, and of that
+        no more than its power of two: whatever is asked, it is the same. None while nothing is known."""
+        for key in ((scope, instruction), (scope, None)):
+            own = self._medians.get(key)
+            known = None if own is None else own.value()
+            if known is not None:
+                return known
+        everybody = self._all.value()
+        return None if everybody is None else 2.0 ** round(log2(everybody))

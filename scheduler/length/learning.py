@@ -55,6 +55,8 @@ class ServedRow:
     generated: int
     cut: bool = False
     """Whether the answer would have become longer, but for `max_tokens`, the context, or that it repeated itself."""
+    scope: str = ""
+    """Whose request it was."""
 
     @property
     def error(self) -> float:
@@ -65,7 +67,9 @@ class ServedRow:
 def served_rows(entries: Iterable[RequestEntry]) -> list[ServedRow]:
     """The journal's requests to learn from: those that were not broken off, and whose length was predicted."""
     return [
-        ServedRow(entry.features, entry.predicted, entry.generated, cut=entry.outcome in CUT and not entry.replayed)
+        ServedRow(
+            entry.features, entry.predicted, entry.generated, entry.outcome in CUT and not entry.replayed, entry.scope
+        )
         for entry in entries
         if entry.outcome in ANSWERED and entry.features and entry.predicted is not None and entry.generated
     ]
@@ -158,8 +162,9 @@ class Learning:
         return self._failures
 
     def add(self, row: ServedRow) -> None:
-        """Note an answer that has ended, for the next lesson."""
-        self._ended.append(row)
+        """Note an answer that has ended, for the next lesson; not one of a key or salt, since all share this forest."""
+        if not row.scope:
+            self._ended.append(row)
 
     async def run(self) -> None:
         """Learn at each interval until cancelled. A lesson that fails is logged, and the old forest stays."""

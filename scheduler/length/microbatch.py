@@ -174,7 +174,7 @@ class MicroBatcher:
         prediction = None if estimate is None else prediction_of(query, estimate)
         if prediction is None:
             features = () if estimate is None else estimate.features
-            usual = self._history.expect(query.instruction)
+            usual = self._history.expect(query.scope, query.instruction)
             length, source = (query.max_tokens, Source.MAX_TOKENS) if usual is None else (usual, Source.HISTORY)
             prediction = Prediction(min(length, query.max_tokens), source, features, late=late)
         self._observe(waited)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -46,6 +46,9 @@ their cores with what grows it."""
 
 MOST = 4096
 """Newest answers that a forest is grown from."""
+
+SCOPES = 32
+"""Scopes whose answers are remembered, a few MB each; the one that none ended in for longest is forgotten first."""
 
 HELD_OUT = 0.2
 """Part of the answers, the newest, by which distributions are calibrated."""
@@ -83,12 +86,22 @@ def fit(answers: Examples, cut: Sequence[bool], growth: Growth = GROWTH) -> Cali
 
 
 Fit: TypeAlias = Callable[[Examples, Sequence[bool]], CalibratedForest]
-"""Grows a forest as `fit` grows a forest; may raise anything, and CancelledError at the end of the server."""
+"""Grows a forest as `fit` does; may raise anything, and CancelledError at the end of the server."""
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The newest answers of one scope, and the forest grown from them."""
+
+    rows: deque[ServedRow] = field(default_factory=lambda: deque(maxlen=MOST))
+    served: list[ServedRow] = field(default_factory=list)  # since a forest was grown last
+    due: int = FEWEST
+    present: CalibratedForest | None = None
 
 
 class OnlineForest:
-    """Predicts by forests over the model's own token embeddings, grown from the newest answers. Event loop only, but
-    for the work that it submits."""
+    """Predicts by forests over the model's own token embeddings, each scope's grown from its own newest answers. Event
+    loop only, but for the work that it submits."""
 
     def __init__(
         self,
@@ -104,70 +117,78 @@ class OnlineForest:
         self._submit = submit
         self._fit = fit
         self._clock = clock
-        own = (_without_digest(row) for row in known if row.features[-1:] == (features.digest,))
-        self._rows = deque(own, maxlen=MOST)
-        self._served: list[ServedRow] = []  # since a model was fitted last
-        self._due = FEWEST
+        self._scopes: OrderedDict[str, _Scope] = OrderedDict()
         self._idle = threading.Event()  # set while no forest grows
         self._idle.set()
         self._rests_until = 0.0
-        self._present: CalibratedForest | None = None
         self.lessons: deque[Lesson] = deque(maxlen=MOST)
         """The error of predictions over time, oldest first."""
         self.failures = 0
-        """Times that no model could be fitted."""
-        if len(self._rows) >= FEWEST:
-            self._begin()
+        """Times that no forest could be grown."""
+        for row in known:
+            if row.features[-1:] == (features.digest,):
+                self._remember(row)
+        if first := [one for one in self._scopes.values() if len(one.rows) >= FEWEST]:
+            self._begin(first)
 
     async def wait_for_first(self, seconds: float = FIRST_WAIT) -> None:
-        """Return when the model of the answers of before has been fitted, or has taken so many seconds."""
+        """Return when the forests of the answers of before have grown, or have taken so many seconds."""
         if not await asyncio.to_thread(self._idle.wait, seconds):
             log.info("the first forest still grows after %g s: the first requests are served beside it", seconds)
 
-    def distributions(self, features: FloatMatrix) -> list[LengthDistribution] | None:
-        """Features (n, f) -> how likely each length is; None until the first model has been fitted."""
-        return None if self._present is None else self._present.distributions(features)
-
     def add(self, row: ServedRow) -> None:
         """Learn from an answer that has ended."""
-        row = _without_digest(row)
-        self._rows.append(row)
-        self._served.append(row)
+        scope = self._remember(row)
+        scope.served.append(row)
         rested = self._idle.is_set() and self._clock.now() >= self._rests_until
-        if len(self._served) >= self._due and rested:
-            served, self._served = self._served, []
+        if len(scope.served) >= scope.due and rested:
+            served, scope.served = scope.served, []
             self.lessons.append(Lesson(self._clock.now(), len(served), len(served), rmse(served)))
-            self._begin()
+            self._begin([scope])
 
-    def _begin(self) -> None:
-        rows = tuple(self._rows)
-        self._due = round(max(FEWEST, len(rows)) * MORE)
+    def _remember(self, row: ServedRow) -> _Scope:
+        scope = self._scopes.setdefault(row.scope, _Scope())
+        scope.rows.append(replace(row, features=np.array(row.features[:-1], dtype=np.float32)))
+        self._scopes.move_to_end(row.scope)
+        if len(self._scopes) > SCOPES:
+            self._scopes.popitem(last=False)
+        return scope
+
+    def _begin(self, scopes: Sequence[_Scope]) -> None:
+        work = [(one, tuple(one.rows)) for one in scopes]
+        for scope in scopes:
+            scope.due = round(max(FEWEST, len(scope.rows)) * MORE)
         self._idle.clear()
-        self._submit(lambda: self._refit(rows))
+        self._submit(lambda: self._regrow(work))
 
-    def _refit(self, rows: Sequence[ServedRow]) -> None:
-        """Fit a model and put it in place in one step. Off the event loop."""
+    def _regrow(self, work: Sequence[tuple[_Scope, Sequence[ServedRow]]]) -> None:
+        """Grow forests and put each in place in one step. Off the event loop."""
         begun = self._clock.now()
         try:
-            self._present = self._fit(examples(rows), [row.cut for row in rows])
+            for scope, rows in work:
+                scope.present = self._fit(examples(rows), [row.cut for row in rows])
         except CancelledError:
-            log.info("a model that was being fitted is given up")
+            log.info("a forest that was growing is given up")
         except Exception as error:
             self.failures += 1
-            log.warning("no model could be fitted, lengths are predicted as before: %s", error)
+            log.warning("no forest could be grown, lengths are predicted as before: %s", error)
         finally:
             ended = self._clock.now()
             self._rests_until = ended + PAUSE * (ended - begun)
             self._idle.set()
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
-        """How long answers may become, as a LengthPredictor; without distributions until the first forest has grown."""
+        """How long answers may become, as a LengthPredictor; without distributions until the scope's first forest has
+        grown."""
         await asyncio.sleep(0)  # one batch a turn of the loop, however many are asked for
         features = [self._features.read(query.tokens) for query in queries]
-        found, digest = self.distributions(np.array(features, dtype=np.float32)), self._features.digest
-        known: Sequence[LengthDistribution | None] = [None] * len(queries) if found is None else found
-        return [Estimate((*read, digest), one, Source.OWN) for read, one in zip(features, known, strict=True)]
-
-
-def _without_digest(row: ServedRow) -> ServedRow:
-    return replace(row, features=row.features[:-1])
+        found: list[LengthDistribution | None] = [None] * len(queries)
+        for name in {query.scope for query in queries}:
+            forest = self._scopes[name].present if name in self._scopes else None
+            own = [place for place, query in enumerate(queries) if query.scope == name]
+            if forest is not None:
+                asked = np.array([features[place] for place in own], dtype=np.float32)
+                for place, one in zip(own, forest.distributions(asked), strict=True):
+                    found[place] = one
+        digest = self._features.digest
+        return [Estimate((*read, digest), one, Source.OWN) for read, one in zip(features, found, strict=True)]

@@ -16,7 +16,7 @@ from server.api.input.schema import ChatBody, CompletionBody
 from server.api.models import model_name
 from server.api.output.expectation import expectation_of
 from server.api.output.reply import json_response
-from server.api.output.wanted import describe, list_wanted, predict
+from server.api.output.wanted import describe, length_scope, list_wanted, predict
 from server.api.responses.body import ResponsesBody
 from server.api.responses.endpoint import read_chat
 from server.api.served_model import MODEL
@@ -37,7 +37,7 @@ async def estimate(request: web.Request) -> web.Response:
     body, prompts = await _read(request)
     model_name(body.model, model)
     wanted, holder, client = list_wanted(body, prompts, model), holder_of(request), client_of(request, body.user)
-    async with predict(wanted, request.app[LENGTHS]) as predictions:
+    async with predict(wanted, request.app[LENGTHS], length_scope(holder, body.cache_salt)) as predictions:
         requests = [
             request.app[DISPATCHER].estimate(
                 item.prompt.ids,

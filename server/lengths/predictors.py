@@ -162,7 +162,7 @@ def _learner(history: LengthHistory, parts: _Parts) -> OnAnswer:
     """All that is learned from an answer when it ends."""
 
     def on_answer(request: Request, ended: EndedAnswer) -> None:
-        history.add(ended.query.instruction, ended.length, cut=not ended.whole)
+        history.add(ended.query.scope, ended.query.instruction, ended.length, cut=not ended.whole)
         if parts.cached is not None and ended.whole:
             parts.cached.ended(ended.query, ended.length)
         row = ended.row

@@ -52,7 +52,7 @@ class EndedAnswer:
         features = () if self.prediction is None else self.prediction.features_by_now
         if self.prediction is None or not features:
             return None
-        return ServedRow(features, self.prediction.length, self.length, cut=not self.whole)
+        return ServedRow(features, self.prediction.length, self.length, not self.whole, self.query.scope)
 
 
 OnAnswer: TypeAlias = Callable[[Request, EndedAnswer], None]
@@ -122,6 +122,7 @@ def request_entry(
         features=() if prediction is None else prediction.features_by_now,
         instruction=query.instruction if origin.prompts else None,
         user_input=query.user_input if origin.prompts else None,
+        scope=query.scope,
     )
 
 

@@ -29,7 +29,15 @@ from server.api.limits import LIMITS
 from server.api.output.expectation import expectation_of
 from server.api.output.pieces import LETTERS, weigh
 from server.api.output.reply import Metrics, PromptDetails, Usage
-from server.api.output.wanted import Predictions, WantedAnswer, answer_tokens, describe, draw_seeds, predict
+from server.api.output.wanted import (
+    Predictions,
+    WantedAnswer,
+    answer_tokens,
+    describe,
+    draw_seeds,
+    length_scope,
+    predict,
+)
 from server.api.served_model import MODEL
 from server.api.tools.reading import Piece, Reader, reader_of
 from server.http.access import spend_tokens
@@ -131,11 +139,12 @@ async def open_call(
     Raises ApiError 400, 429, 499 or 503.
     """
     wanted = draw_seeds(listed, body, app[MODEL])
-    async with predict(wanted, app[LENGTHS]) as predictions:  # a client that leaves meanwhile has cost nothing
+    scope = length_scope(record.caller.holder, body.cache_salt)
+    async with predict(wanted, app[LENGTHS], scope) as predictions:  # a client that leaves meanwhile has cost nothing
         record.check()
         tokens = sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted)
         check_tokens(tokens, app[LIMITS], app[DISPATCHER])
-        async with _submit_all(wanted, predictions, body, app, record) as answers:
+        async with _submit_all(wanted, predictions, body, app, record, scope) as answers:
             call = Call(answers, record, app[DISPATCHER], is_scoring(body))
             record.requests = call.requests
             spend_tokens(app, record.caller.holder, call.usage().prompt_tokens)
@@ -152,6 +161,7 @@ async def _submit_all(
     body: ChatBody | CompletionBody,
     app: web.Application,
     record: Record,
+    scope: str,
 ) -> AsyncIterator[tuple[Answer, ...]]:
     """Submit a request for each answer; on leaving, cancel what has not ended."""
     dispatcher, lengths = app[DISPATCHER], app[LENGTHS]
@@ -166,7 +176,7 @@ async def _submit_all(
                 arrival=record.arrival,
                 **describe(item, prediction, body, app, record.client, record.caller.holder),
             )
-            lengths.note(request, item.query, prediction, dispatcher.revise)
+            lengths.note(request, item.query(scope), prediction, dispatcher.revise)
             reader = reader_of(item.prompt.tools, guaranteed=item.prompt.grammar is not None)
             weight = len(item.prompt.text) // LETTERS
             answers.append(Answer(len(answers), item.prompt, request, reader, weight=weight))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 from aiohttp import web
@@ -35,12 +36,11 @@ class WantedAnswer:
     prompt: Prompt
     sampling: SamplingParams
 
-    @property
-    def query(self) -> LengthQuery:
-        """The prompt's parts and bounds from which the length of the answer is predicted."""
+    def query(self, scope: str) -> LengthQuery:
+        """The prompt's parts and bounds from which the length of the answer is predicted, and whose it is."""
         prompt, most = self.prompt, self.sampling.max_tokens
         split = prompt.split
-        return LengthQuery(split.instruction, split.user_input, prompt.user_input_length, most, prompt.text_ids)
+        return LengthQuery(split.instruction, split.user_input, prompt.user_input_length, most, prompt.text_ids, scope)
 
 
 def list_wanted(
@@ -114,6 +114,14 @@ def _cache_scope(holder: str | None, salt: str | None) -> str:
     return (holder or "") + (f" {salt}" if salt else "")
 
 
+def length_scope(holder: str | None, salt: str | None) -> str:
+    """A digest of an API key's holder and of the client's salt, whose answers predict each other's lengths; empty where
+    neither is given."""
+    return (
+        sha256(_cache_scope(holder, salt).encode("utf-8", "surrogatepass")).hexdigest()[:16] if holder or salt else ""
+    )
+
+
 def answer_tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
     """Tokens of an answer, as far as they can be foreseen."""
     most = item.sampling.max_tokens
@@ -123,17 +131,17 @@ def answer_tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
 async def expected_work(wanted: Sequence[WantedAnswer], app: web.Application) -> float:
     """The price of a call's prompts and answers, as far as they can be foreseen; raises ApiError 400."""
     prices = app[DISPATCHER].load().prices
-    async with predict(wanted, app[LENGTHS]) as predictions:
+    async with predict(wanted, app[LENGTHS], "") as predictions:
         read = [len(item.prompt.ids) for item in wanted]
         made = [answer_tokens(item, predictions[id(item.prompt)]) for item in wanted]
         return sum(prices.price(tokens, tokens, answer) for tokens, answer in zip(read, made, strict=True))
 
 
 @asynccontextmanager
-async def predict(wanted: Sequence[WantedAnswer], lengths: AnswerLengths) -> AsyncIterator[Predictions]:
+async def predict(wanted: Sequence[WantedAnswer], lengths: AnswerLengths, scope: str) -> AsyncIterator[Predictions]:
     """Predict the length of each distinct prompt's answer; on leaving, forget what has not come in time."""
     distinct = {id(item.prompt): item for item in wanted}
-    asked = [asyncio.ensure_future(lengths.predict(item.query, item.sampling)) for item in distinct.values()]
+    asked = [asyncio.ensure_future(lengths.predict(item.query(scope), item.sampling)) for item in distinct.values()]
     try:
         try:
             predictions = await asyncio.gather(*asked)

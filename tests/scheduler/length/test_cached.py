@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -57,6 +58,18 @@ async def test_rounds_that_begin_alike_are_told_apart_by_their_ends() -> None:
     await predictor.estimate(rounds[:1])
     predictor.ended(rounds[0], 7)
     assert [one.source for one in await predictor.estimate(rounds)] == [Source.CACHE, Source.PROXY]
+
+
+async def test_a_scope_is_told_nothing_of_what_another_has_sent() -> None:
+    fakes, cache = Fakes(), LengthCache()
+    predictor = CachedPredictor(fakes, fakes, cache)
+    own, other = replace(query("aaaa"), scope="a"), replace(query("aaaa"), scope="b")
+    await predictor.estimate([own])
+    predictor.ended(own, 7)
+    assert [one.source for one in await predictor.estimate([other, own])] == [Source.PROXY, Source.CACHE]
+    predictor.ended(other, 9)
+    told = [one.distribution for one in await predictor.estimate([own, other])]
+    assert [one and one.mean for one in told] == [7, 9]
 
 
 async def test_an_answer_to_what_was_never_asked_is_ignored() -> None:

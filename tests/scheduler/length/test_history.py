@@ -11,37 +11,37 @@ from scheduler.length.history import LengthHistory, RunningMedian
 
 
 def test_nothing_is_expected_before_anything_ended() -> None:
-    assert LengthHistory().expect("translate") is None
+    assert LengthHistory().expect("", "translate") is None
 
 
 def test_an_instruction_has_its_own_median_and_others_that_of_all() -> None:
     history = LengthHistory()
     for length in (10, 20, 30):
-        history.add("translate", length)
+        history.add("", "translate", length)
     for length in (100, 200, 300, 400, 500):
-        history.add("write", length)
-    assert history.expect("translate") == 20
-    assert history.expect("write") == 300
-    assert history.expect("new") == 100
+        history.add("", "write", length)
+    assert history.expect("", "translate") == 20
+    assert history.expect("", "write") == 300
+    assert history.expect("", "new") == 100
 
 
 def test_the_instruction_longest_unheard_of_is_forgotten() -> None:
-    history = LengthHistory(instructions=2)
+    history = LengthHistory(instructions=3)
     for instruction, length in (("a", 10), ("b", 20), ("a", 10), ("c", 90)):
-        history.add(instruction, length)
-    assert (history.expect("a"), history.expect("c")) == (10, 90)
-    assert history.expect("b") == 10  # that of all: 10, 10, 20, 90
+        history.add("", instruction, length)
+    assert (history.expect("", "a"), history.expect("", "c")) == (10, 90)
+    assert history.expect("", "b") == 10  # that of all: 10, 10, 20, 90
 
 
 def test_a_runaway_answer_is_not_what_is_expected_next() -> None:
     history = LengthHistory()
-    history.add("", 8155, cut=True)
-    assert history.expect("") is None, "only that some answer is longer than that is known"
-    history.add("translate", 20)
-    history.add("translate", 30)
-    assert history.expect("") == 30, "that of all: half of 20, 30 and a longer one"
-    history.add("", 25)
-    assert (history.expect(""), history.expect("translate")) == (25, 20)
+    history.add("", "", 8155, cut=True)
+    assert history.expect("", "") is None, "only that some answer is longer than that is known"
+    history.add("", "translate", 20)
+    history.add("", "translate", 30)
+    assert history.expect("", "") == 30, "that of all: half of 20, 30 and a longer one"
+    history.add("", "", 25)
+    assert (history.expect("", ""), history.expect("", "translate")) == (25, 20)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 10))
@@ -50,3 +50,16 @@ def test_the_running_median_is_that_of_the_newest_values(values: list[int], wind
     for place, value in enumerate(values, start=1):
         running.add(value, cut=False)
         assert running.value() == median_low(values[:place][-window:])
+
+
+def test_a_scope_learns_nothing_of_what_another_sent() -> None:
+    """Whatever it asks, a key without answers has the same, and no more of it than a power of two."""
+    history = LengthHistory()
+    for _ in range(3):
+        history.add("a", "the secret prompt", 91)
+    for _ in range(6):
+        history.add("a", "another", 20)
+    assert history.expect("a", "the secret prompt") == 91
+    assert history.expect("b", "the secret prompt") == history.expect("b", "never sent") == 16
+    history.add("b", "own", 7)
+    assert history.expect("b", "the secret prompt") == history.expect("b", "never sent") == 7

@@ -90,7 +90,7 @@ async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> N
 
 async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> None:
     predictor, history = FakePredictor(), LengthHistory()
-    history.add("translate", 42)
+    history.add("", "translate", 42)
     front = MicroBatcher(predictor, history, time_limit=0, idle_share=1)
     async with running(front):
         late = await front.predict(query())
@@ -283,7 +283,7 @@ async def test_without_a_forest_the_features_still_come_back_for_the_journal() -
 async def test_no_prediction_exceeds_max_tokens(max_tokens: int, length: int) -> None:
     predictor, history = FakePredictor(), LengthHistory()
     predictor.may.set()
-    history.add("translate", 7)
+    history.add("", "translate", 7)
     front = MicroBatcher(predictor, history, time_limit=LONG)
     async with running(front):
         found: Prediction = await front.predict(query(max_tokens=max_tokens))

@@ -62,6 +62,21 @@ def test_after_the_first_answers_there_is_a_distribution_that_follows_the_prompt
     assert short.is_possible and short.quantile(TAILS[1]) < long.quantile(TAILS[0])
 
 
+def test_a_scope_is_predicted_by_its_own_answers_alone() -> None:
+    learner = forest()
+    for _ in range(16):
+        learner.add(ServedRow((*FEATURES.read(range(50)), FEATURES.digest), 50.0, 173, scope="a"))
+    for place in range(2 * FEWEST):
+        for scope, factor in (("a", 1), ("b", 2)):
+            features = (*FEATURES.read(range(1 + place % 90)), FEATURES.digest)
+            learner.add(ServedRow(features, 50.0, 20 * factor, scope=scope))
+    asked = [replace(query(50), scope=scope) for scope in ("a", "b", "c")]
+    own, other, newcomer = (one.distribution for one in asyncio.run(learner.estimate(asked)))
+    assert own is not None and own.quantile(1.0) == 173
+    assert other is not None and (other.mean, other.quantile(1.0)) == (40, 40)
+    assert newcomer is None
+
+
 def test_forests_grow_when_a_part_of_the_answers_is_new() -> None:
     work: list[Callable[[], None]] = []
     learner = forest(work.append)
@@ -146,7 +161,7 @@ def test_where_no_forest_can_be_grown_the_last_one_stays_and_the_next_lesson_tri
     learner = OnlineForest(FEATURES, inline, VirtualClock(), fit=fit_later)
     serve(learner, FEWEST)
     assert learner.failures == 1 and estimate(learner, 10)[0].distribution is None
-    assert "no model could be fitted" in caplog.text
+    assert "no forest could be grown" in caplog.text
     serve(learner, FEWEST)
     assert estimate(learner, 10)[0].distribution is not None
 

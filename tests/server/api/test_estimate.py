@@ -10,6 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
+from engine.sampling.params import SamplingParams
+from scheduler.length.features import LengthQuery
+from scheduler.length.history import LengthHistory
+from scheduler.length.prediction import Prediction, Source
+from scheduler.request import Request
+from server.api.generator import Revise
 from server.api.limits import Limits
 from server.http.access import Access
 from server.http.front import Front
@@ -97,6 +103,38 @@ async def locked(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
 async def test_an_estimate_needs_a_key_like_all_else(locked: Live) -> None:
     assert (await ask(locked, ESTIMATE, chat_body()))[0] == 401
     assert (await ask(locked, ESTIMATE, chat_body(), Authorization=f"Bearer {KEY}"))[0] == 200
+
+
+class AskedHistory:
+    """Lengths by the history alone, as a server without a forest predicts them."""
+
+    def __init__(self) -> None:
+        self.history = LengthHistory()
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        length = self.history.expect(query.scope, query.instruction)
+        return None if length is None else Prediction(length, Source.HISTORY)
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
+        self.history.add(query.scope, query.instruction, 91)
+
+
+async def test_a_key_or_a_salt_is_told_nothing_of_the_answers_that_others_had(pool: ThreadPoolExecutor) -> None:
+    """With one table of medians for all keys, whoever guessed a system prompt saw that it had been sent: 91 for 20."""
+    lengths, other = AskedHistory(), "a key of another client"
+    secret = chat_body(max_tokens=200)
+    secret["messages"] = [{"role": "system", "content": "The secret."}, {"role": "user", "content": "Hi"}]
+    front = Front(access=Access(Keyring([KEY, other])))
+    async with live_server(pool, Limits(), front=front, lengths=lengths) as live:
+
+        async def told(body: dict[str, Any], key: str) -> float | None:
+            found = (await ask(live, ESTIMATE, body, Authorization=f"Bearer {key}"))[1]["predicted_tokens"]
+            return None if found is None else float(found["median"])
+
+        await ask(live, CHAT, secret, Authorization=f"Bearer {KEY}")
+        assert await told(secret, KEY) == 91
+        assert await told(secret, other) == await told(chat_body(max_tokens=200), other) == 128
+        assert await told(secret | {"cache_salt": "pepper"}, KEY) == 128
 
 
 async def test_answers_tell_what_was_expected_to_those_who_ask(live: Live) -> None:
