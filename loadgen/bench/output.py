@@ -19,6 +19,7 @@ from loadgen.load.progress import show_run
 from loadgen.result_file import explain_unwritable, save_json
 from loadgen.workload import table as workload
 from loadgen.workload.conversations import join_turns
+from loadgen.workload.flags import choose
 from models.errors import INTERRUPTED
 from models.files import require_writable_folder
 from models.flags import read_options
@@ -30,11 +31,12 @@ FOLDER_FLAG = "--result-dir"
 def run_bench(args: argparse.Namespace) -> int:
     """Run, print and save; returns the exit code. Raises UserError."""
     asked = read_options(args, BenchFlags)
-    what = options(asked, ignore_eos=workload.ignores_eos(args))
+    choice = choose(asked, asked.num_prompts, asked.seed)
+    what = options(asked, ignore_eos=workload.ignores_eos(choice))
     if _saves(asked):
         with explain_unwritable(_find_folder(asked), FOLDER_FLAG):
             require_writable_folder(_find_folder(asked))
-    prompts = join_turns(workload.load(args), asked.turns)
+    prompts = join_turns(workload.load(choice), asked.turns)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         done = runner.run(bench(what, prompts, show_run))
     _print(done, what)
@@ -86,7 +88,7 @@ def _list_setting(asked: BenchFlags, done: Benchmark, what: BenchOptions) -> dic
         "backend": "openai",
         "model_id": done.model,
         "base_url": what.target.base_url,
-        "dataset_name": " ".join(asked.mix) if asked.mix else asked.dataset_name or "builtin",
+        "dataset_name": asked.dataset,
         "seed": what.seed,
         "num_warmups": what.num_warmups,
         "max_concurrency": what.max_concurrency,

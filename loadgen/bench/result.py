@@ -30,11 +30,12 @@ def figures_json(figures: Figures) -> Json:
 
 def spread_json(name: str, spread: Distribution | None, unit: str = "ms", scale: float = 1000.0) -> Json:
     """A distribution under names such as `p99_ttft_ms`; `scale` units are a second."""
+    name = f"{name}_{unit}" if unit else name
     if spread is None:
-        return {f"{figure}_{name}_{unit}": None for figure in ("mean", "median", "std")}
+        return {f"{figure}_{name}": None for figure in ("mean", "median", "std")}
     values = {"mean": spread.mean, "median": spread.median, "std": spread.std}
     values |= {name_percentile(percentile): value for percentile, value in spread.percentiles.items()}
-    return {f"{figure}_{name}_{unit}": value * scale for figure, value in values.items()}
+    return {f"{figure}_{name}": value * scale for figure, value in values.items()}
 
 
 def accuracy_json(accuracy: Accuracy | None) -> Json:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -22,13 +20,15 @@ from loadgen.compare.report.terminal import make_summary
 from loadgen.compare.rounds import play_rounds
 from loadgen.console import table_console
 from loadgen.html.plot import INSTALL, can_draw
+from loadgen.program import stoppable
 from loadgen.result_file import explain_unwritable
 from loadgen.workload import table as workload
+from loadgen.workload.flags import Workload, choose
 from models.errors import INTERRUPTED, UserError
 from models.files import replace_file, require_writable_folder
+from models.flags import read_options
 from models.progress import Bars
 
-STOPPING = (signal.SIGTERM, signal.SIGHUP)
 PAGE, DATA, LOGS = "report.html", "report.json", "logs"
 """Files in the folder of a comparison, and the folder in it for the logs of the servers that it starts."""
 
@@ -40,15 +40,16 @@ def run_compare(args: argparse.Namespace) -> int:
         # Lengths must be the same for all. Servers that are not ours do not know replayed ones.
         args.replay_lengths = not args.urls
     folder = args.output or Path(f"compare-{started:%Y%m%d-%H%M%S}")
-    plan = read_plan(args, ignore_eos=workload.ignores_eos(args))
+    choice = choose(read_options(args, Workload), args.num_prompts)
+    plan = read_plan(args, ignore_eos=workload.ignores_eos(choice))
     seeds = [plan.find_seed(number) for number in range(1, plan.rounds + 1)]
-    prompts = [workload.load(argparse.Namespace(**(vars(args) | {"seed": seed}))) for seed in seeds]
+    prompts = [workload.load(replace(choice, seed=seed)) for seed in seeds]
     _prepare(folder)
     draws = can_draw()
     if not draws:
         _print_error(f"no {PAGE}, which needs {INSTALL}: the figures go to {DATA} and to the terminal")
     setting = _read_setting(args, started)
-    with _stoppable():
+    with stoppable():
         with Bars(threaded=True) as bars:
             progress = CompareProgress(plan, bars)
             done = play_rounds(plan, prompts, folder / LOGS, progress, lambda now: _save_data(folder, now, setting))
@@ -117,20 +118,3 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all. Raises UserError."""
     with explain_unwritable(path.parent, "--output"), replace_file(path) as file:
         file.write(content)
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that no server outlives this process.
-
-    SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *STOPPING)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in STOPPING:
-        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

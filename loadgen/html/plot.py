@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -96,16 +96,27 @@ def require_drawing(path: Path | None, flag: str) -> None:
 
 
 def specify_lines(
-    series: Sequence[Series], x_label: str, y_label: str, *, log_x: bool = False, steps: bool = False
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    *,
+    log_x: bool = False,
+    steps: bool = False,
+    bands: bool = False,
 ) -> Spec:
-    """Lines over common axes: with marks and whiskers where series have ranges; a step stays level to the next x."""
-    marked = any(one.ranges for one in series)
+    """Lines over common axes: where series have ranges, with marks and whiskers or with bands; a step stays level to
+    the next x."""
+    marked = not bands and any(one.ranges for one in series)
     line = {"type": "line", "interpolate": "step-after" if steps else "linear", "clip": False}
     layers = []
     for place, one in enumerate(series):
         shift = (place - (len(series) - 1) / 2) * min(WHISKER_SHIFT, 20 / len(series)) if marked else 0.0
         parts: list[Spec] = [{"mark": {**line, "xOffset": shift}}]
-        if marked:
+        if bands:
+            edges = {"y": {"field": "low", "type": "quantitative", "title": y_label}, "y2": {"field": "high"}}
+            fill = {"type": "area", "opacity": 0.16, "stroke": None}
+            parts.insert(0, {"mark": fill, "encoding": {**edges, "strokeDash": {"value": [1, 0]}}})
+        elif marked:
             whisker = {"type": "errorbar", "rule": {"xOffset": shift}, "ticks": {"xOffset": shift, "size": 6}}
             low_and_high = {"y": {"field": "low", "type": "quantitative", "title": y_label}, "y2": {"field": "high"}}
             parts.append({"mark": whisker, "encoding": low_and_high})
@@ -130,6 +141,34 @@ def specify_points(series: Sequence[Series], x_label: str, y_label: str) -> Spec
     rows = [row for one in series for row in _rows(one)]
     mark = {"type": "point", "fillOpacity": 0.7}
     return {**_frame(HEIGHT), "data": {"values": rows}, "mark": mark, "encoding": encoding}
+
+
+def specify_named_points(
+    points: Mapping[str, Point], named: Iterable[str], x_label: str, y_label: str, corner: Point
+) -> Spec:
+    """A faint mark for every point, and the names of some of them; what is beyond the corner is left out, so that it
+    does not press all others together."""
+    near = {name: one for name, one in points.items() if one.x <= corner.x and one.y <= corner.y}
+    rows = [{"name": name, "x": one.x, "y": one.y} for name, one in near.items()]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name in (one for one in dict.fromkeys(named) if one in near):
+        alike.setdefault((format_number(near[name].x), format_number(near[name].y)), []).append(name)
+    best = [
+        {"name": first if not others else f"{first} and {len(others)} more", "x": near[first].x, "y": near[first].y}
+        for first, *others in alike.values()
+    ]
+    scale = {"zero": False, "padding": 20}
+    encoding = {
+        axis: {"field": axis, "type": "quantitative", "title": title, "scale": scale}
+        for axis, title in (("x", x_label), ("y", y_label))
+    }
+    label = {"type": "text", "align": "left", "dx": 6, "dy": -6}
+    layers = [
+        {"data": {"values": rows}, "mark": {"type": "point", "color": "var(--faint)"}},
+        {"data": {"values": best}, "mark": {"type": "point", "color": "var(--c0)"}},
+        {"data": {"values": best}, "mark": label, "encoding": {"text": {"field": "name"}}},
+    ]
+    return {**_frame(HEIGHT), "encoding": encoding, "layer": layers}
 
 
 def specify_bars(bars: Sequence[Bar], label: str) -> Spec:

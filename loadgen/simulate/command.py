@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.simulate.options import (
-    DEFAULT_STRATEGIES,
     VALIDATED_STRATEGIES,
     Result,
     SimulatedLoad,
     SimulatedMachine,
     SimulatedScheduling,
+    SimulateFlags,
 )
 from loadgen.workload import flags as workload_flags
-from models.flags import add_groups
+from models.flags import add_groups, read_options
 from models.options import option
 
 if TYPE_CHECKING:
@@ -75,11 +75,9 @@ def add_parser(subparsers: Subparsers, cache: Callable[[], Path], validate: Vali
 
 def run(args: argparse.Namespace) -> int:
     """Simulate; returns the exit code: 1 when it cannot be done."""
-    if args.strategies is None:
-        args.strategies = DEFAULT_STRATEGIES if args.validate is None else VALIDATED_STRATEGIES
-    args.strategies = tuple(dict.fromkeys(args.strategies))
     if args.validate is not None:
+        args.strategies = tuple(dict.fromkeys(args.strategies or VALIDATED_STRATEGIES))
         return int(args.validator(args))
     from loadgen.simulate.run import run_simulate  # numpy and the scheduler, which --help can do without
 
-    return run_simulate(args)
+    return run_simulate(read_options(args, SimulateFlags), args.cache)

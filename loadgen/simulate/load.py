@@ -3,7 +3,6 @@ hold them. Sends nothing."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,9 @@ import numpy as np
 
 from loadgen.client.prompt import Prompt
 from loadgen.load.arrivals import Arrivals, arrival_times
-from loadgen.workload import flags, table
+from loadgen.simulate.options import LoadFlags
+from loadgen.workload import table
+from loadgen.workload.flags import Choice, Workload, choose
 from loadgen.workload.lengths import Lengths, load_trace
 from loadgen.workload.tokens import Count, load_vocabulary
 from loadgen.workload.traces import TRACES
@@ -24,31 +25,27 @@ OWN_TIMES = 1_000_000
 """Requests at most when a mix of traces is played at its own times."""
 
 
-def simulated_load(args: argparse.Namespace) -> list[Lengths]:
+def simulated_load(flags: LoadFlags) -> list[Lengths]:
     """The requests that the flags ask for, in the order they arrive; raises UserError.
 
     With a rate there are rate x duration of them, or as many as a trace has; a trace at its own times plays `duration`
     seconds.
     """
-    timed = args.rate is None and is_timed(args)
-    rate = RATE if args.rate is None else args.rate
-    args = argparse.Namespace(**vars(args))
-    args.replay_lengths = True  # a simulation must know how long answers get
-    args.num_prompts = OWN_TIMES if timed else max(1, round(rate * args.duration))
-    requests = _lengths(args)
+    timed = flags.rate is None and is_timed(flags)
+    rate = RATE if flags.rate is None else flags.rate
+    count = OWN_TIMES if timed else max(1, round(rate * flags.duration))
+    # A simulation must know how long answers get.
+    requests = _lengths(choose(flags, count, flags.seed, replay_lengths=True))
     if timed:
-        return [one for one in requests if one.arrival < args.duration]
-    times = arrival_times(Arrivals(rate, args.burstiness), len(requests), np.random.default_rng(args.seed))
+        return [one for one in requests if one.arrival < flags.duration]
+    times = arrival_times(Arrivals(rate, flags.burstiness), len(requests), np.random.default_rng(flags.seed))
     return [replace(one, arrival=float(time)) for one, time in zip(requests, times, strict=True)]
 
 
 def task_lengths(count: int, seed: int, longest: int) -> list[Lengths]:
     """Requests of the built-in tasks, prompts and answers of at most `longest` tokens; no arrivals."""
-    choice = flags.Choice(
-        num_prompts=count, seed=seed, replay_lengths=True, max_input_len=longest, max_output_len=longest
-    )
-    tokens = load_vocabulary(None, None).count
-    return [_length(prompt, tokens) for prompt in table.load_choice(choice)]
+    workload = Workload(max_input_len=longest, max_output_len=longest)
+    return _lengths(choose(workload, count, seed, replay_lengths=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +82,18 @@ def fit_load(requests: Sequence[Lengths], longest: int) -> FittedLoad:
     return FittedLoad(short, longest, cut, len(requests) - len(kept))
 
 
-def is_timed(args: argparse.Namespace) -> bool:
+def is_timed(workload: Workload) -> bool:
     """Whether every request of the workload has a time of its own."""
-    names = [part.partition("=")[0].partition(":")[0] for part in args.mix or [args.dataset_name or flags.DEFAULT]]
-    return all(name in TRACES for name in names)
+    return all(part.name in TRACES for part in choose(workload).parts)
 
 
-def _lengths(args: argparse.Namespace) -> list[Lengths]:
-    choice = flags.read_flags(args)
+def _lengths(choice: Choice) -> list[Lengths]:
     first, *others = choice.parts
     if not others and first.name in TRACES:  # no prompts are needed
         assert first.path is not None, "checked with the flags"
         return load_trace(first.path, first.name, choice.cut(choice.num_prompts))
     count = load_vocabulary(choice.tokenizer, choice.random_vocab_size).count
-    return [_length(prompt, count) for prompt in table.load(args)]
+    return [_length(prompt, count) for prompt in table.load(choice)]
 
 
 def _length(prompt: Prompt, count: Count) -> Lengths:

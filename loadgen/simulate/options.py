@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from loadgen.workload.flags import Workload
 from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
 
@@ -70,7 +71,7 @@ class SimulatedScheduling(Scheduling):
         commas=True,
         metavar="A,B,...",
     )
-    prediction: object = option(
+    prediction: Any = option(
         DEFAULT_PREDICTION,
         "predicted lengths for strategies that ask for them: none; oracle, the true ones; noisy:SIGMA, with "
         "log-normal errors of that standard deviation; inverted, the longest said to be the shortest; tenfold, ten "
@@ -94,16 +95,35 @@ class SimulatedLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The files that figures are written to, and the values of flags that are swept."""
+    """The figures to show, the files that they are written to, and the values of flags that are swept."""
 
-    save_result: Path | None = option(None, "write figures and all requests as JSON; not with --sweep")
+    all: bool = option(False, "show all figures, not only those that matter most")
+    save_result: Path | None = option(None, "write figures and all requests as JSON; for one seed, not with --sweep")
     sweep: tuple[str, ...] = option(
         (),
         "simulate at each of these values of a flag, FIRST:LAST:STEP or parted by commas, such as rate=0.5:1.5:0.1; "
         "noise=0,0.3 varies σ of --prediction; with several, at every combination",
         metavar="NAME=VALUES",
     )
-    csv: Path | None = option(None, "write the figures, a line a strategy and combination of swept values")
+    seeds: Count | None = option(
+        None, "seeds at each point: --seed and those after it (default: 5 with --sweep unless it sweeps seed, else 1)"
+    )
+    csv: Path | None = option(None, "write the figures, a line a strategy, seed and combination of swept values")
     report: Path | None = option(
         None, "write a page with plots over the first swept flag, and which strategies no other beats, as HTML"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadFlags(SimulatedLoad, Workload):
+    """The flags that say which requests come, and when."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateFlags(SimulatedMachine, SimulatedScheduling, LoadFlags, Result):
+    """All flags of the command, those of a validation apart."""
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The strategies to simulate, each once."""
+        return tuple(dict.fromkeys(self.strategies or DEFAULT_STRATEGIES))

@@ -1,123 +1,168 @@
-"""Simulations side by side: a table for the eye, and plain data for a file."""
+"""Simulations side by side: a table for the eye, a page with plots, CSV for a notebook, and plain data for a file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from types import MappingProxyType
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 
-from rich.table import Table
-
-from loadgen.bench.accuracy import Accuracy
-from loadgen.bench.distribution import Distribution
-from loadgen.bench.result import accuracy_json, spread_json
+from loadgen.columns import BRIEF, COLUMNS, Column, read_all, tabulate
+from loadgen.html.page import SUMMARY, render_page
+from loadgen.html.plot import Plot, Point, Series, specify_lines, specify_named_points
+from loadgen.html.table import Table
 from loadgen.result_file import Json
-from loadgen.simulate.figures import SimulatedFigures
 from loadgen.simulate.simulation import Simulation
+from loadgen.simulate.sweep import Axis, name_values
 
-Cell = Callable[[SimulatedFigures], str]
-
-SIDE_BY_SIDE = 6
-"""Strategies that have a column each; more have a line each, with the figures that are asked for most."""
-
-BRIEF: Mapping[str, str] = MappingProxyType(
-    {
-        "Completed requests": "done",
-        "Request throughput (req/s)": "req/s",
-        "Output token throughput (tok/s)": "tok/s",
-        "Mean JCT (s)": "mean JCT s",
-        "Median JCT (s)": "median",
-        "P95 JCT (s)": "p95",
-        "P99 JCT (s)": "p99",
-        "Longest JCT (s)": "longest",
-        "Mean TTFT (s)": "mean TTFT s",
-        "Mean batch size": "batch",
-        "Pad tokens of prefills a request": "pad",
-        "Invalid tokens a request": "invalid",
-        "Slices a request": "slices",
-    }
+SIDE_BY_SIDE = 6  # strategies that have a column each where all figures are shown; more have a line each
+ALL = (
+    *("completed", "failed", "duration", "request_throughput", "output_throughput"),
+    *(f"{kind}_{name}_ms" for name in ("jct", "ttft") for kind in ("mean", "median", "p95", "p99", "p100")),
+    *(f"{kind}_normalized_latency_s" for kind in ("mean", "median", "p95", "p99")),
+    *("mean_slowdown", "p99_slowdown", "mean_batch_size", "pad_tokens", "invalid_tokens", "slices"),
+    *("foretold_error", "foretold_error_with_lengths", "foretold_inside", "completion_std"),
 )
-"""Figures of a strategy's line -> the heads of their columns."""
+PAGE = ("mean_jct_ms", "p99_jct_ms", "p100_jct_ms", *BRIEF[2:])
+FURTHEST = 3.0  # times the least mean or p99 that a plot of both shows
+READING = (
+    "Simulated, with the same requests for all strategies at a point and seed. Figures are means over the seeds, from "
+    "the lowest to the highest. ▲: no other strategy has as low a mean and as low a p99 at that point."
+)
 
 
-def table(results: Mapping[str, SimulatedFigures], caption: str | None = None) -> Table:
-    """The table of all strategies' figures; the caption says what was simulated."""
-    shown = _columns(results) if len(results) <= SIDE_BY_SIDE else _rows(results)
-    shown.caption = caption
-    return shown
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One strategy's figures, at one combination of swept values and with one seed."""
+
+    texts: tuple[str, ...]  # a value of each axis
+    seed: int
+    strategy: str
+    figures: Json
 
 
-def _columns(results: Mapping[str, SimulatedFigures]) -> Table:
-    """A line a figure, a column a strategy."""
-    shown = Table(title="Simulation Result", title_style="bold")
-    shown.add_column("", no_wrap=True)
-    for name in results:
-        shown.add_column(name, justify="right")
-    for title, cell in _lines():
-        shown.add_row(title, *(cell(one) for one in results.values()))
-    return shown
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """All that was simulated, in the order of the points."""
+
+    axes: tuple[Axis, ...]
+    runs: Sequence[Ran]
+
+    def points(self) -> Iterator[tuple[tuple[str, ...], dict[str, list[Json]]]]:
+        """The values of each point, and the figures of its seeds by strategy."""
+        for texts, runs in groupby(self.runs, key=lambda one: one.texts):
+            found: dict[str, list[Json]] = {}
+            for one in runs:
+                found.setdefault(one.strategy, []).append(one.figures)
+            yield texts, found
 
 
-def _rows(results: Mapping[str, SimulatedFigures]) -> Table:
-    """A line a strategy."""
-    shown = Table(title="Simulation Result", title_style="bold")
-    shown.add_column("", no_wrap=True)
-    cells = [cell for title, cell in _lines() if title in BRIEF]
-    for head in BRIEF.values():
-        shown.add_column(head, justify="right")
-    for name, one in results.items():
-        shown.add_row(name, *(cell(one) for cell in cells))
-    return shown
+def make_table(swept: Swept, *, everything: bool) -> Table:
+    """The terminal's table: the figures that matter most, each beside that of the first strategy; or all of them."""
+    failed = any(one.figures["failed"] for one in swept.runs)
+    keys = ALL if everything else (*BRIEF, "failed") if failed else BRIEF
+    table = _join(swept.axes, swept.points(), keys)
+    if not everything or len(table.rows) > SIDE_BY_SIDE:
+        return table
+    lines = zip(*table.rows, strict=True)
+    names = tuple(str(name) for name in next(lines))
+    return Table("", ("", *names), tuple((COLUMNS[key].label, *cells) for key, cells in zip(keys, lines, strict=True)))
 
 
-def _lines() -> list[tuple[str, Cell]]:
-    lines: list[tuple[str, Cell]] = [
-        ("Completed requests", lambda one: f"{one.completed}"),
-        ("Failed requests", lambda one: f"{one.failed}"),
-        ("Duration (s)", lambda one: f"{one.duration:.1f}"),
-        ("Request throughput (req/s)", lambda one: f"{one.request_throughput:.2f}"),
-        ("Output token throughput (tok/s)", lambda one: f"{one.output_throughput:.1f}"),
+def _join(
+    axes: Sequence[Axis], points: Iterator[tuple[tuple[str, ...], dict[str, list[Json]]]], keys: Sequence[str]
+) -> Table:
+    """One table of some points, each strategy's figures beside those of the first at the same point."""
+    tables = [
+        tabulate("", {f"{name_values(axes, texts)} {name}".lstrip(): one for name, one in found.items()}, keys)
+        for texts, found in points
     ]
-    for title, of in (("JCT", lambda one: one.jct), ("TTFT", lambda one: one.ttft)):
-        lines += _spread_lines(title, of)
-    return lines + [
-        ("Mean batch size", lambda one: f"{one.mean_batch_size:.1f}"),
-        ("Pad tokens of prefills a request", lambda one: f"{one.pad_tokens:.1f}"),
-        ("Invalid tokens a request", lambda one: f"{one.invalid_tokens:.1f}"),
-        ("Slices a request", lambda one: f"{one.slices:.2f}"),
-        ("Median error of foretold ends (%)", lambda one: _percent(one, lambda told: told.error)),
-        ("... had lengths been known (%)", lambda one: _percent(one, lambda told: told.error_with_lengths)),
-        ("Ends within the interval (%)", lambda one: _percent(one, lambda told: told.inside)),
-        ("STD of completion times (s)", lambda one: f"{one.completion_std:.2f}"),
+    heads = tables[0].heads if tables else ()
+    return Table("", heads, tuple(row for table in tables for row in table.rows))
+
+
+def write_csv(swept: Swept) -> str:
+    """A line a point, seed and strategy: the axes' values, then all figures."""
+    rows = [
+        {axis.name: text for axis, text in zip(swept.axes, one.texts, strict=True)}
+        | {"seed": one.seed, "strategy": one.strategy, **one.figures}
+        for one in swept.runs
     ]
+    file = io.StringIO()
+    # Where no request was completed, there are fewer figures.
+    writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(name for row in rows for name in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
 
 
-def _percent(one: SimulatedFigures, figure: Callable[[Accuracy], float | None]) -> str:
-    value = None if one.foretold is None else figure(one.foretold)
-    return "-" if value is None else f"{100 * value:.1f}"
+def make_page(swept: Swept, caption: str) -> str:
+    """The text of the HTML page; for each combination of the other axes, plots over the first axis and a table."""
+    groups: dict[tuple[str, ...], list[tuple[tuple[str, ...], dict[str, list[Json]]]]] = {}
+    for texts, found in swept.points():
+        groups.setdefault(texts[1:], []).append((texts, found))
+    plots: list[Plot] = []
+    tables: list[Table] = []
+    for texts, points in groups.items():
+        name = name_values(swept.axes[1:], texts)
+        plots += _draw(swept.axes, points, f" at {name}" if name else "")
+        marked = [(texts, _mark_best(found)) for texts, found in points]
+        tables.append(replace(_join(swept.axes[:1], ((texts[:1], one) for texts, one in marked), PAGE), caption=name))
+    lines = [caption, READING]
+    return render_page(SUMMARY, title="Strategies in the simulator", lines=lines, plots=plots, tables=tables)
 
 
-def _spread_lines(title: str, of: Callable[[SimulatedFigures], Distribution | None]) -> list[tuple[str, Cell]]:
-    def cell(figure: Callable[[Distribution], float]) -> Cell:
-        def show(one: SimulatedFigures) -> str:
-            spread = of(one)
-            return "-" if spread is None else f"{figure(spread):.2f}"
-
-        return show
-
-    return [
-        (f"Mean {title} (s)", cell(lambda spread: spread.mean)),
-        (f"Median {title} (s)", cell(lambda spread: spread.median)),
-        (f"P95 {title} (s)", cell(lambda spread: spread.percentiles[95.0])),
-        (f"P99 {title} (s)", cell(lambda spread: spread.percentiles[99.0])),
-        (f"Longest {title} (s)", cell(lambda spread: spread.percentiles[100.0])),
-    ]
+def _mean(key: str, results: Sequence[Json]) -> float | None:
+    values = read_all(COLUMNS[key], results)
+    return sum(values) / len(values) if values else None
 
 
-def figures_json(one: SimulatedFigures) -> Json:
-    """All figures under flat names, such as `p99_jct_ms`; null where nothing completed."""
-    plain = {name: value for name, value in asdict(one).items() if name not in ("jct", "ttft", "foretold")}
-    return plain | accuracy_json(one.foretold) | spread_json("jct", one.jct) | spread_json("ttft", one.ttft)
+def _locate(found: Mapping[str, Sequence[Json]]) -> dict[str, Point]:
+    """The p99 and the mean of each strategy that completed any request."""
+    pairs = {name: (_mean("p99_jct_ms", one), _mean("mean_jct_ms", one)) for name, one in found.items()}
+    return {name: Point(p99, mean) for name, (p99, mean) in pairs.items() if p99 is not None and mean is not None}
+
+
+def _mark_best(found: dict[str, list[Json]]) -> dict[str, list[Json]]:
+    """The strategies, with a mark on the names of those that no other undercuts or equals."""
+    points = _locate(found)
+    alone = {name for name in find_frontier(points) if list(points.values()).count(points[name]) == 1}
+    return {f"▲ {name}" if name in alone else name: one for name, one in found.items()}
+
+
+def _draw(
+    axes: Sequence[Axis], points: Sequence[tuple[tuple[str, ...], Mapping[str, Sequence[Json]]]], at: str
+) -> list[Plot]:
+    """Figures over the first axis where its values are numbers, and else mean against p99 at each of them."""
+    if not axes or axes[0].numbers is None:
+        return [_draw_frontier(f"{at}{', ' if at and texts else ''}{''.join(texts[:1])}", one) for texts, one in points]
+    numbers = dict(zip(axes[0].texts, axes[0].numbers, strict=True))
+    plots = []
+    for key in PAGE[:2] + PAGE[4:5]:
+        column = COLUMNS[key]
+        series = [
+            _trace(column, [(numbers[texts[0]], found[name]) for texts, found in points if name in found], name, look)
+            for look, name in enumerate(points[0][1])
+        ]
+        spec = specify_lines(series, axes[0].name, column.axis, bands=True)
+        described = "A line a strategy: the mean over the seeds, in the band from the lowest to the highest of them."
+        plots.append(Plot(f"{column.axis} over {axes[0].name}{at}", described, spec))
+    return plots
+
+
+def _trace(column: Column, found: Sequence[tuple[float, Sequence[Json]]], name: str, look: int) -> Series:
+    known = [(x, values) for x, results in found if (values := read_all(column, results))]
+    ranges = [(min(values), max(values)) for _, values in known]
+    return Series(name, [Point(x, sum(values) / len(values)) for x, values in known], look, ranges)
+
+
+def _draw_frontier(at: str, found: Mapping[str, Sequence[Json]]) -> Plot:
+    points = _locate(found)
+    least = (min((one[axis] for one in points.values()), default=0.0) for axis in (0, 1))
+    corner = Point(*(FURTHEST * one for one in least))
+    spec = specify_named_points(points, sorted(find_frontier(points)), "p99 JCT, s", "mean JCT, s", corner)
+    return Plot(f"Mean against p99{at}", "A mark a strategy; those that no other beats are named.", spec)
 
 
 def details_json(simulation: Simulation) -> Json:

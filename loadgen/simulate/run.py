@@ -1,35 +1,35 @@
-"""From the flags of `lengthwise simulate` to a table on the screen and a JSON file."""
+"""From the flags of `lengthwise simulate` to a table on the screen and files."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from loadgen.console import table_console
 from loadgen.html.plot import require_drawing
-from loadgen.result_file import require_writable, save, save_json
-from loadgen.simulate.figures import SimulatedFigures, figures
+from loadgen.html.terminal import show_table
+from loadgen.program import stoppable
+from loadgen.result_file import Json, require_writable, save, save_json
+from loadgen.simulate.figures import SimulatedFigures, figures, figures_json
 from loadgen.simulate.load import RATE, FittedLoad, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import Machine
+from loadgen.simulate.options import SimulateFlags
 from loadgen.simulate.prediction import Predict, Prediction, read_lengths
 from loadgen.simulate.presets import PRESETS
-from loadgen.simulate.report import details_json, figures_json, table
+from loadgen.simulate.report import Ran, Swept, details_json, make_page, make_table, write_csv
 from loadgen.simulate.routers import ROUTERS
 from loadgen.simulate.simulation import ALONE, Cluster, Conversations, Simulation, simulate
-from loadgen.simulate.sweep.axes import list_points, name_values, read_axes
-from loadgen.simulate.sweep.report import Swept, make_page, write_csv
-from loadgen.workload.lengths import Lengths
-from models.errors import UserError
-from models.flags import read_options
+from loadgen.simulate.sweep import Axis, list_points, read_axes
+from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from scheduler.assembly import assemble, find_strategies
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
-from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import latest_profile, read_profile
 from scheduler.strategy import STRATEGIES, Length, Strategy
@@ -40,6 +40,9 @@ GROUP_TOKENS = 8192
 MAX_NUM_SEQS = 32
 """Rows that an executor runs at once, as in `lengthwise serve`."""
 
+SEEDS = 5  # at each point of a sweep, where nothing else is said
+LONG = 10.0  # seconds from which on the time that simulations will take is told
+
 SAVED = (
     *("profile", "nodes", "router", "burstiness", "duration", "seed", "slice_length"),
     *("batch_wait_timeout", "aging_factor", "head_start", "boost_gamma", "recompute"),
@@ -47,123 +50,169 @@ SAVED = (
 """Flags that are saved under their own names."""
 
 
-def run_simulate(args: argparse.Namespace) -> int:
-    """Simulate each strategy, print and save; returns the exit code: 1 when a request failed. Raises UserError."""
-    axes = read_axes(args.sweep)
-    if axes and args.save_result is not None:
-        raise UserError("--save-result is for one simulation: with --sweep give --csv")
-    for path, flag in ((args.save_result, "--save-result"), (args.csv, "--csv"), (args.report, "--report")):
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A machine and the requests that it gets, the same for every strategy."""
+
+    flags: SimulateFlags
+    cost: Bilinear
+    machine: Machine
+    load: FittedLoad
+
+
+def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
+    """Simulate each strategy, print and save; returns the exit code: 1 when a request failed, 130 when interrupted.
+
+    `cache` is the folder where this machine's profiles are. Raises UserError.
+    """
+    axes = read_axes(flags.sweep)
+    seeds = _count_seeds(flags, axes)
+    if flags.save_result is not None and (axes or seeds > 1):
+        raise UserError("--save-result is for one simulation: with --sweep or --seeds give --csv")
+    for path, flag in ((flags.save_result, "--save-result"), (flags.csv, "--csv"), (flags.report, "--report")):
         require_writable(path, flag)
-    require_drawing(args.report, "--report")
-    _refuse_impossible(args.strategies)
-    caption, console = _caption(args, machine_of(args)[1]), table_console()
-    if axes:
-        caption += f"; but for {', '.join(args.sweep)}"
-    points, notes = [], set()
-    with Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:
-        for point in list_points(args, axes):
-            found, note = _play(point.args, bars)
-            points.append((point, found))
-            notes.add(note)
-    named = {
-        f"{name_values(axes, point.texts)} {name}".lstrip(): one
-        for point, found in points
-        for name, one in found.items()
-    }
-    console.print(table(named, caption))
-    for line in sorted(filter(None, notes)):
-        console.print(line, highlight=False)
-    swept = Swept(axes, points)
-    if args.csv is not None:
-        save(args.csv, write_csv(swept).encode(), "--csv")
-    if args.report is not None:
-        save(args.report, make_page(swept, caption).encode(), "--report")
-    return 1 if any(one.failed for one in named.values()) else 0
+    require_drawing(flags.report, "--report")
+    _refuse_impossible(flags.chosen)
+    caption = _write_caption(flags, machine_of(flags, cache)[1], axes, seeds)
+    runs: list[Ran] = []
+    notes: set[str] = set()
+    interrupted = False
+    with stoppable(), Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:
+        try:
+            _run_all(flags, axes, seeds, cache, bars, runs, notes)
+        except KeyboardInterrupt:
+            interrupted = True
+    _publish(flags, Swept(axes, runs), caption, notes)
+    if interrupted:
+        Console(stderr=True).print(f"interrupted: these are the {len(runs)} simulations that had ended")
+        return INTERRUPTED
+    return 1 if any(one.figures["failed"] for one in runs) else 0
 
 
-def _play(args: argparse.Namespace, bars: Bars) -> tuple[dict[str, SimulatedFigures], str | None]:
-    """The figures of each strategy, and what became of requests that are too long. Saves all requests if that is asked
-    for. Raises UserError."""
-    cost, machine = machine_of(args)
-    load = _load(args, machine)
-    _check_predictions(args.prediction, load)
-    done = _simulate_all(args, cost, machine, load.requests, bars)
-    found = {name: figures(one) for name, one in done.items()}
-    save_json(args.save_result, _document(args, machine, load, cost, found, done))
-    return found, load.note
+def _count_seeds(flags: SimulateFlags, axes: Sequence[Axis]) -> int:
+    swept = any(axis.flag == "seed" for axis in axes)
+    if swept and (flags.seeds or 1) > 1:
+        raise UserError("--seeds: leave it out where --sweep varies the seed")
+    return flags.seeds or (SEEDS if axes and not swept else 1)
 
 
-def _load(args: argparse.Namespace, machine: Machine) -> FittedLoad:
-    """The requests, cut to what the machine can hold unless flags clip them; raises UserError."""
-    requests = simulated_load(args)
-    if args.max_input_len is not None or args.max_output_len is not None:
-        return FittedLoad(requests, machine.longest)
-    return fit_load(requests, machine.longest)
+def _run_all(
+    flags: SimulateFlags,
+    axes: Sequence[Axis],
+    seeds: int,
+    cache: Callable[[], Path],
+    bars: Bars,
+    runs: list[Ran],
+    notes: set[str],
+) -> None:
+    """Add each simulation to `runs` as it ends, and to `notes` what became of requests that are too long."""
+    points = list(list_points(flags, axes))
+    total, begun = len(points) * seeds * len(flags.chosen), time.monotonic()
+    for point in points:
+        for seed in range(point.flags.seed, point.flags.seed + seeds):
+            trace = _prepare(replace(point.flags, seed=seed), cache)
+            notes |= {trace.load.note} if trace.load.note else set()
+            done: dict[str, tuple[SimulatedFigures, Simulation]] = {}
+            for name in flags.chosen:
+                simulation = _simulate(trace, name, bars)
+                found = figures(simulation, trace.cost)
+                done[name] = found, simulation
+                runs.append(Ran(point.texts, seed, name, figures_json(found)))
+                if len(runs) == len(flags.chosen) and (left := total - len(runs)):
+                    _tell_time(left, (time.monotonic() - begun) / len(runs), bars)
+            save_json(flags.save_result, _document(trace, done) if flags.save_result else {})
 
 
-def machine_of(args: argparse.Namespace) -> tuple[Bilinear, Machine]:
+def _tell_time(left: int, each: float, bars: Bars) -> None:
+    if left * each >= LONG:
+        bars.say(f"{left} more simulations take about {left * each:.0f} s; Ctrl-C keeps those that have ended")
+
+
+def _publish(flags: SimulateFlags, swept: Swept, caption: str, notes: set[str]) -> None:
+    """Print and write what was simulated, if there is anything."""
+    if not swept.runs:
+        return
+    console = table_console()
+    console.print(show_table(make_table(swept, everything=flags.all)))
+    for line in (caption, *sorted(notes), *(() if flags.all else ("All figures: --all",))):
+        console.print(line, highlight=False, markup=False)
+    if flags.csv is not None:
+        save(flags.csv, write_csv(swept).encode(), "--csv")
+    if flags.report is not None:
+        save(flags.report, make_page(swept, caption).encode(), "--report")
+
+
+def _prepare(flags: SimulateFlags, cache: Callable[[], Path]) -> Trace:
+    """The machine, and the requests cut to what it can hold unless flags clip them. Raises UserError."""
+    cost, machine = machine_of(flags, cache)
+    requests = simulated_load(flags)
+    clipped = flags.max_input_len is not None or flags.max_output_len is not None
+    load = FittedLoad(requests, machine.longest) if clipped else fit_load(requests, machine.longest)
+    _check_predictions(flags.prediction, load)
+    return Trace(flags, cost, machine, load)
+
+
+def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> tuple[Bilinear, Machine]:
     """The machine that the flags describe, and its serving-time model; raises UserError."""
-    if args.cost in PRESETS:
-        preset = PRESETS[args.cost]
+    if flags.cost in PRESETS:
+        preset = PRESETS[flags.cost]
         assert isinstance(preset.cost, Bilinear)
         cost, machine = preset.cost, preset
     else:
-        cost = read_profile(_profile_path(args)).model
-        if args.capacity_tokens is None:
+        cost = read_profile(_find_profile(flags.cost, cache)).model
+        if flags.capacity_tokens is None:
             raise UserError("a profile does not say how much memory there is: give --capacity-tokens")
-        machine = Machine(cost, args.capacity_tokens, MAX_NUM_SEQS, args.capacity_tokens)
-    given = {
-        "capacity_tokens": args.capacity_tokens,
-        "max_num_seqs": args.max_num_seqs,
-        "context_length": args.max_model_len,
-        "workers": args.workers,
-        "max_prefill_tokens": args.max_num_batched_tokens,
-        "prefix_cache_tokens": args.prefix_cache_tokens,
+        machine = Machine(cost, flags.capacity_tokens, MAX_NUM_SEQS, flags.capacity_tokens)
+    given: dict[str, Any] = {
+        "capacity_tokens": flags.capacity_tokens,
+        "max_num_seqs": flags.max_num_seqs,
+        "context_length": flags.max_model_len,
+        "workers": flags.workers,
+        "max_prefill_tokens": flags.max_num_batched_tokens,
+        "prefix_cache_tokens": flags.prefix_cache_tokens,
     }
     return cost, replace(machine, **{name: value for name, value in given.items() if value is not None})
 
 
-def limits_of(args: argparse.Namespace, machine: Machine) -> Limits:
+def limits_of(flags: SimulateFlags, machine: Machine) -> Limits:
     """The limits of batchers, as the server would set them."""
-    options = read_options(args, Scheduling)
-    limits = Limits.of(options, args.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
+    limits = Limits.of(flags, flags.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
     return limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
 
 
-def _refuse_impossible(names: tuple[str, ...]) -> None:
+def _refuse_impossible(names: Sequence[str]) -> None:
     for name, strategy in find_strategies(names).items():
         if (kept := strategy.quantization) is not None:
             raise UserError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
 
 
-def _profile_path(args: argparse.Namespace) -> Path:
-    if args.cost != "profile":
-        path = Path(args.cost)
+def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:
+    if cost != "profile":
+        path = Path(cost)
         if not path.exists():
-            raise UserError(f"--cost {args.cost}: is no file, and none of profile, {', '.join(PRESETS)}")
+            raise UserError(f"--cost {cost}: is no file, and none of profile, {', '.join(PRESETS)}")
         return path
-    latest = latest_profile(args.cache())
+    latest = latest_profile(cache())
     Console(stderr=True).print(f"profile: {latest}", highlight=False)
     return latest
 
 
-def _simulate_all(
-    args: argparse.Namespace, cost: Bilinear, machine: Machine, trace: list[Lengths], bars: Bars
-) -> dict[str, Simulation]:
-    """One strategy after another, each from the start."""
-    limits = limits_of(args, machine)
-    longest = args.max_output_len or max(one.output_length for one in trace)
-    done: dict[str, Simulation] = {}
-    for name in args.strategies:
-        watch = bars.watch(name, len(trace))
-        strategy = STRATEGIES[name]
-        parts, *others = (assemble(strategy, limits, cost if args.profile else None) for _ in range(args.nodes))
-        predict = _predict(strategy, args.prediction, args.seed)
-        conversations = Conversations(args.turns, args.think_time)
+def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
+    """One strategy from the start."""
+    flags, machine, load, strategy = trace.flags, trace.machine, trace.load.requests, STRATEGIES[name]
+    limits, prices = limits_of(flags, machine), trace.cost if flags.profile else None
+    parts, *others = (assemble(strategy, limits, prices) for _ in range(flags.nodes))
+    return simulate(
+        parts,
+        machine,
+        load,
+        flags.max_output_len or max(one.output_length for one in load),
+        bars.watch(name, len(load)),
+        _predict(strategy, flags.prediction, flags.seed),
+        Conversations(flags.turns, flags.think_time),
         # A router weighs all that waits, every second: for one node it would choose nothing by that.
-        cluster = Cluster(tuple((one, machine) for one in others), ROUTERS[args.router]) if others else ALONE
-        done[name] = simulate(parts, machine, trace, longest, watch, predict, conversations, cluster)
-    return done
+        Cluster(tuple((one, machine) for one in others), ROUTERS[flags.router]) if others else ALONE,
+    )
 
 
 def _predict(strategy: Strategy, prediction: Prediction, seed: int) -> Predict | None:
@@ -181,29 +230,29 @@ def _check_predictions(prediction: Prediction, load: FittedLoad) -> None:
         )
 
 
-def _caption(args: argparse.Namespace, machine: Machine) -> str:
-    """Settings that the figures depend on, so that a reader of the table can make it again."""
-    rate = "a trace's own times" if args.rate is None and is_timed(args) else f"{args.rate or RATE:g} requests/s"
-    known = "" if args.profile else ", no profile"
-    nodes = f"{args.nodes} nodes, router {args.router}, each " if args.nodes > 1 else ""
+def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[Axis], seeds: int) -> str:
+    """Settings that the figures depend on, so that a reader of the table can make it again; swept ones as given."""
+    swept = {axis.flag for axis in axes}
+    rate = "a trace's own times" if flags.rate is None and is_timed(flags) else f"{flags.rate or RATE:g} requests/s"
+    nodes = f"{flags.nodes} nodes, router {flags.router}, each " if flags.nodes > 1 else ""
+    last = flags.seed + seeds - 1
+    fixed = {
+        "rate": rate,
+        "seed": f"seed {flags.seed}" if seeds == 1 else f"seeds {flags.seed} to {last}, means (lowest to highest)",
+        "prediction": f"prediction {flags.prediction}",
+    }
+    told = [*(text for name, text in fixed.items() if name not in swept), *flags.sweep]
     return (
-        f"{args.cost}{known}: {nodes}"
-        f"{machine.workers} x {machine.max_num_seqs} rows, {machine.capacity_tokens} tokens; "
-        f"{rate}, seed {args.seed}, prediction {args.prediction}"
+        f"{flags.cost}{'' if flags.profile else ', no profile'}: {nodes}"
+        f"{machine.workers} x {machine.max_num_seqs} rows, {machine.capacity_tokens} tokens; {', '.join(told)}"
     )
 
 
-def _document(
-    args: argparse.Namespace,
-    machine: Machine,
-    load: FittedLoad,
-    cost: Bilinear,
-    found: Mapping[str, SimulatedFigures],
-    done: Mapping[str, Simulation],
-) -> dict[str, object]:
+def _document(trace: Trace, done: Mapping[str, tuple[SimulatedFigures, Simulation]]) -> Json:
+    flags, machine = trace.flags, trace.machine
     return {
-        "cost": args.cost,
-        "cost_model": cost,
+        "cost": flags.cost,
+        "cost_model": trace.cost,
         "machine": {
             "workers": machine.workers,
             "capacity_tokens": machine.capacity_tokens,
@@ -211,11 +260,11 @@ def _document(
             "max_model_len": machine.context_length,
             "max_num_batched_tokens": machine.max_prefill_tokens,
         },
-        "dataset_name": " ".join(args.mix) if args.mix else args.dataset_name or "builtin",
-        "answers_cut": load.answers_cut,
-        "prompts_left_out": load.prompts_left_out,
-        "request_rate": args.rate,
-        "prediction": str(args.prediction),
-        **{name: getattr(args, name) for name in SAVED},
-        "strategies": {name: figures_json(found[name]) | details_json(done[name]) for name in done},
+        "dataset_name": flags.dataset,
+        "answers_cut": trace.load.answers_cut,
+        "prompts_left_out": trace.load.prompts_left_out,
+        "request_rate": flags.rate,
+        "prediction": str(flags.prediction),
+        **{name: getattr(flags, name) for name in SAVED},
+        "strategies": {name: figures_json(found) | details_json(one) for name, (found, one) in done.items()},
     }

@@ -7,18 +7,23 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from loadgen.console import format_number
+from loadgen.columns import tabulate as tabulate_figures
 from loadgen.html.page import SUMMARY, render_page
-from loadgen.html.plot import Plot, Point, Series, specify_points
+from loadgen.html.plot import Plot, Point, specify_named_points
 from loadgen.html.table import Table
 from loadgen.html.terminal import show_table
 from loadgen.result_file import Json
-from loadgen.simulate.latencies import Latencies, latencies_json
+from loadgen.simulate.figures import latencies_json
+from loadgen.simulate.report import find_frontier
 from loadgen.whatif.trials import Trial, WhatIf
 
-HEADS = ("", "mean JCT s", "", "p99 s", "", "longest s", "mean TTFT s", "mean TPOT ms", "req/s")
-WORST_P99 = 1.05
-"""The ratio to the own strategy's p99 up to which another strategy may be called better."""
+KEYS = (
+    *("mean_jct_ms", "p99_jct_ms", "p100_jct_ms", "mean_ttft_ms"),
+    *("mean_normalized_latency_s", "mean_slowdown", "request_throughput"),
+)
+WORST_P99 = 1.05  # the ratio to the own strategy's p99 up to which another strategy may be called better
+FURTHEST = 1.5  # times the mean and p99 of the strategy that served, up to which the plot shows others
+UNEVEN = 1.5  # the ratio of a machine's speeds from which on it did not have one speed
 
 
 def find_better(found: WhatIf) -> Trial | None:
@@ -36,61 +41,63 @@ def find_better(found: WhatIf) -> Trial | None:
 
 def write_sentences(found: WhatIf) -> Iterator[str]:
     """The verdict, and what it rests on."""
-    replay, (mean_error, p99_error), (mean, p99) = found.replay, found.errors, found.held_out
-    own, better = found.own.latencies.jct, find_better(found)
-    if better is None:
-        yield f"Nothing tried here would have served these requests better than {replay.strategy} by a sure margin."
-    else:
-        jct, sizes = better.latencies.jct, f" with {better.sizes}" if better.sizes else ""
+    replay, (mean_error, p99_error) = found.replay, found.errors
+    if not found.trusted:
         yield (
-            f"{better.strategy}{sizes} would have served them better: mean JCT {_share(jct.mean, own.mean)}, "
-            f"p99 {_share(jct.percentiles[99.0], own.percentiles[99.0])}."
+            f"No strategy can be judged by these {len(replay.trace)} requests: of {replay.strategy}, which served "
+            f"them, the simulator says a mean JCT {mean_error:+.0%} and a p99 {p99_error:+.0%} from what was recorded, "
+            f"{_explain(found)}."
         )
+        return
+    yield _write_verdict(found)
     yield (
         f"How far to trust this: of {replay.strategy}, which served them, the simulator says a mean JCT "
-        f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded. Prices are those learned on this node; "
-        f"it was {found.slowdown:.2f} times as slow on the average, and at each moment as slow as these requests tell. "
-        "What others do to its speed is the same for all strategies here. Held out: had it kept the mean speed of the "
-        f"first half, the second half of the requests would have had a mean JCT {mean:+.1%} and a p99 {p99:+.1%} from "
-        "what was recorded."
+        f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded. Prices are those learned on this node, "
+        f"times {found.slowdown:.2f}, its mean speed while it served."
     )
     yield (
         f"{len(replay.trace)} requests to {replay.model}; {replay.left_out} without a token are left out. Predicted "
         + ("lengths as recorded. " if replay.predicted else "lengths are made up with errors, the journal has none. ")
         + "Prompts that were kept from earlier ones count as read, since the journal has no texts."
     )
+    if found.interrupted:
+        yield "Interrupted: strategies that are not in the table were not tried."
 
 
-def tabulate(found: WhatIf) -> tuple[Table, Table]:
-    """Strategies on this machine, the least mean first, below what was recorded; and other machines."""
-    own = found.own.latencies
-    by_mean = sorted(found.trials, key=lambda one: one.latencies.jct.mean)
-    recorded = _row(f"{found.replay.strategy}, as recorded", found.recorded, own)
-    here = [_row(one.strategy, one.latencies, own) for one in by_mean if not one.sizes]
-    elsewhere = [_row(f"{one.strategy}, {one.sizes}", one.latencies, own) for one in by_mean if one.sizes]
+def _write_verdict(found: WhatIf) -> str:
+    own, better = found.own.latencies.jct, find_better(found)
+    if better is None:
+        return (
+            f"Nothing tried here would have served these requests better than {found.replay.strategy} by a sure margin."
+        )
+    jct, sizes = better.latencies.jct, f" with {better.sizes}" if better.sizes else ""
+    mean, p99 = jct.mean / own.mean - 1, jct.percentiles[99.0] / own.percentiles[99.0] - 1
+    return f"{better.strategy}{sizes} would have served them better: mean JCT {mean:+.0%}, p99 {p99:+.0%}."
+
+
+def _explain(found: WhatIf) -> str:
+    """Why a simulation at one speed is far from the record."""
+    slow, fast = max(found.quarters), min(found.quarters)
+    if slow > UNEVEN * fast:
+        return (
+            f"since the machine did not have one speed: quarters of the requests took {fast:.2g} to {slow:.2g} times "
+            "as long as its mean speed explains, as on cores that others use too"
+        )
     return (
-        Table(f"Strategies, beside {found.replay.strategy} as simulated", HEADS, (recorded, *here)),
-        Table("Other sizes", HEADS, tuple(elsewhere)),
+        "though its speed was even: its learned prices are not those of this load, or settings differ from the server's"
     )
 
 
-def _row(name: str, one: Latencies, own: Latencies) -> tuple[str, ...]:
-    mean, p99 = one.jct.mean, one.jct.percentiles[99.0]
-    return (
-        name,
-        format_number(mean),
-        _share(mean, own.jct.mean),
-        format_number(p99),
-        _share(p99, own.jct.percentiles[99.0]),
-        format_number(one.jct.percentiles[100.0]),
-        format_number(one.ttft.mean),
-        format_number(1000 * one.tpot.mean),
-        format_number(one.throughput),
-    )
-
-
-def _share(value: float, base: float) -> str:
-    return f"{value / base - 1:+.0%}"
+def tabulate(found: WhatIf) -> list[Table]:
+    """Strategies on this machine, the one that served first and then the least mean; and other machines."""
+    by_mean = [found.own, *sorted(found.others, key=lambda one: one.latencies.jct.mean)]
+    own = {found.own.strategy: [latencies_json(found.own.latencies)]}
+    here = {one.strategy: [latencies_json(one.latencies)] for one in by_mean if not one.sizes}
+    elsewhere = {f"{one.strategy}, {one.sizes}": [latencies_json(one.latencies)] for one in by_mean if one.sizes}
+    if not found.trusted:
+        return []
+    tables = [tabulate_figures("Strategies, beside the one that served", own | here, KEYS)]
+    return [*tables, tabulate_figures("Other sizes", own | elsewhere, KEYS)] if elsewhere else tables
 
 
 def show(found: WhatIf) -> RenderableType:
@@ -100,18 +107,27 @@ def show(found: WhatIf) -> RenderableType:
 
 def make_page(found: WhatIf) -> str:
     """The text of the HTML page."""
-    tables = tabulate(found)
-    points = [(one.strategy, one.latencies.jct) for one in found.trials if not one.sizes]
-    series = [Series(name, [Point(jct.percentiles[99.0], jct.mean)], look) for look, (name, jct) in enumerate(points)]
-    spec = specify_points(series, "p99 JCT, s", "mean JCT, s")
-    plot = Plot("Mean against p99", "Each strategy's mean and p99 of job completion times, as simulated.", spec)
     return render_page(
         SUMMARY,
         title="What if another strategy had served?",
         lines=list(write_sentences(found)),
-        tables=tables,
-        plots=[plot],
+        tables=tabulate(found),
+        plots=[_plot(found)] if found.trusted else [],
     )
+
+
+def _plot(found: WhatIf) -> Plot:
+    """Mean against p99 of the strategies on this machine: the one that served and those that none beats are named."""
+    jcts = {one.strategy: one.latencies.jct for one in found.trials if not one.sizes}
+    points = {name: Point(jct.percentiles[99.0], jct.mean) for name, jct in jcts.items()}
+    named = [found.own.strategy, *sorted(find_frontier(points))]
+    own = points[found.own.strategy]
+    corner = Point(FURTHEST * own.x, FURTHEST * own.y)
+    spec = specify_named_points(points, named, "p99 JCT, s", "mean JCT, s", corner)
+    described = (
+        "Each strategy's mean and p99 of job completion times, as simulated; those far off are in the table alone."
+    )
+    return Plot("Mean against p99", described, spec)
 
 
 def whatif_json(found: WhatIf) -> Json:
@@ -120,8 +136,10 @@ def whatif_json(found: WhatIf) -> Json:
         "model": found.replay.model,
         "requests": len(found.replay.trace),
         "slowdown": found.slowdown,
+        "slowdown_by_quarter": found.quarters,
+        "interrupted": found.interrupted,
         "recorded": latencies_json(found.recorded),
-        "held_out": {"mean_jct": found.held_out[0], "p99_jct": found.held_out[1]},
+        "errors": {"mean_jct": found.errors[0], "p99_jct": found.errors[1]},
         "trials": [
             {"strategy": one.strategy, "sizes": one.sizes, **latencies_json(one.latencies)} for one in found.trials
         ],

@@ -1,18 +1,17 @@
-"""A replay under every strategy and under other settings, at the speed that the machine had when it served."""
+"""A replay under every strategy and under other settings, at the mean speed that the machine had when it served."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from loadgen.simulate.latencies import Latencies, measure_latencies
+from loadgen.simulate.figures import Latencies, measure_latencies
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction, replay_forecasts
 from loadgen.simulate.simulation import Served, simulate
-from loadgen.simulate.speed_curve import SpeedCurve
 from loadgen.whatif.replay import Replay
-from loadgen.whatif.speed import find_speed
 from models.errors import UserError
 from scheduler.assembly import assemble, find_strategies
 from scheduler.batching.batcher import Limits
@@ -30,6 +29,11 @@ OTHER_SIZES: Mapping[str, Callable[[Machine], Machine]] = MappingProxyType(
 )
 """Machines to try; an executor that is added has a device of its own."""
 
+ROUNDS = 8  # simulations that look for the machine's speed, at most
+CLOSE = 0.002  # the share of the served seconds by which a simulation at the speed found may miss them
+QUARTERS = 4  # parts of the record whose speeds are compared
+OFF = 0.5  # the error from which on the simulator has nothing to say
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -39,8 +43,7 @@ class Setting:
     machine: Machine
     prices: Bilinear
     group_tokens: int
-    prediction: Prediction
-    """The kind of prediction for strategies that want lengths, where the journal has none."""
+    prediction: Prediction  # for strategies that want lengths, where the journal has none
     seed: int = 0
 
 
@@ -49,8 +52,7 @@ class Trial:
     """One replay."""
 
     strategy: str
-    sizes: str
-    """How its machine differs from the one that served; empty: not at all."""
+    sizes: str  # how its machine differs from the one that served; empty: not at all
     latencies: Latencies
 
 
@@ -59,14 +61,12 @@ class WhatIf:
     """A journal's requests as they were served, and as other strategies would have served them."""
 
     replay: Replay
-    slowdown: float
-    """Seconds for which requests were served, over the work done meanwhile by the learned prices."""
+    slowdown: float  # seconds for which requests were served, over what the learned prices say
+    quarters: tuple[float, ...]  # seconds served over simulated ones, of each quarter of the requests
     recorded: Latencies
-    own: Trial
-    """The strategy that served, simulated."""
+    own: Trial  # the strategy that served, simulated
     others: tuple[Trial, ...]
-    held_out: tuple[float, float]
-    """Deviations as `errors` has them, of the second half of the requests at a speed that the first half alone told."""
+    interrupted: bool = False  # whether some trials are missing
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -75,42 +75,74 @@ class WhatIf:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Deviations of the own strategy's replay from the recorded."""
-        return deviate(self.own.latencies, self.recorded)
+        """Deviation of the own strategy's replay from the recorded, as shares of that: of the mean JCT and its p99."""
+        ours, theirs = self.own.latencies.jct, self.recorded.jct
+        return ours.mean / theirs.mean - 1, ours.percentiles[99.0] / theirs.percentiles[99.0] - 1
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the simulator is near enough to the record to say anything."""
+        return max(map(abs, self.errors)) < OFF
 
 
-def deviate(simulated: Latencies, recorded: Latencies) -> tuple[float, float]:
-    """Deviation of the simulated from the recorded, as shares of the recorded: of the mean JCT, and of its p99."""
-    ours, theirs = simulated.jct, recorded.jct
-    return ours.mean / theirs.mean - 1, ours.percentiles[99.0] / theirs.percentiles[99.0] - 1
+def try_all(
+    replay: Replay, setting: Setting, names: Sequence[str], begin: Callable[[int, float], Callable[[], None]]
+) -> WhatIf:
+    """Replay under each strategy, and the best of them and the own one on other machines.
+
+    `begin` gets the number of trials and the seconds of one, and returns what to call after each. Where the own
+    strategy's replay is far from the record no other is tried. KeyboardInterrupt ends the trials, and those that have
+    ended are kept.
+    """
+    slowdown, quarters = find_slowdown(replay, setting)
+    setting, begun = _slow(setting, slowdown), time.perf_counter()
+    served = play(replay, setting, replay.strategy)
+    each = time.perf_counter() - begun
+    recorded = measure_latencies(replay.recorded, setting.machine.cost)
+    own = Trial(replay.strategy, "", measure_latencies(served, setting.machine.cost))
+    found = WhatIf(replay, slowdown, quarters, recorded, own, ())
+    if not found.trusted:
+        return found
+    names = [name for name in dict.fromkeys(names) if name != replay.strategy]
+    done = begin(len(names) + 2 * len(OTHER_SIZES), each)
+    try:
+        for name in names:
+            found = _add(found, setting, name, "", setting.machine)
+            done()
+        best = min(found.trials, key=lambda one: one.latencies.jct.mean).strategy
+        for name in dict.fromkeys((replay.strategy, best)):
+            for sizes, machine in _other_machines(setting.machine):
+                found = _add(found, setting, name, sizes, machine)
+                done()
+    except KeyboardInterrupt:
+        return replace(found, interrupted=True)
+    return found
 
 
-def try_all(replay: Replay, setting: Setting, names: Sequence[str], done: Callable[[], None]) -> WhatIf:
-    """Replay under each strategy, calling `done` after it; and the best of them and the own one on other machines."""
-    curve, slowdown = find_speed(replay.recorded, lambda one: play(replay, _paced(setting, one), replay.strategy))
-    setting = _paced(setting, curve)
-    trials = []
-    for name in dict.fromkeys((replay.strategy, *names)):
-        trials.append(Trial(name, "", measure_latencies(play(replay, setting, name))))
-        done()
-    best = min(trials, key=lambda one: one.latencies.jct.mean).strategy
-    for name in dict.fromkeys((replay.strategy, best)):
-        for sizes, machine in _other_machines(setting.machine):
-            served = play(replay, replace(setting, machine=machine), name)
-            trials.append(Trial(name, sizes, measure_latencies(served)))
-    recorded, held_out = measure_latencies(replay.recorded), _hold_out(replay, setting)
-    return WhatIf(replay, slowdown, recorded, trials[0], tuple(trials[1:]), held_out)
+def _add(found: WhatIf, setting: Setting, name: str, sizes: str, machine: Machine) -> WhatIf:
+    """One more trial; one on another machine is left out where it comes out as on this one."""
+    served = play(found.replay, replace(setting, machine=machine), name)
+    trial = Trial(name, sizes, measure_latencies(served, machine.cost))
+    same = sizes and any(
+        (one.strategy, one.sizes, one.latencies) == (name, "", trial.latencies) for one in found.trials
+    )
+    return found if same else replace(found, others=(*found.others, trial))
 
 
-def _hold_out(replay: Replay, setting: Setting) -> tuple[float, float]:
-    """Deviations of the second half of the requests, replayed at the mean speed that the first half tells."""
-    half = len(replay.trace) // 2
-
-    def play_at(curve: SpeedCurve) -> tuple[Served, ...]:
-        return play(replay, _paced(setting, curve), replay.strategy)
-
-    known, _ = find_speed(replay.recorded[:half], lambda curve: play_at(curve)[:half])
-    return deviate(measure_latencies(play_at(known)[half:]), measure_latencies(replay.recorded[half:]))
+def find_slowdown(replay: Replay, setting: Setting) -> tuple[float, tuple[float, ...]]:
+    """The factor on the learned prices with which requests are served for as long as recorded; and of each quarter of
+    them the seconds recorded, over those simulated with that factor."""
+    slowdown, target = 1.0, [one.end - one.started for one in replay.recorded]
+    for _ in range(ROUNDS):
+        served = play(replay, _slow(setting, slowdown), replay.strategy)
+        taken = [one.end - one.started for one in served]
+        ratio = sum(target) / sum(taken)
+        if abs(ratio - 1) < CLOSE:
+            break
+        slowdown *= ratio
+    size = -(-len(target) // QUARTERS)
+    parts = [slice(begin, begin + size) for begin in range(0, len(target), size)]
+    return slowdown, tuple(sum(target[part]) / sum(taken[part]) for part in parts)
 
 
 def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:
@@ -128,8 +160,8 @@ def _other_machines(machine: Machine) -> Iterator[tuple[str, Machine]]:
             yield sizes, changed
 
 
-def _paced(setting: Setting, curve: SpeedCurve) -> Setting:
-    return replace(setting, machine=replace(setting.machine, pace=curve.pace))
+def _slow(setting: Setting, factor: float) -> Setting:
+    return replace(setting, machine=replace(setting.machine, cost=setting.prices.slowed(factor)))
 
 
 def play(replay: Replay, setting: Setting, name: str) -> tuple[Served, ...]:

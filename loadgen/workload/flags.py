@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -14,7 +14,7 @@ from loadgen.workload.lengths import Cut
 from loadgen.workload.tokens import VOCABULARY
 from loadgen.workload.traces import TRACES
 from models.errors import UserError
-from models.flags import add_groups, read_options
+from models.flags import add_groups
 from models.options import Count, NonNegative, Positive, option
 
 DEFAULT = "builtin"
@@ -78,6 +78,11 @@ class Workload:
     )
     sharegpt_output_len: Count | None = option(None, "answer length for all of sharegpt (default: each one's own)")
 
+    @property
+    def dataset(self) -> str:
+        """The names of what is sent."""
+        return " ".join(self.mix) if self.mix else self.dataset_name or DEFAULT
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Workload):
@@ -110,11 +115,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_groups(parser, {"workload": Workload})
 
 
-def read_flags(args: argparse.Namespace) -> Choice:
-    """Read the flags of a workload. Raises UserError where they cannot be followed together."""
-    choice = read_options(args, Choice)
-    if choice.num_prompts < 1:
+def choose(workload: Workload, num_prompts: int = 100, seed: int = 0, **changes: Any) -> Choice:
+    """The workload with the number of its requests and its seed. Raises UserError where flags contradict each other."""
+    if num_prompts < 1:
         raise UserError("--num-prompts: must be at least 1")
+    given = {one.name: getattr(workload, one.name) for one in fields(Workload)}
+    choice = Choice(**{**given, "num_prompts": num_prompts, "seed": seed, **changes})
     _ = choice.parts  # which are checked
     return choice
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import replace
 
 from loadgen.client.prompt import Prompt
 from loadgen.workload.datasets import DATASETS, Portion
-from loadgen.workload.flags import Choice, read_flags
+from loadgen.workload.flags import Choice
 from loadgen.workload.lengths import clip
 from loadgen.workload.tokens import load_vocabulary
 from loadgen.workload.traces import TRACES
@@ -20,16 +19,8 @@ IMPOSED = ("random", *TRACES)
 """Datasets of random tokens: no model ends an answer to them at a length that means anything."""
 
 
-def load(args: argparse.Namespace) -> list[Prompt]:
-    """The requests that the flags ask for, in the order to send them; raises UserError.
-
-    `args` holds the flags of workloads, `num_prompts` and `seed`. Traces may hold fewer requests than asked for.
-    """
-    return load_choice(read_flags(args))
-
-
-def load_choice(choice: Choice) -> list[Prompt]:
-    """The requests of a workload; raises UserError."""
+def load(choice: Choice) -> list[Prompt]:
+    """The requests of a workload, in the order to send them; traces may hold fewer than asked for. Raises UserError."""
     vocabulary = load_vocabulary(choice.tokenizer, choice.random_vocab_size)
     chosen = choice.parts
     shares = share_out([part.weight for part in chosen], choice.num_prompts)
@@ -48,9 +39,8 @@ def load_choice(choice: Choice) -> list[Prompt]:
     return _mixed(parts, random.Random(f"{choice.seed}, mix"))
 
 
-def ignores_eos(args: argparse.Namespace) -> bool:
+def ignores_eos(choice: Choice) -> bool:
     """Whether the requests need ignore_eos: all are random tokens, and the lengths are imposed by max_tokens alone."""
-    choice = read_flags(args)
     return all(part.name in IMPOSED and not choice.replays(part.name) for part in choice.parts)
 
 

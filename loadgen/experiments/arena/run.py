@@ -12,7 +12,7 @@ from loadgen.experiments.grid.cells import Cell
 from loadgen.experiments.grid.figures import Figures, Results
 from loadgen.experiments.grid.machines import MACHINES, WIDE_MACHINES
 from loadgen.experiments.grid.run import play_cell, run_all
-from loadgen.simulate.latencies import measure_latencies
+from loadgen.simulate.figures import measure_latencies
 from loadgen.simulate.simulation import Served
 from scheduler.strategy import STRATEGIES
 

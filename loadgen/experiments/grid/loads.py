@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -14,8 +13,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from loadgen.simulate import command
-from loadgen.simulate.load import simulated_load
+from loadgen.simulate.load import task_lengths
 from loadgen.simulate.prediction import read_lengths
 from loadgen.workload.lengths import Cut, Lengths, load_trace
 from models.errors import UsageError, UserError
@@ -69,7 +67,7 @@ def load_lengths(load: str, count: int, seed: int) -> tuple[Lengths, ...]:
         pairs = zip(*SHAPES[load](np.random.default_rng(seed), count), strict=True)
         return tuple(Lengths(0.0, int(prompt), int(answer)) for prompt, answer in pairs)
     if load == TASKS:
-        return tuple(simulated_load(_task_flags(count, seed)))
+        return tuple(task_lengths(count, seed, LONGEST))
     begin, whole = TRACE_STEP * seed, load_trace(Path(load), cut=Cut(max_input=LONGEST, max_output=LONGEST))
     found = [one for one in whole if one.arrival >= begin]
     if len(found) < FEWEST:
@@ -95,10 +93,3 @@ def check_predicted(traces: Sequence[str], files: Sequence[str], count: int) -> 
         wanted, found = len(load_lengths(trace, count, 0)), len(read_lengths(Path(file)))
         if found < wanted:
             raise UserError(f"{file}: holds {found} lengths for {wanted} requests of {trace}: one each is wanted")
-
-
-def _task_flags(count: int, seed: int) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers(), Path)
-    longest = ("--max-input-len", str(LONGEST), "--max-output-len", str(LONGEST))
-    return parser.parse_args(["simulate", "--rate", "1", "--duration", str(count), "--seed", str(seed), *longest])

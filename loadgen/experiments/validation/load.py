@@ -10,7 +10,9 @@ import numpy as np
 
 from loadgen.load.arrivals import Arrivals, arrival_times
 from loadgen.simulate.load import simulated_load
+from loadgen.simulate.options import LoadFlags
 from loadgen.workload.lengths import Lengths
+from models.flags import read_options
 
 PROBE = 64
 """Requests, all there from the start, that show what a strategy can serve."""
@@ -43,9 +45,9 @@ def lengths(args: argparse.Namespace, context_length: int) -> list[Lengths]:
     args.max_input_len = min(args.max_input_len or size.max_input, context_length // 2)
     args.max_output_len = min(args.max_output_len or size.max_output, context_length // 2)
     if args.rate is not None:
-        return simulated_load(args)
+        return simulated_load(read_options(args, LoadFlags))
     args.rate, args.duration = float(PROBE), 1.0
-    return [replace(one, arrival=0.0) for one in simulated_load(args)]
+    return [replace(one, arrival=0.0) for one in simulated_load(read_options(args, LoadFlags))]
 
 
 def paced(args: argparse.Namespace, probe: Sequence[Lengths], rate: float) -> list[Lengths]:

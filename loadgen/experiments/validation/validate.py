@@ -21,7 +21,7 @@ from loadgen.experiments.validation.load import lengths, paced
 from loadgen.experiments.validation.speed import RunSpeed, Speedometer
 from loadgen.experiments.validation.verdict import Verdict, compare, table, verdict_json
 from loadgen.result_file import require_writable, save_json
-from loadgen.simulate.latencies import measure_latencies
+from loadgen.simulate.figures import measure_latencies
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, Watch, simulate

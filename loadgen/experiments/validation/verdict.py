@@ -9,7 +9,7 @@ from types import MappingProxyType
 from rich.table import Table
 
 from loadgen.result_file import Json
-from loadgen.simulate.latencies import Latencies
+from loadgen.simulate.figures import Latencies
 
 MEAN_BOUND, P99_BOUND = 0.05, 0.10
 """Within these shares of what was measured, the simulator is trusted."""

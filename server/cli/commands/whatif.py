@@ -6,11 +6,14 @@ It owns the arguments and the errors; loadgen/whatif does the work.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.catalog.catalog import default_cache
+from models.errors import INTERRUPTED
 from models.flags import Subparsers, add_options, read_options
 from models.options import Count, Natural, Positive, option, options_of
 from scheduler.options import Scheduling
@@ -21,6 +24,7 @@ from server.composition.cache_paths import journal_path, model_key
 if TYPE_CHECKING:
     from loadgen.whatif.replay import Replay
     from loadgen.whatif.trials import Setting
+    from models.progress import Bars
 
 BEARING = frozenset(
     {"executors", "max_num_seqs", "max_model_len", "max_num_batched_tokens", "journal"}
@@ -70,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     # These import numpy and the scheduler, which --help can do without.
     from loadgen.console import table_console
     from loadgen.html.plot import require_drawing
+    from loadgen.program import stoppable
     from loadgen.result_file import require_writable, save, save_json
     from loadgen.whatif.replay import read_replay
     from loadgen.whatif.report import make_page, show, whatif_json
@@ -83,14 +88,19 @@ def run(args: argparse.Namespace) -> int:
     require_drawing(asked.report, "--report")
     replay = read_replay(journal_path(default_cache(), config.journal), asked.of and model_key(asked.of), asked.last)
     names = choose_strategies(asked.strategies)
-    with Bars() as bars:
-        bars.begin("strategies", len({replay.strategy, *names}))
-        found = try_all(replay, _setting(asked, config, replay), names, bars.advance)
+    with stoppable(), Bars(threaded=True) as bars:
+        found = try_all(replay, _setting(asked, config, replay), names, partial(_begin, bars))
     table_console().print(show(found))
     save_json(asked.save_result, whatif_json(found))
     if asked.report:
         save(asked.report, make_page(found).encode(), "--report")
-    return 0
+    return INTERRUPTED if found.interrupted else 0
+
+
+def _begin(bars: Bars, trials: int, each: float) -> Callable[[], None]:
+    """Say how long so many trials take."""
+    title = f"{trials} replays, about {max(1.0, trials * each):.0f} s; Ctrl-C keeps those that have ended"
+    return bars.begin(title, trials).advance
 
 
 def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
 from engine.messages import Tally
-from loadgen.simulate.figures import figures
-from loadgen.simulate.report import BRIEF, SIDE_BY_SIDE, table
+from loadgen.simulate.figures import figures, figures_json
+from loadgen.simulate.report import SIDE_BY_SIDE, Ran, Swept, make_table
 from loadgen.simulate.simulation import Served, Simulation, WorkerRecord
+from scheduler.serving_time.bilinear import Bilinear
+
+COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.25)  # a request of 7 tokens takes 2.5 s alone
 
 DONE = Simulation(
     (Served(0.0, 1.0, 2.0, 11.25, 5, 7, 1, None),),
@@ -16,23 +16,31 @@ DONE = Simulation(
 )
 
 
-def printed(strategies: int) -> str:
-    out = io.StringIO()
-    Console(file=out, width=200).print(table({f"strategy-{n}": figures(DONE) for n in range(strategies)}))
-    return out.getvalue()
+def make_runs(count: int) -> Swept:
+    found = figures_json(figures(DONE, COST))
+    return Swept((), [Ran((), 0, f"strategy-{number}", found) for number in range(count)])
+
+
+def test_a_table_shows_what_matters_most_and_how_far_each_is_from_the_first() -> None:
+    later = {**figures_json(figures(DONE, COST)), "mean_jct_ms": 22_500.0}
+    swept = Swept((), [*make_runs(1).runs, Ran((), 0, "slow", later)])
+    table = make_table(swept, everything=False)
+    heads = ("", "mean JCT (s)", "p99 JCT (s)", "mean TTFT (s)", "mean JCT per token (s)", "throughput (requests/s)")
+    assert table.heads == heads
+    assert table.rows[0] == ("strategy-0", "11.2", "11.2", "2", "1.61", "0.0889")
+    assert table.rows[1][1] == "22.5 +100%"
 
 
 @pytest.mark.parametrize(("strategies", "is_by_lines"), [(1, False), (SIDE_BY_SIDE, False), (SIDE_BY_SIDE + 1, True)])
-def test_many_strategies_have_a_line_each(strategies: int, is_by_lines: bool) -> None:
-    lines = printed(strategies).splitlines()
-    assert any("strategy-0" in line and "11.25" in line for line in lines) == is_by_lines
-    assert any("Mean JCT (s)" in line and "11.25" in line for line in lines) != is_by_lines
+def test_all_figures_of_many_strategies_have_a_line_a_strategy(strategies: int, is_by_lines: bool) -> None:
+    table = make_table(make_runs(strategies), everything=True)
+    assert ("Longest job completion time (s)" in {row[0] for row in table.rows}) != is_by_lines
+    assert (len(table.rows) == strategies) == is_by_lines
+    told = dict(zip(table.heads, table.rows[0], strict=True)) if is_by_lines else {row[0]: row[1] for row in table.rows}
+    assert told["mean slowdown" if is_by_lines else "Mean slowdown (JCT over that of the request alone)"] == "4.5"
 
 
-def test_each_brief_head_stands_over_its_own_figure() -> None:
-    lines = printed(SIDE_BY_SIDE + 1).splitlines()
-    heads = next(line for line in lines if "mean JCT s" in line).strip("┃").split("┃")
-    cells = next(line for line in lines if "strategy-0" in line).strip("│").split("│")
-    told = dict(zip([head.strip() for head in heads], [cell.strip() for cell in cells], strict=True))
-    assert set(BRIEF.values()) < set(told)
-    assert (told["done"], told["mean JCT s"], told["mean TTFT s"], told["slices"]) == ("1", "11.25", "2.00", "1.00")
+def test_seeds_are_shown_as_their_mean_and_range() -> None:
+    found = figures_json(figures(DONE))
+    runs = [Ran((), seed, "only", {**found, "mean_jct_ms": jct}) for seed, jct in enumerate((1000.0, 3000.0))]
+    assert make_table(Swept((), runs), everything=False).rows[0][1] == "2 (1–3)"

@@ -189,8 +189,8 @@ def test_figures_by_hand() -> None:
     told = figures(one)
     assert (told.duration, told.completed, told.failed) == (5.0, 2, 1)
     assert (told.request_throughput, told.output_throughput) == (0.4, 8.0)
-    assert told.jct is not None and told.ttft is not None
-    assert (told.jct.mean, told.ttft.mean) == (3.0, 2.0)
+    assert told.jct is not None and told.latencies is not None
+    assert (told.jct.mean, told.latencies.ttft.mean) == (3.0, 2.0)
     assert told.mean_batch_size == 2.5
     assert (told.pad_tokens, told.invalid_tokens) == (11.0, 4.0)
     assert told.slices == pytest.approx(5 / 3)

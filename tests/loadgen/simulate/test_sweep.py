@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadgen.simulate import command as simulate_command
-from loadgen.simulate.sweep.axes import list_points, name_values, read_axes
+from loadgen.simulate import run as run_module
+from loadgen.simulate.options import SimulateFlags
+from loadgen.simulate.sweep import list_points, name_values, read_axes
 from models.errors import UserError
 from tests.server.cli.commands.runner import run_command
 
@@ -30,8 +32,8 @@ def test_ranges_are_written_out_with_their_last_value() -> None:
 
 def test_every_combination_is_played_the_last_axis_fastest() -> None:
     axes = read_axes(["rate=1,2", "seed=3,4"])
-    points = list(list_points(argparse.Namespace(rate=None, seed=0, workers=2), axes))
-    assert [(one.args.rate, one.args.seed, one.args.workers) for one in points] == [
+    points = list(list_points(SimulateFlags(workers=2), axes))
+    assert [(one.flags.rate, one.flags.seed, one.flags.workers) for one in points] == [
         (1.0, 3, 2), (1.0, 4, 2), (2.0, 3, 2), (2.0, 4, 2)
     ]  # fmt: skip
     assert name_values(axes, points[1].texts) == "rate 1, seed 4"
@@ -62,18 +64,20 @@ def test_the_table_the_csv_and_the_page_have_a_line_a_strategy_and_point(
     table, page = tmp_path / "out.csv", tmp_path / "out.html"
     assert run(*SHORT, "--sweep", "rate=2,4", "--sweep", "noise=0,0.7", "--csv", table, "--report", page) == 0
     shown = capsys.readouterr().out
-    assert "rate 4, noise 0.7 baton-pd" in shown and "seed 0" in shown and "but for rate=2,4, noise=0,0.7" in shown
+    assert "rate 4, noise 0.7 baton-pd" in shown and "rate=2,4, noise=0,0.7" in shown
+    assert "seeds 0 to 4" in shown and "requests/s, seeds" not in shown, "what is swept has no value of its own"
     rows = list(csv.DictReader(io.StringIO(table.read_text())))
-    assert [(row["rate"], row["noise"], row["strategy"], row["completed"]) for row in rows] == [
-        (rate, noise, name, count)
+    assert [(row["rate"], row["noise"], row["seed"], row["strategy"], row["completed"]) for row in rows] == [
+        (rate, noise, str(seed), name, count)
         for rate, count in (("2", "4"), ("4", "8"))
         for noise in ("0", "0.7")
+        for seed in range(5)
         for name in ("vs", "baton-pd")
     ]
     assert float(rows[0]["mean_jct_ms"]) > 0
     html = page.read_text()
     assert html.count("<svg") == 2 * 3 and html.count("<table") == 2
-    assert "mean JCT, s over rate at noise 0.7" in html and "▲" in html
+    assert "mean JCT (s) over rate at noise 0.7" in html and "▲" in html
 
 
 def test_the_same_point_alone_has_the_same_figures(tmp_path: Path) -> None:
@@ -82,9 +86,27 @@ def test_the_same_point_alone_has_the_same_figures(tmp_path: Path) -> None:
     assert run(*SHORT, "--seed", 2, "--csv", alone) == 0
     _, *rows = csv.reader(io.StringIO(swept.read_text()))
     _, *same = csv.reader(io.StringIO(alone.read_text()))
-    assert [row[1:] for row in rows if row[0] == "2"] == same
+    assert [row for row in rows if row[0] == "2"] == same
 
 
 def test_requests_are_kept_of_one_simulation_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*SHORT, "--sweep", "seed=1,2", "--save-result", tmp_path / "out.json") == 1
-    assert "with --sweep give --csv" in capsys.readouterr().err
+    assert "with --sweep or --seeds give --csv" in capsys.readouterr().err
+
+
+def test_what_is_cut_off_keeps_the_simulations_that_had_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Minutes of a sweep were lost with the last of its points."""
+    simulate, table, begun = run_module.simulate, tmp_path / "out.csv", []
+
+    def interrupt(*arguments: Any, **options: Any) -> Any:
+        begun.append(1)
+        if len(begun) == 4:
+            raise KeyboardInterrupt
+        return simulate(*arguments, **options)
+
+    monkeypatch.setattr(run_module, "simulate", interrupt)
+    assert run(*SHORT, "--sweep", "rate=2,4", "--csv", table) == 130
+    assert len(table.read_text().splitlines()) == 1 + 3
+    assert "interrupted: these are the 3 simulations" in capsys.readouterr().err

@@ -6,16 +6,16 @@ import argparse
 from pathlib import Path
 
 from loadgen.client.prompt import Prompt
-from loadgen.workload.flags import add_flags
+from loadgen.workload.flags import Choice, Workload, add_flags, choose
 from loadgen.workload.table import load
+from models.flags import read_options
 
 
-def parse(*flags: object, num_prompts: int = 20, seed: int = 0) -> argparse.Namespace:
+def parse(*flags: object, num_prompts: int = 20, seed: int = 0) -> Choice:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_flags(parser)
     args = parser.parse_args([str(flag) for flag in flags])
-    args.num_prompts, args.seed = num_prompts, seed
-    return args
+    return choose(read_options(args, Workload), num_prompts, seed)
 
 
 def prompts(*flags: object, num_prompts: int = 20, seed: int = 0) -> list[Prompt]:

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from loadgen.experiments.validation.verdict import QUANTITIES, Quantity, Verdict, compare, table, verdict_json
-from loadgen.simulate.latencies import measure_latencies
+from loadgen.simulate.figures import measure_latencies
 from loadgen.simulate.simulation import Served
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from loadgen.simulate.options import SimulatedLoad, SimulatedMachine, SimulatedScheduling
+from loadgen.simulate.options import SimulatedLoad, SimulatedMachine, SimulatedScheduling, SimulateFlags
 from models.errors import UserError
 from models.options import options_of, suggest
 
@@ -46,7 +46,7 @@ class Point:
 
     texts: tuple[str, ...]
     """A value of each axis."""
-    args: argparse.Namespace
+    flags: SimulateFlags
 
 
 def name_values(axes: Sequence[Axis], texts: Sequence[str]) -> str:
@@ -62,13 +62,12 @@ def read_axes(sweeps: Sequence[str]) -> tuple[Axis, ...]:
     return axes
 
 
-def list_points(args: argparse.Namespace, axes: Sequence[Axis]) -> Iterator[Point]:
+def list_points(flags: SimulateFlags, axes: Sequence[Axis]) -> Iterator[Point]:
     """Every combination, the values of the last axis running fastest."""
     for places in itertools.product(*(range(len(axis.texts)) for axis in axes)):
         chosen = list(zip(axes, places, strict=True))
-        changes = {axis.flag: axis.values[place] for axis, place in chosen}
-        point = argparse.Namespace(**{**vars(args), **changes})
-        yield Point(tuple(axis.texts[place] for axis, place in chosen), point)
+        changes: dict[str, Any] = {axis.flag: axis.values[place] for axis, place in chosen}
+        yield Point(tuple(axis.texts[place] for axis, place in chosen), replace(flags, **changes))
 
 
 def _read_axis(text: str) -> Axis:
