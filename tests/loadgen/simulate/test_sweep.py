@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from loadgen.simulate import command as simulate_command
-from loadgen.simulate import run as run_module
 from loadgen.simulate.options import SimulateFlags
+from loadgen.simulate.simulation import simulate
 from loadgen.simulate.sweep import list_points, name_values, read_axes
 from models.errors import UserError
 from tests.server.cli.commands.runner import run_command
@@ -98,7 +98,7 @@ def test_what_is_cut_off_keeps_the_simulations_that_had_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Minutes of a sweep were lost with the last of its points."""
-    simulate, table, begun = run_module.simulate, tmp_path / "out.csv", []
+    table, begun = tmp_path / "out.csv", []
 
     def interrupt(*arguments: Any, **options: Any) -> Any:
         begun.append(1)
@@ -106,7 +106,7 @@ def test_what_is_cut_off_keeps_the_simulations_that_had_ended(
             raise KeyboardInterrupt
         return simulate(*arguments, **options)
 
-    monkeypatch.setattr(run_module, "simulate", interrupt)
+    monkeypatch.setattr("loadgen.simulate.run.simulate", interrupt)
     assert run(*SHORT, "--sweep", "rate=2,4", "--csv", table) == 130
     assert len(table.read_text().splitlines()) == 1 + 3
     assert "interrupted: these are the 3 simulations" in capsys.readouterr().err
