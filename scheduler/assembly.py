@@ -26,27 +26,25 @@ from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, inline
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
-from scheduler.waiting.fair import Shares, share_out
-from scheduler.waiting.head_start import HeadStartQueue
 from scheduler.waiting.hrrn import BATCH_ORDERS
 from scheduler.waiting.orders.aged import AgedSjf, Aging
 from scheduler.waiting.orders.boost import Boost, attained_work, predicted_work
-from scheduler.waiting.orders.due import DueFirst
+from scheduler.waiting.orders.fair_sojourn import FairSojourn
 from scheduler.waiting.orders.fcfs import Fcfs
 from scheduler.waiting.orders.feedback import Feedback
 from scheduler.waiting.orders.gittins import Gittins
+from scheduler.waiting.orders.out_of_turn import OutOfTurn
 from scheduler.waiting.orders.rank import ByRank
+from scheduler.waiting.orders.response_ratio import ResponseRatio
 from scheduler.waiting.orders.sjf import Sjf
 from scheduler.waiting.orders.tail_inflated import TailInflated
-from scheduler.waiting.prices import PricesNow, device_prices
-from scheduler.waiting.queue import Queue
-from scheduler.waiting.ranked import RankedQueue
-from scheduler.waiting.response_ratio import ResponseRatioQueue
+from scheduler.waiting.prices import Prices, PricesNow, device_prices
 
 ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
     {
         "fcfs": lambda limits, prices: Fcfs(),
         "sjf": lambda limits, prices: Sjf(),
+        "out-of-turn": lambda limits, prices: OutOfTurn(limits.out_of_turn, limits.usual_rows),
         "sjf-aged": lambda limits, prices: AgedSjf(limits.aging),
         "boost": lambda limits, prices: Boost(prices, limits.boost_gamma, predicted_work),
         "boost-attained": lambda limits, prices: Boost(prices, limits.boost_gamma, attained_work),
@@ -54,19 +52,12 @@ ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
         "tail-inflated": lambda limits, prices: TailInflated(),
         "feedback": lambda limits, prices: Feedback(prices),
         "rank": lambda limits, prices: ByRank(limits.aging),
+        "fair-sojourn": lambda limits, prices: FairSojourn(),
+        "hrrn": lambda limits, prices: ResponseRatio(lambda one: prices().work(one)),
+        "hrrn-prompt": lambda limits, prices: ResponseRatio(lambda one: one.unread),
     }
 )
 """Orders, below which requests that are due by their deadline always come first."""
-
-QUEUES: Mapping[str, Callable[[Kit], Queue]] = MappingProxyType(
-    {
-        "head-start": lambda kit: HeadStartQueue(kit.prices, kit.limits.head_start, kit.limits.aging),
-        "hrrn": lambda kit: ResponseRatioQueue(lambda one: kit.prices().work(one), kit.limits.aging),
-        "hrrn-prompt": lambda kit: ResponseRatioQueue(lambda one: one.unread, kit.limits.aging),
-        "fair": lambda kit: share_out(lambda: RankedQueue(kit.order), kit.limits.shares or {}),
-    }
-)
-"""Choices of the column `order` that no key tells: what ranks by more than a request and the time."""
 
 BATCHERS = MappingProxyType[str, BatcherFactory](
     {
@@ -108,6 +99,8 @@ class Parts:
     """Prices of rows on this machine, as far as they are known."""
     strategy: str = ""
     """Name of the strategy."""
+    calibrated: bool = False
+    """Whether predictions count for what such predictions turned out to be."""
 
 
 def assemble(
@@ -123,10 +116,15 @@ def assemble(
         machine = StepLearning(MachineModel(), submit)
     steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
     limits = replace(limits, aging=_aging(limits, known.model))
-    estimator, order, batching = _estimator(strategy, known), strategy.order, strategy.batching
+    if limits.shares is None and strategy.shared:
+        limits = replace(limits, shares={})
+    if limits.shares is not None and not strategy.can_share:
+        raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
+    estimator, batching = _estimator(strategy, known), strategy.batching
+    order = strategy.order if callable(strategy.order) else _find("order", strategy, ORDERS)
+    prices = partial(_prices, known, limits)
     kit = Kit(
-        order=DueFirst(Fcfs(), limits.aging),
-        queue=None if callable(order) else QUEUES.get(order),
+        new_order=lambda: order(limits, prices),
         memory=_find("memory", strategy, MEMORIES),
         limits=limits,
         terms=replace(strategy.refill, iterations=limits.slice_length if strategy.slices else None),
@@ -135,11 +133,6 @@ def assemble(
         estimator=estimator,
         batch_order=_find("batch_order", strategy, BATCH_ORDERS),
     )
-    if order not in QUEUES:
-        ranking = order if callable(order) else _find("order", strategy, ORDERS)
-        kit = replace(kit, order=DueFirst(ranking(limits, kit.prices), limits.aging))
-    if limits.shares is not None and order != "fair":
-        kit = _share_out(kit, strategy, limits.shares)
     learning = None
     if isinstance(estimator, Nearest):
         learning = BatchLearning(estimator, submit)
@@ -149,14 +142,13 @@ def assemble(
     batcher = (batching if callable(batching) else _find("batching", strategy, BATCHERS))(kit)
     placement = _find("placement", strategy, PLACEMENTS)
     observer = PlanObservers(() if learning is None else (learning,))
-    return Parts(batcher, placement, observer, preemptions, steps, learning or steps, kit.prices, strategy.name)
+    learner = learning or steps
+    return Parts(batcher, placement, observer, preemptions, steps, learner, prices, strategy.name, strategy.calibrated)
 
 
-def _share_out(kit: Kit, strategy: Strategy, shares: Shares) -> Kit:
-    """The kit with a queue of its own for each client; raises UserError where the strategy has no use for it."""
-    if not strategy.can_share:
-        raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
-    return replace(kit, queue=lambda fair: share_out(kit.new_queue, shares))
+def _prices(machine: MachineModel, limits: Limits) -> Prices:
+    """Prices of rows on this machine, by its present model."""
+    return device_prices(machine.model, limits.slots, limits.capacity_tokens, limits.context_length)
 
 
 def _aging(limits: Limits, profile: Bilinear | None) -> Aging:

@@ -17,6 +17,7 @@ from scheduler.assembly import Parts
 from scheduler.batching.preemption import Preemption
 from scheduler.clock import Clock, earlier
 from scheduler.observers import RequestObserver, RequestObservers
+from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Refused, Request, State, TooLate
 from scheduler.request_table import RequestTable
 from scheduler.status import KeptPrefix, SchedulerStatus, keep_nothing
@@ -45,7 +46,13 @@ class Dispatcher(SchedulerStatus):
         """`foretell`: whether each request is told when it comes what to expect, which takes as long as others wait
         where a strategy arranges batches."""
         table = RequestTable(
-            parts.batcher, ports, clock, prices=parts.prices, plan_observer=parts.observer, request_observer=observer
+            parts.batcher,
+            ports,
+            clock,
+            prices=parts.prices,
+            plan_observer=parts.observer,
+            request_observer=observer,
+            calibration=Calibration() if parts.calibrated else None,
         )
         super().__init__(parts, table, clock, kept_prefix, foretell)
         self._deadlines = Deadlines()
@@ -113,6 +120,7 @@ class Dispatcher(SchedulerStatus):
     ) -> None:
         """Give a request a better prediction of its answer's length, wherever the request is by now."""
         request.predicted_length, request.distribution = predicted_length, distribution
+        request.correction = self._table.correct(request)
         if request.state.is_final:
             return
         try:

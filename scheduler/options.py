@@ -24,10 +24,11 @@ class Scheduling:
         0.0, "seconds that the first request of such a batch waits for it to fill up, for dynamic batching"
     )
     aging_factor: NonNegative = option(
-        10.0, "promote a request once it has waited N times its predicted service time (SSJF)"
+        10.0,
+        "serve by arrival once the oldest request has waited N times its predicted time, or 100 s; 0: never (SSJF)",
     )
-    head_start: NonNegative = option(
-        8.0, "mean requests' work that a request of half the mean work overtakes; 0: none (lengthwise)"
+    out_of_turn: Annotated[float, Meta(ge=0, lt=1)] = option(
+        0.3, "share of the work that goes out of turn, to the cheapest that waits; 0: none (lengthwise)"
     )
     boost_gamma: Positive = option(
         0.1, "how little cheap requests are put forward, in 1/s: the rate at which long waits get rarer (boost)"

@@ -1,8 +1,19 @@
-"""How much of an answer is still to come, for every part that asks. Knows predictions only, never true lengths."""
+"""How much of an answer is still to come, for every part that asks, and what predictions are worth.
+
+It knows predictions only, and true lengths once answers have ended.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable
+from math import inf
+
 from scheduler.request import Request
+
+PROMPT_TOKEN = 0.2
+"""Work of a prompt's token that is read, in generated tokens."""
 
 
 def remaining_length(request: Request, typical: float | None = None) -> float:
@@ -10,11 +21,65 @@ def remaining_length(request: Request, typical: float | None = None) -> float:
 
     E[G | G > generated] - generated where the distribution of its length is known and goes so far; else the predicted
     length less what has been generated; else, without a prediction, `typical`; else all that it may still generate.
+    All predicted lengths count times the request's `correction`.
     """
-    most = request.sampling.max_tokens - request.generated
-    expected = None if request.distribution is None else request.distribution.remaining(request.generated)
-    if expected is None and request.predicted_length is not None:
-        expected = request.predicted_length - request.generated
-    if expected is None:
+    most, scale = request.sampling.max_tokens - request.generated, request.correction
+    expected = None if request.distribution is None else request.distribution.remaining(request.generated / scale)
+    if expected is not None:
+        expected = scale * min(expected, request.sampling.max_tokens)
+    elif request.predicted_length is not None:
+        expected = scale * min(request.predicted_length, request.sampling.max_tokens) - request.generated
+    else:
         expected = most if typical is None or request.distribution is not None else typical
     return float(max(1.0, min(expected, most)))
+
+
+def work_left(request: Request) -> float:
+    """What a request has still to do, in generated tokens: those to come, and a fifth of its prompt's that must be
+    read."""
+    return remaining_length(request) + PROMPT_TOKEN * (request.unread if request.needs_prefill else 0)
+
+
+class Calibration:
+    """A prediction counts for what the answers with such predictions turned out to be.
+
+    Of the latest WINDOW answers, and of the rows that run with what they have made, those NEAREST in prediction tell
+    the factor: the sum of their true lengths, by the sum of what was predicted of them.
+    """
+
+    WINDOW = 512
+    NEAREST = 24
+    FEWEST = 8
+
+    def __init__(self) -> None:
+        self._latest: deque[tuple[float, float]] = deque()
+        self._sorted: list[tuple[float, float]] = []
+
+    def add(self, request: Request) -> None:
+        """Learn from an answer that is complete."""
+        if request.predicted_length is None:
+            return
+        pair = _capped(request), float(request.generated)
+        self._latest.append(pair)
+        insort(self._sorted, pair)
+        if len(self._latest) > self.WINDOW:
+            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+
+    def factor(self, request: Request, running: Iterable[Request]) -> float:
+        """What a request's prediction is to be multiplied by."""
+        if request.predicted_length is None:
+            return 1.0
+        known = [(_capped(one), float(one.generated)) for one in running if one.predicted_length is not None]
+        pairs = sorted([*self._sorted, *((told, max(told, made)) for told, made in known)])
+        if len(pairs) < self.FEWEST:
+            return 1.0
+        count = max(4, min(self.NEAREST, len(pairs) // 8))
+        own = _capped(request)
+        place = (bisect_left(pairs, (own, 0.0)) + bisect_left(pairs, (own, inf)) - count) // 2
+        near = pairs[max(0, min(place, len(pairs) - count)) :][:count]
+        return max(1.0, sum(true for _, true in near)) / max(1.0, sum(told for told, _ in near))
+
+
+def _capped(request: Request) -> float:
+    """A request's predicted length, as far as its answer may become so long."""
+    return float(min(request.predicted_length or 0.0, request.sampling.max_tokens))

@@ -116,6 +116,8 @@ class Request:
     """Times that it was given to an executor: once, and once more each time that it was handed back."""
     predicted_length: float | None = None
     """G'(p): predicted tokens of the answer, the end token included; None without a prediction."""
+    correction: float = 1.0
+    """What the prediction is to be multiplied by, as answers with such predictions turned out (remaining_length.py)."""
     cache_scope: str = ""
     """Requests of one scope share what is kept of their prompts; of different scopes nothing."""
     cached_prompt: int = 0

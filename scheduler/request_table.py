@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 
 from engine.messages import Admit, BatchShape, Cancel, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport
 from scheduler.batching.batcher import Batcher
 from scheduler.clock import Clock
 from scheduler.observers import PlanObserver, PlanObservers, RequestObserver, RequestObservers
 from scheduler.plan import Assignment, Plan
+from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.queued_tokens import QueuedTokens
@@ -34,7 +36,10 @@ class RequestTable:
         prices: PricesNow = device_prices,
         plan_observer: PlanObserver = PlanObservers(()),  # noqa: B008 - frozen
         request_observer: RequestObserver = RequestObservers(()),  # noqa: B008 - frozen
+        calibration: Calibration | None = None,
     ) -> None:
+        """`calibration` learns what predictions are worth; None takes them as they are."""
+        self._calibration = calibration
         self._batcher = batcher
         self._clock = clock
         self._plan_observer = plan_observer
@@ -79,6 +84,12 @@ class RequestTable:
         if request.executor is None:
             self.queued_tokens.enter(request)
         self._batcher.revise(request, self._clock.now())
+
+    def correct(self, request: Request) -> float:
+        """What a request's prediction is to be multiplied by."""
+        if self._calibration is None:
+            return 1.0
+        return self._calibration.factor(request, chain.from_iterable(one.requests.values() for one in self.live()))
 
     def refuse(self, request: Request) -> None:
         """Drop a request that was just queued: it is not taken in after all."""
@@ -172,6 +183,8 @@ class RequestTable:
         request.times.end = now = self._clock.now()
         if state is State.FINISHED:
             self.expected_wait.ended(request)
+            if self._calibration is not None:
+                self._calibration.add(request)
         self._request_observer.on_end(request, reason, now)
 
     def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:

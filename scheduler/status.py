@@ -20,7 +20,7 @@ from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
 from scheduler.wait_estimate.explanation import Explanation, find_reason
 from scheduler.wait_estimate.places import FRESH
-from scheduler.waiting.ranked import CountingQueue
+from scheduler.waiting.queue import Queue
 from scheduler.worker import Worker
 
 if TYPE_CHECKING:
@@ -119,8 +119,9 @@ class SchedulerStatus:
         batcher = self._parts.batcher
         ahead = tuple(takewhile(lambda one: one is not request, batcher.ranked(self._clock.now())))
         reasons = Counter(find_reason(one, request) for one in ahead)
-        known = batcher.waiting.passed_for(request) if isinstance(batcher.waiting, CountingQueue) else None
-        passed_for = None if known is None else known / max(1, len(self._table.serving()))
+        before = self._table.expected_wait.before(request, self._clock.now())
+        known = batcher.waiting.passed_by(request, before) if isinstance(batcher.waiting, Queue) and before else None
+        passed_for = None if known is None else known * self._parts.prices().unit / max(1, len(self._table.serving()))
         return Explanation(self._parts.strategy, ahead, reasons, passed_for)
 
     def retry_after(self) -> float:
@@ -169,6 +170,7 @@ class SchedulerStatus:
         now = self._clock.now()
         request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=now), priority, client=client)
         request.predicted_length, request.distribution = predicted_length, distribution
+        request.correction = self._table.correct(request)
         request.cache_scope, request.cached_prompt = cache_scope, self._kept_prefix(request.prompt, cache_scope)
         if self._foretell:
             request.expected = self._table.expected_wait.expect(request, now)

@@ -63,6 +63,10 @@ class Strategy:
     """Whether running rows make way for waiting requests."""
     serving_time: str | None = None
     """How serving times of batches are estimated; None where they are not asked for."""
+    calibrated: bool = True
+    """Whether predictions count for what such predictions turned out to be; published systems take them as they are."""
+    shared: bool = False
+    """Whether clients share service, each with a queue of its own in this order."""
     quantization: str | None = None
     """How the model's weights are stored, where that is part of the comparison."""
 
@@ -86,8 +90,8 @@ _QUEUED = frozenset({"fixed", "one", "round-robin-fixed"})
 BATCHINGS = _JOINING | _ARRANGED | _SLICING | _QUEUED
 """Batchings that the rules cover; any other is refused where it is looked up."""
 
-KEYLESS = frozenset({"head-start", "hrrn", "hrrn-prompt", "fair"})
-"""Orders that go by more than a request and the time."""
+KEYLESS = frozenset({"out-of-turn", "fair-sojourn", "hrrn", "hrrn-prompt", "sjf-aged"})
+"""Orders that rank the requests of a queue, but compare no two outside of it."""
 
 _Rule: TypeAlias = tuple[str, Callable[[Strategy], bool], str]
 """(column, whether its choice suits the others, why not)"""
@@ -162,7 +166,13 @@ _RULES: tuple[_Rule, ...] = (
 
 
 _MAGNUS = Strategy(
-    "", length="forest", batching="wma", refill=CLOSED_SPLIT, returns=Returns.BATCH_END, memory="predicted"
+    "",
+    length="forest",
+    batching="wma",
+    refill=CLOSED_SPLIT,
+    returns=Returns.BATCH_END,
+    memory="predicted",
+    calibrated=False,
 )
 
 _SLS = Strategy(
@@ -219,8 +229,8 @@ _TABLE = (
     replace(_ILS, name="ils-padded", refill=SHAPE),
     # SSJF in its three modes, and what it compares itself with: no prediction, and the true lengths
     *_FCFS,
-    *_modes(Strategy("ssjf", length="proxy", order="sjf-aged", memory="fixed")),
-    *_modes(Strategy("sjf-oracle", length="oracle", order="sjf", memory="fixed")),
+    *_modes(Strategy("ssjf", length="proxy", order="sjf-aged", memory="fixed", calibrated=False)),
+    *_modes(Strategy("sjf-oracle", length="oracle", order="sjf", memory="fixed", calibrated=False)),
     # Baton, and what it compares itself with: its benchmark is fcfs-dynamic
     replace(_FCFS[1], name="benchmark"),
     Strategy("pd", batching="fixed", refill=replace(CLOSED, prefill_together=False), memory="fixed"),
@@ -233,16 +243,17 @@ _TABLE = (
     Strategy("boost", length="own-embeddings", order="boost"),
     Strategy("uniboost", order="boost-attained", preemption="by-order"),
     Strategy("hrrn-prompt", order="hrrn-prompt"),
+    Strategy("fsp", length="own-embeddings", order="fair-sojourn"),
     Strategy("tie", length="own-embeddings", order="tail-inflated"),
     Strategy("trail", length="own-embeddings", order="sjf", preemption="by-order-early"),
     Strategy("mlfq", order="feedback", preemption="by-order"),
-    Strategy("ltr", length="proxy", order="rank", preemption="by-order"),
+    Strategy("ltr", length="proxy", order="rank", preemption="by-order", calibrated=False),
     # A published admission, first come, first served
     Strategy("past-future", length="own-embeddings", memory="peak"),
     # Fair between clients, first come, first served within one (VTC)
-    Strategy("fair", order="fair"),
-    # Ours: by arrival, with a head start for what is predicted to be cheap
-    Strategy("lengthwise", length="own-embeddings", order="head-start"),
+    Strategy("fair", shared=True),
+    # Ours: by arrival, a share of the work out of turn
+    Strategy("lengthwise", length="own-embeddings", order="out-of-turn"),
 )
 
 

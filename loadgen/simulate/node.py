@@ -20,7 +20,7 @@ from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
 from scheduler.placement.nodes import NodeLoad
 from scheduler.request import Request
-from scheduler.waiting.ranked import CountingQueue
+from scheduler.waiting.queue import Queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Node:
         )
         self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
         prefixes = self._prefixes.length
-        cheap = isinstance(parts.batcher.waiting, CountingQueue)  # else all that wait are looked at for each that comes
+        cheap = isinstance(parts.batcher.waiting, Queue)  # else all that wait are looked at for each that comes
         self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes, foretell=cheap)
         self._tallies = [Tally()] * machine.workers
         self._runs_ahead = machine.runs_ahead

@@ -45,7 +45,7 @@ LONG = 10.0  # seconds from which on the time that simulations will take is told
 
 SAVED = (
     *("profile", "nodes", "router", "burstiness", "duration", "seed", "slice_length"),
-    *("batch_wait_timeout", "aging_factor", "head_start", "boost_gamma", "recompute"),
+    *("batch_wait_timeout", "aging_factor", "out_of_turn", "boost_gamma", "recompute"),
 )
 """Flags that are saved under their own names."""
 

@@ -17,10 +17,11 @@ from scheduler.plan import Plan, Returns
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import ServingTime
 from scheduler.serving_time.machine import MachineModel
-from scheduler.waiting.fair import Shares
+from scheduler.waiting.fair import Shares, share_out
 from scheduler.waiting.hrrn import BatchOrder, oldest_first
 from scheduler.waiting.orders.aged import Aging
-from scheduler.waiting.prices import Prices, PricesNow, device_prices
+from scheduler.waiting.orders.due import DueFirst
+from scheduler.waiting.prices import PricesNow, usual_rows
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.ranked import RankedQueue
 from scheduler.worker import Worker
@@ -54,8 +55,8 @@ class Limits:
     aging: Aging = Aging()
     """When waiting requests are promoted, for orders that promote, and when they are due by their deadline. Its seconds
     of a token stay those of the profile: keys of a sorted queue must not change unless the order says when."""
-    head_start: float = Scheduling.head_start
-    """D: work, in mean requests, by which half the mean work puts a request forward, for the default's queue."""
+    out_of_turn: float = Scheduling.out_of_turn
+    """x: share of the work that goes to the cheapest, for the default's order."""
     boost_gamma: float = Scheduling.boost_gamma
     """γ of boost, in 1/s."""
     wma_threshold: int = Scheduling.wma_threshold
@@ -69,6 +70,11 @@ class Limits:
     shares: Shares | None = None
     """Weights of clients, between whom service is shared out; None: they are not told apart."""
 
+    @property
+    def usual_rows(self) -> float:
+        """Rows that an executor runs at a time, if they are half as long as they may become."""
+        return usual_rows(self.slots, self.capacity_tokens, self.context_length)
+
     @classmethod
     def of(cls, options: Scheduling, group_tokens: int, max_num_seqs: int) -> Limits:
         """Limits on executors with so many slots, which prefill so many tokens as one group."""
@@ -78,7 +84,7 @@ class Limits:
             max_batch_size=options.max_batch_size,
             batch_wait_timeout=options.batch_wait_timeout,
             aging=Aging(options.aging_factor),
-            head_start=options.head_start,
+            out_of_turn=options.out_of_turn,
             boost_gamma=options.boost_gamma,
             wma_threshold=options.wma_threshold,
             slice_length=options.slice_length,
@@ -139,7 +145,8 @@ class Batcher(Protocol):
 class Kit:
     """The parts that a batcher is made of: the other columns of its strategy's row."""
 
-    order: Order
+    new_order: Callable[[], Order]
+    """Makes the order of one queue."""
     memory: Memory
     limits: Limits
     terms: Terms
@@ -148,26 +155,27 @@ class Kit:
     """The one bilinear model of this machine, as far as it is known."""
     estimator: ServingTime | None = None
     """Estimates of batches in the way of the strategy; None where they are not asked for."""
-    queue: Callable[[Kit], Queue] | None = None
-    """Makes the queue that ranks waiting requests, where that is more than an order; None: one sorted by `order`."""
     batch_order: BatchOrder = oldest_first
     """Which waiting batch goes first, where batches are arranged before they are taken."""
 
     def new_queue(self) -> Queue:
         """A queue for requests that wait."""
-        return RankedQueue(self.order) if self.queue is None else self.queue(self)
+        if self.limits.shares is not None:
+            return share_out(self._new_ranked, self.limits.shares)
+        return self._new_ranked()
+
+    def new_keys(self) -> DueFirst:
+        """The order of the strategy, with what is due first, where requests are compared outside of a queue."""
+        return DueFirst(self.new_order(), self.limits.aging)
+
+    def _new_ranked(self) -> RankedQueue:
+        return RankedQueue(self.new_order(), self.limits.aging)
 
     def plan(self, requests: Sequence[Request], seconds: float = 0.0, generation_length: int = 0) -> Plan:
         """A plan for these requests, on the strategy's terms."""
         kept = self._kept_lengths()
         terms = self.terms if kept == self.terms.keep_kv else replace(self.terms, keep_kv=kept)
         return Plan(tuple(requests), terms, self.returns, seconds, generation_length)
-
-    def prices(self) -> Prices:
-        """Prices of rows on this machine, by its present model: to be asked anew each time."""
-        limits = self.limits
-        sizes = (limits.slots, limits.capacity_tokens, limits.context_length)
-        return device_prices(self.machine.model, *sizes)
 
     def _kept_lengths(self) -> range:
         """Tokens of rows whose K and V stay in host memory when they are handed back; all while nothing is known."""

@@ -33,6 +33,7 @@ class DpBatcher:
     def __init__(self, kit: Kit, *, capped: bool = False, adaptive: bool = False) -> None:
         self.waiting: dict[Request, None] = {}
         self._kit = kit
+        self._order = kit.new_keys()
         self._capped = capped
         self._adaptive = adaptive
         self._ready: list[Plan] = []  # arranged and not handed out yet, the longest last
@@ -95,7 +96,7 @@ class DpBatcher:
 
     def _arrange(self, now: float) -> None:
         self._arranged = now
-        ranked = sorted(self.waiting, key=lambda request: (request.tokens, self._kit.order.key(request, now)))
+        ranked = sorted(self.waiting, key=lambda request: (request.tokens, self._order.key(request, now)))
         plans = [self._kit.plan(ranked[part.start : part.stop], part.seconds) for part in self._parts(ranked)]
         self._ready = sorted(plans, key=lambda plan: plan.estimate)
         self._recent.extend(plan.estimate for plan in plans)

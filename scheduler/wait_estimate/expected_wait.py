@@ -104,6 +104,10 @@ class ExpectedWait:
         ahead = self._places.ahead(request, now)
         return None if ahead is None else ahead.place
 
+    def before(self, request: Request, now: float) -> Ahead | None:
+        """The requests ahead of one in the queue; None when it does not wait."""
+        return self._places.ahead(request, now)
+
     def wait(self, request: Request, now: float) -> float | None:
         """Seconds until it starts; None when it does not wait, or when nothing has been measured yet."""
         ahead = self._places.ahead(request, now)

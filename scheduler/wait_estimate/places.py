@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from scheduler.batching.batcher import Batcher
 from scheduler.request import Request, State
-from scheduler.waiting.ranked import CountingQueue
+from scheduler.waiting.queue import Queue
 from scheduler.waiting.sorted_requests import Ahead
 
 FRESH = 0.25
 """Seconds for which places are used that had to be counted, since thousands of requests may ask."""
+
+LARGE = 5000
+"""Requests from which on counting takes so long that it is done less often, by their number."""
 
 
 class Places:
@@ -22,30 +25,35 @@ class Places:
 
     def total(self, now: float) -> Ahead:
         """All requests that wait."""
-        if isinstance(self._batcher.waiting, CountingQueue):
+        if isinstance(self._batcher.waiting, Queue):
             return self._batcher.waiting.total()
         self._count(now)
         return self._total
 
     def before_newcomer(self, request: Request, now: float) -> Ahead:
         """The requests that would be ahead of one that came now; all where the queue does not know."""
-        ahead = self._batcher.waiting.ahead(request, now) if isinstance(self._batcher.waiting, CountingQueue) else None
-        return self.total(now) if ahead is None else ahead
+        waiting = self._batcher.waiting
+        return waiting.ahead(request, now) if isinstance(waiting, Queue) else self.total(now)
 
     def ahead(self, request: Request, now: float) -> Ahead | None:
         """The requests that are ahead of one; None when it does not wait."""
         if request.state is not State.WAITING:
             return None
-        if isinstance(self._batcher.waiting, CountingQueue):
-            return self._batcher.waiting.ahead(request, now)
-        if request not in self._places:  # it has come since
+        waiting = self._batcher.waiting
+        if isinstance(waiting, Queue):
+            if not waiting.exact:
+                self._count(now)
+            known = None if waiting.exact else self._places.get(request)  # None: it has come since
+            return waiting.ahead(request, now) if known is None else known
+        if request not in self._places:
             self._counted = None
         self._count(now)
         return self._places.get(request)
 
     def _count(self, now: float) -> None:
         """Count what is ahead of each request, where the queue does not know."""
-        if self._counted is not None and 0 <= now - self._counted < FRESH:
+        fresh = FRESH * max(1.0, len(self._places) / LARGE)
+        if self._counted is not None and 0 <= now - self._counted < fresh:
             return
         self._counted, self._places, self._total = now, {}, Ahead()
         for request in self._batcher.ranked(now):

@@ -28,7 +28,6 @@ from typing import TypeAlias
 
 from scheduler.request import Request, State
 from scheduler.waiting.queue import Queue
-from scheduler.waiting.ranked import CountingQueue
 from scheduler.waiting.sorted_requests import Ahead
 
 PROMPT_WEIGHT = 1.0
@@ -100,7 +99,7 @@ class _Client:
         self.waiting -= self.expected.pop(request, 0.0)
 
 
-class FairQueue(CountingQueue):
+class FairQueue(Queue):
     """A Queue of each client's own queue, from which clients take turns by their counters."""
 
     def __init__(
@@ -127,6 +126,10 @@ class FairQueue(CountingQueue):
     @property
     def best_priority(self) -> int:
         return max(0, min(client.queue.best_priority for client in self._active.values()))
+
+    @property
+    def exact(self) -> bool:
+        return False
 
     def ranked(self, now: float) -> Iterator[Request]:
         self._settle()
@@ -171,17 +174,15 @@ class FairQueue(CountingQueue):
         self._served[self._name(request)] = client
         self._leave(client, request)
 
-    def ahead(self, request: Request, now: float) -> Ahead | None:
-        """Counted as if all requests of a client cost their mean; None where the client's own queue does not know."""
+    def ahead(self, request: Request, now: float) -> Ahead:
+        """Counted as if all requests of a client cost their mean."""
         self._settle()
         own = self._client(request)
-        before = own.queue.ahead(request, now) if isinstance(own.queue, CountingQueue) else None
-        if before is None:
-            return None
+        before = own.queue.ahead(request, now)
         counter = own.counter if self._name(request) in self._active else max(own.counter, self._least())
         level = counter + before.place * own.mean
         for client in self._active.values():
-            if client is not own and isinstance(client.queue, CountingQueue) and client.counter < level:
+            if client is not own and client.counter < level:
                 number = min(len(client.expected), ceil((level - client.counter) / client.mean))
                 before = before.and_share(client.queue.total(), number)
         return before
@@ -189,8 +190,7 @@ class FairQueue(CountingQueue):
     def total(self) -> Ahead:
         total = Ahead()
         for client in self._active.values():
-            if isinstance(client.queue, CountingQueue):
-                total = total.and_share(client.queue.total(), len(client.expected))
+            total = total.and_share(client.queue.total(), len(client.expected))
         return total
 
     def _client(self, request: Request) -> _Client:

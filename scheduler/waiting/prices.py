@@ -77,6 +77,12 @@ PricesNow: TypeAlias = Callable[[], Prices]
 """Tells the prices of this moment, since they are learned while requests are served."""
 
 
+def usual_rows(slots: int | None, capacity_tokens: int | None, context_length: int | None) -> float:
+    """Rows that a device of this size runs at a time, if they are half as long as they may become."""
+    slots, usual = slots or SLOTS, (context_length or 0) / 2
+    return float(slots) if capacity_tokens is None or not usual else min(slots, max(1.0, capacity_tokens / usual))
+
+
 def device_prices(
     model: Bilinear | None = None,
     slots: int | None = None,
@@ -85,9 +91,8 @@ def device_prices(
 ) -> Prices:
     """The prices of a device of such a model and size, as far as they are known; rows are taken to be half as long as
     they may become."""
-    slots = slots or SLOTS
-    usual = (context_length or 0) / 2
-    rows = float(slots) if capacity_tokens is None or not usual else min(slots, max(1.0, capacity_tokens / usual))
+    slots, usual = slots or SLOTS, (context_length or 0) / 2
+    rows = usual_rows(slots, capacity_tokens, context_length)
     if model is None:
         return Prices(prompt=0.0, entry=0.0, token=1.0, cell=0.0, unit=UNMEASURED_ITERATION / rows)
     by_cells = capacity_tokens is not None and slots * usual > capacity_tokens

@@ -4,41 +4,23 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from abc import abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from scheduler.request import Request
+from scheduler.waiting.orders.aged import Aging
 from scheduler.waiting.orders.due import DueFirst
-from scheduler.waiting.orders.fcfs import Fcfs
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.queue import Key, Order, Queue
 from scheduler.waiting.sorted_requests import Ahead, SortedRequests
 
 
-class CountingQueue(Collection[Request]):
-    """A queue that knows what is ahead of a request without looking at all."""
+class RankedQueue(Queue):
+    """Requests sorted by key at all times: only those whose key changes are moved, so thousands may wait."""
 
-    @abstractmethod
-    def ahead(self, request: Request, now: float) -> Ahead | None:
-        """The requests that are ahead of one that waits here, or that would be if it came now; None if unknown."""
-
-    @abstractmethod
-    def total(self) -> Ahead:
-        """All requests: what is ahead of one that comes last."""
-
-    def passed_for(self, request: Request) -> float | None:
-        """Seconds of one executor for which requests that come from now on may go before one that waits here.
-
-        Those of better priority and those that are due by their deadline are left out. None where there is no bound.
-        """
-        return None
-
-
-class RankedQueue(CountingQueue):
-    """A Queue that is sorted at all times: only requests whose key changes are moved, so thousands may wait."""
-
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, aging: Aging = Aging()) -> None:  # noqa: B008 - frozen
+        """`aging` tells the seconds of a token, by which requests are due for their deadlines."""
         self._order = order
+        self._due_first = DueFirst(order, aging)
         self._now = -inf  # the moment as of which it is sorted
         self._keys: dict[Request, Key] = {}
         self._sorted = SortedRequests()
@@ -58,41 +40,53 @@ class RankedQueue(CountingQueue):
     def best_priority(self) -> int:
         return next(iter(self._sorted)).priority
 
+    @property
+    def exact(self) -> bool:
+        return self._order.by_key
+
     def add(self, request: Request) -> None:
-        self.ranked(max(self._now, request.times.arrival))  # else a decision that comes late moves thousands
+        self._sort(max(self._now, request.times.arrival))  # else a decision that comes late moves thousands
+        self._order.enter(request)
         self._insert(request)
-        for moment in self._order.changes_at(request):
+        for moment in self._due_first.changes_at(request):
             if moment > self._now:
                 heapq.heappush(self._changes, (moment, next(self._count), request))
 
     def discard(self, request: Request) -> bool:
-        return self._remove(request)
+        if not self._remove(request):
+            return False
+        self._order.leave(request)
+        return True
 
     def revise(self, request: Request) -> None:
-        if self._remove(request):
-            RankedQueue.add(self, request)
+        if self.discard(request):
+            self.add(request)
 
     def serve(self, request: Request) -> None:
+        self._order.serve(request, next(iter(self._sorted)) is request)
         self.discard(request)
 
-    def ranked(self, now: float) -> Iterator[Request]:
+    def ranked(self, now: float) -> Iterable[Request]:
+        self._sort(now)
+        return self._order.rank(self._sorted, self._keys, now)
+
+    def ahead(self, request: Request, now: float) -> Ahead:
+        self._sort(now)
+        by_key = self._sorted.ahead(self._keys.get(request) or self._due_first.key(request, now))
+        return self._order.ahead_of_newcomer(request, by_key)
+
+    def total(self) -> Ahead:
+        return self._sorted.total()
+
+    def passed_by(self, request: Request, before: Ahead) -> float | None:
+        return self._order.passed_by(before)
+
+    def _sort(self, now: float) -> None:
         self._now = now
         while self._changes and self._changes[0][0] <= now:
             request = heapq.heappop(self._changes)[2]
             if self._remove(request):
                 self._insert(request)
-        return iter(self._sorted)
-
-    def ahead(self, request: Request, now: float) -> Ahead:
-        self.ranked(now)
-        return self._sorted.ahead(self._keys.get(request) or self._order.key(request, now))
-
-    def total(self) -> Ahead:
-        return self._sorted.total()
-
-    def passed_for(self, request: Request) -> float | None:
-        order = self._order.order if isinstance(self._order, DueFirst) else self._order
-        return 0.0 if isinstance(order, Fcfs) else None
 
     def _remove(self, request: Request) -> bool:
         key = self._keys.pop(request, None)
@@ -102,5 +96,5 @@ class RankedQueue(CountingQueue):
         return True
 
     def _insert(self, request: Request) -> None:
-        self._keys[request] = key = self._order.key(request, self._now)
+        self._keys[request] = key = self._due_first.key(request, self._now)
         self._sorted.insert(key, request)

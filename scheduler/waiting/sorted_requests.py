@@ -45,6 +45,11 @@ class Ahead(NamedTuple):
         unread = self.unread + round(others.unread * part)
         return Ahead(self.place + number, self.tokens + others.tokens * part, unpredicted, unread)
 
+    def without(self, others: Ahead) -> Ahead:
+        """These requests without others, which are among them."""
+        place, tokens, unpredicted, unread = others
+        return Ahead(self.place - place, self.tokens - tokens, self.unpredicted - unpredicted, self.unread - unread)
+
     def and_one(self, request: Request) -> Ahead:
         """These requests and one more."""
         return self.and_all([_enter((), request)])
@@ -105,6 +110,13 @@ class SortedRequests:
 
     def __iter__(self) -> Iterator[Request]:
         return (entry.request for block in self._blocks for entry in block.entries)
+
+    def iterate_from(self, key: Key) -> Iterator[Request]:
+        """The requests with this key or greater ones."""
+        at = self._block_of(key)
+        for block in self._blocks[at:]:
+            for entry in block.entries[block.place(key) if block is self._blocks[at] else 0 :]:
+                yield entry.request
 
     def insert(self, key: Key, request: Request) -> None:
         """Put a request in, with what it is expected to generate by now."""

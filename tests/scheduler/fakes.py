@@ -76,7 +76,7 @@ def kit(
     terms: Terms = Terms(),  # noqa: B008
     returns: Returns = Returns.ROW_END,
 ) -> Kit:
-    return Kit(order, memory, limits, terms, returns)
+    return Kit(lambda: order, memory, limits, terms, returns)
 
 
 def worker(*held: Request, capacity: int = 1000, rows: int = 4) -> Worker:

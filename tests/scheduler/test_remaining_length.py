@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from scheduler.length.distribution import LengthDistribution
-from scheduler.remaining_length import remaining_length
+from scheduler.remaining_length import Calibration, remaining_length
+from scheduler.request import Request
 from tests.scheduler.fakes import request
 
 TWO = LengthDistribution.of(np.array([2, 6], dtype=np.float32), np.ones(2, dtype=np.float32))
@@ -40,3 +41,57 @@ def test_where_nobody_predicts_it_is_all_that_it_may_generate() -> None:
     one = request()
     one.generated = 3
     assert remaining_length(one) == 5.0
+
+
+def ended(length: float, generated: int) -> Request:
+    one = request(max_tokens=1000)
+    one.predicted_length, one.generated = length, generated
+    return one
+
+
+def test_a_correction_counts_for_what_is_predicted_whatever_has_been_generated() -> None:
+    plain, spread = request(max_tokens=100), request(max_tokens=100)
+    plain.predicted_length, plain.correction, plain.generated = 10.0, 3.0, 5
+    spread.distribution, spread.correction, spread.generated = TWO, 3.0, 6
+    assert remaining_length(plain) == 25.0
+    assert remaining_length(spread) == 12.0, "6 tokens have come of 6 or 18"
+
+
+def test_a_prediction_counts_for_what_the_nearest_turned_out_to_be() -> None:
+    calibration = Calibration()
+    for number in range(200):
+        calibration.add(ended(10.0 + number % 5, 40))
+        calibration.add(ended(100.0 + number % 5, 50))
+    assert calibration.factor(ended(12.0, 0), ()) == pytest.approx(40 / 12, rel=0.2)
+    assert calibration.factor(ended(102.0, 0), ()) == pytest.approx(50 / 102, rel=0.05)
+
+
+def test_predictions_upside_down_are_put_right_as_answers_end() -> None:
+    calibration, lengths = Calibration(), (10.0, 100.0)
+    for number in range(64):
+        calibration.add(ended(lengths[number % 2], (100, 10)[number % 2]))
+    short, long = (ended(one, 0) for one in lengths)
+    assert (calibration.factor(short, ()), calibration.factor(long, ())) == (10.0, 0.1)
+
+
+def test_rows_that_run_on_count_with_what_they_have_made() -> None:
+    calibration = Calibration()
+    assert calibration.factor(ended(10.0, 0), [ended(10.0, 100) for _ in range(20)]) == 10.0
+    assert calibration.factor(ended(10.0, 0), [ended(10.0, 2) for _ in range(20)]) == 1.0, "they may grow"
+
+
+def test_few_answers_change_nothing_and_only_the_latest_count() -> None:
+    calibration = Calibration()
+    for _ in range(Calibration.FEWEST - 1):
+        calibration.add(ended(10.0, 100))
+    assert calibration.factor(ended(10.0, 0), ()) == 1.0
+    for _ in range(Calibration.WINDOW):
+        calibration.add(ended(10.0, 20))
+    assert calibration.factor(ended(10.0, 0), ()) == 2.0
+
+
+def test_a_prediction_beyond_what_an_answer_may_become_counts_as_that() -> None:
+    calibration = Calibration()
+    for _ in range(20):
+        calibration.add(ended(9999.0, 500))
+    assert calibration.factor(ended(9999.0, 0), ()) == 0.5

@@ -10,7 +10,7 @@ import pytest
 
 from engine.messages import Entry, Terms
 from models.network.quantization import Quantization
-from scheduler.assembly import BATCHERS, ORDERS, QUEUES, SERVING_TIMES, assemble, find_strategy
+from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble, find_strategy
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
@@ -19,13 +19,14 @@ from scheduler.placement.executors import PLACEMENTS
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import BATCHINGS, KEYLESS, STRATEGIES, Length, Strategy
 from scheduler.waiting.hrrn import BATCH_ORDERS
+from scheduler.waiting.prices import device_prices
 from tests.scheduler.fakes import request, worker
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=2)
 PROFILE = Bilinear(*(0.001 for _ in range(8)))
 PARTS: dict[str, Mapping[Any, object]] = {
     "length": {str(one): one for one in Length},
-    "order": {**ORDERS, **QUEUES},
+    "order": ORDERS,
     "batching": BATCHERS,
     "placement": PLACEMENTS,
     "memory": MEMORIES,
@@ -39,7 +40,8 @@ ELSEWHERE = {"length", "quantization"}
 
 
 def test_every_column_has_a_table() -> None:
-    assert PARTS.keys() | {"name", "refill", "slices", "returns"} == {column.name for column in fields(Strategy)}
+    others = {"name", "refill", "slices", "returns", "calibrated", "shared"}
+    assert PARTS.keys() | others == {column.name for column in fields(Strategy)}
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -71,7 +73,7 @@ def test_a_part_that_does_not_exist_is_refused(column: str) -> None:
 
 def test_the_rules_know_every_batching() -> None:
     assert BATCHERS.keys() == BATCHINGS
-    assert QUEUES.keys() == KEYLESS
+    assert {name for name in ORDERS if not ORDERS[name](LIMITS, device_prices).by_key} | {"fair-sojourn"} == KEYLESS
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_the_rules_know_every_batching() -> None:
         ("vs", "refill", Terms(closed=True, entry=Entry.SHAPE), "none enters by shape"),
         ("vs", "refill", Terms(closed=True, entry=Entry.EMBED_BLOCKING), "none enters by shape or makes rows wait"),
         ("scls", "slices", False, "plans batches that end after a slice"),
-        ("scls", "order", "head-start", "compares keys, which this order has not"),
+        ("scls", "order", "out-of-turn", "compares keys, which this order has not"),
         ("srpt", "order", "hrrn", "compares keys, which this order has not"),
         ("magnus", "order", "sjf", "has an order of its own"),
         ("baton-pd", "batch_order", "hrrn", "only batching wma, wma-fixed arranges batches"),
@@ -113,5 +115,9 @@ def test_strategies_name_their_predictor() -> None:
     assert [str(one) for one in Length] == ["none", "own-embeddings", "forest", "proxy", "oracle"]
 
 
-def test_batons_benchmark_is_fcfs_in_closed_batches() -> None:
-    assert replace(STRATEGIES["benchmark"], name="fcfs-dynamic") == STRATEGIES["fcfs-dynamic"]
+def test_published_systems_take_predictions_as_they_are_and_all_others_calibrate_them() -> None:
+    published = {name for name, row in STRATEGIES.items() if row.length != "none" and not row.calibrated}
+    assert published == {
+        *("glp", "abp", "magnus", "ltr"),
+        *(f"{name}-{mode}" for name in ("ssjf", "sjf-oracle") for mode in ("none", "dynamic", "continuous")),
+    }

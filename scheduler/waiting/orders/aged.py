@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from scheduler.options import Scheduling
 from scheduler.request import Request
 from scheduler.waiting.orders.sjf import remaining_tokens
-from scheduler.waiting.queue import Key
+from scheduler.waiting.queue import Key, Order
+
+MOST_SECONDS = 100.0  # that the oldest request waits for before all go by arrival, whatever is predicted of it
 
 
 @dataclass(frozen=True, slots=True)
 class Aging:
-    """When a request that waits is promoted, so that shorter ones cannot pass it for ever."""
+    """When requests have waited for too long, by their predicted times."""
 
     factor: float = Scheduling.aging_factor
-    """A request is promoted when it has waited this many times its own predicted time."""
+    """Times its own predicted time that the oldest request waits for, until all go by arrival; 0: whatever it waits."""
     seconds_per_token: float = 0.02
     """K of SSJF's linear model of a request's time, T = C + K·tokens (section 2): the seconds of one decode iteration.
     Both defaults are those of the authors' simulator."""
@@ -29,34 +33,37 @@ class Aging:
         return remaining_tokens(request) * self.seconds_per_token
 
 
-@dataclass(frozen=True, slots=True)
-class AgedSjf:
-    """Shortest predicted job first, but promoted requests before all others, by arrival among themselves.
+@dataclass(frozen=True)
+class AgedSjf(Order):
+    """Shortest predicted job first, as SSJF's authors have it in their simulator.
 
-    A request is promoted from the moment at which it has waited for `factor` times its predicted time, which is the
-    predicted tokens still to come x `seconds_per_token`. Classes of `priority` come before all this, so aging protects
-    a request from those of its own class only. Where all requests have waited that long, this is FCFS.
+    Only the request that has waited longest is looked at. Once it has waited for more than `factor` times its own
+    predicted time, or for more than MOST_SECONDS, all go by arrival, until the one that has then waited longest has
+    not. A factor of 0 turns this off. Classes of `priority` come before all this.
 
     The bound. Let a request with predicted time P arrive at time t on an executor that serves one request at a time,
-    let V be the seconds of the requests that wait at t, R the rest of the one under way at t + factor·P, and s the
-    request's own time. From t + factor·P on it is promoted, and before it come only promoted ones that arrived earlier:
-    they waited at t. So whatever comes after t, unless of a better class, it ends by
-
-        t + factor·P + R + V + s
-
-    V, R and s are true times; the decision knows none of them.
+    and let V be the seconds of the requests that wait at t. Those that came before it leave first, or are the oldest
+    that starve; from min(factor·P, MOST_SECONDS) after t on, it is the oldest as soon as these have gone, and goes
+    next. A short one passes it only while none that is older starves.
     """
 
+    by_key = False
     aging: Aging
 
     def key(self, request: Request, now: float) -> Key:
-        arrival = request.times.arrival
-        if now < self._promoted_at(request):
-            return (request.priority, 1, remaining_tokens(request), arrival, request.row_id)
-        return (request.priority, 0, arrival, request.row_id)
+        return (request.priority, remaining_tokens(request), request.times.arrival, request.row_id)
 
-    def changes_at(self, request: Request) -> tuple[float, ...]:
-        return (self._promoted_at(request),)
+    def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
+        for (_, ranked), group in groupby(in_turn, key=lambda one: keys[one][:2]):
+            requests = list(group)
+            if ranked and self._starves(min(requests, key=_arrival), now):
+                requests.sort(key=_arrival)
+            yield from requests
 
-    def _promoted_at(self, request: Request) -> float:
-        return request.times.arrival + self.aging.factor * self.aging.seconds(request)
+    def _starves(self, oldest: Request, now: float) -> bool:
+        factor, waited = self.aging.factor, now - oldest.times.arrival
+        return factor > 0 and (waited > factor * self.aging.seconds(oldest) or waited > MOST_SECONDS)
+
+
+def _arrival(request: Request) -> Key:
+    return (request.times.arrival, request.row_id)

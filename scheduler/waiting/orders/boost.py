@@ -15,7 +15,7 @@ from math import expm1, frexp, ldexp, log
 
 from scheduler.request import Request
 from scheduler.waiting.prices import Prices, PricesNow
-from scheduler.waiting.queue import Key
+from scheduler.waiting.queue import Key, Order
 
 LEAST_WORK = 1e-9
 """Seconds that a request counts for at least, so that no boost is infinite."""
@@ -38,8 +38,8 @@ def attained_work(request: Request, prices: Prices) -> float:
     return ldexp(1.0, exponent - (fraction == 0.5))
 
 
-@dataclass(frozen=True, slots=True)
-class Boost:
+@dataclass(frozen=True)
+class Boost(Order):
     """Arrival less the boost. A request's key stays the same while it waits."""
 
     prices: PricesNow
@@ -55,6 +55,3 @@ class Boost:
         arrival, prices = request.times.arrival, self.prices()
         moved = arrival - boost(self.work(request, prices) * prices.unit, self.gamma)
         return (request.priority, moved, arrival, request.row_id)
-
-    def changes_at(self, request: Request) -> tuple[float, ...]:
-        return ()

@@ -32,8 +32,8 @@ def due_key(request: Request) -> Key:
     return (request.priority, 0, request.begin_by or 0.0, request.times.arrival, request.row_id)
 
 
-@dataclass(frozen=True, slots=True)
-class DueFirst:
+@dataclass(frozen=True)
+class DueFirst(Order):
     """Another order, but requests that are due come before all others of their class, the earliest deadline first.
 
     Background requests keep the order in which they came: their batch has chosen it, and what it began goes on first.
@@ -47,7 +47,7 @@ class DueFirst:
 
     def key(self, request: Request, now: float) -> Key:
         if request.in_background:
-            return (request.priority, request.times.arrival, request.row_id)
+            return (request.priority, 0, request.times.arrival, request.row_id)
         if request.begin_by is not None and now >= due_at(request, self.aging):
             return due_key(request)
         return (request.priority, 1, *self.order.key(request, now)[1:])

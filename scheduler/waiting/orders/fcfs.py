@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduler.request import Request
-from scheduler.waiting.queue import Key
+from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.sorted_requests import Ahead
 
 
-@dataclass(frozen=True, slots=True)
-class Fcfs:
+@dataclass(frozen=True)
+class Fcfs(Order):
     """First come, first served, of one `priority`."""
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, request.times.arrival, request.row_id)
 
-    def changes_at(self, request: Request) -> tuple[float, ...]:
-        return ()
+    def passed_by(self, before: Ahead) -> float:
+        return 0.0

@@ -13,20 +13,17 @@ from math import ceil, floor, log2
 
 from scheduler.request import Request
 from scheduler.waiting.prices import Prices, PricesNow
-from scheduler.waiting.queue import Key
+from scheduler.waiting.queue import Key, Order
 
 
-@dataclass(frozen=True, slots=True)
-class Feedback:
+@dataclass(frozen=True)
+class Feedback(Order):
     """The highest level first. A request's key stays the same while it waits; running rows make way by it."""
 
     prices: PricesNow
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, find_level(request, self.prices()), request.times.arrival, request.row_id)
-
-    def changes_at(self, request: Request) -> tuple[float, ...]:
-        return ()
 
 
 def find_level(request: Request, prices: Prices) -> int:

@@ -14,11 +14,11 @@ import numpy as np
 
 from scheduler.request import Request
 from scheduler.waiting.prices import PricesNow
-from scheduler.waiting.queue import Key
+from scheduler.waiting.queue import Key, Order
 
 
-@dataclass(frozen=True, slots=True)
-class Gittins:
+@dataclass(frozen=True)
+class Gittins(Order):
     """The least rank first. A request's key stays the same while it waits."""
 
     prices: PricesNow
@@ -26,16 +26,14 @@ class Gittins:
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, self._rank(request), request.times.arrival, request.row_id)
 
-    def changes_at(self, request: Request) -> tuple[float, ...]:
-        return ()
-
     def _rank(self, request: Request) -> float:
         known = request.distribution
-        beyond = None if known is None else known.lengths > request.generated
-        if known is None or beyond is None or not beyond.any():
+        lengths = None if known is None else request.correction * known.lengths
+        beyond = None if lengths is None else lengths > request.generated
+        if known is None or lengths is None or beyond is None or not beyond.any():
             return self.prices().work(request)
         weights = known.weights[beyond].astype(np.float64)
-        left = np.minimum(known.lengths[beyond], request.sampling.max_tokens) - request.generated
+        left = np.minimum(lengths[beyond], request.sampling.max_tokens) - request.generated
         work = self.prices().work_left(request, left.astype(np.float64))
         ended = np.cumsum(weights)
         spent = np.cumsum(weights * work) + (ended[-1] - ended) * work

@@ -17,14 +17,14 @@ from math import inf
 
 from scheduler.request import Request
 from scheduler.waiting.orders.aged import Aging
-from scheduler.waiting.queue import Key
+from scheduler.waiting.queue import Key, Order
 
 IDLE_STEPS = 200
 """The starvation threshold of the authors' experiments (`starv200` in their scripts), in steps of the scheduler."""
 
 
-@dataclass(frozen=True, slots=True)
-class ByRank:
+@dataclass(frozen=True)
+class ByRank(Order):
     """Promoted requests first, then by predicted length; without a prediction, last."""
 
     aging: Aging

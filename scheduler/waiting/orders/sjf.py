@@ -7,7 +7,7 @@ from math import ceil
 
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
-from scheduler.waiting.queue import Key
+from scheduler.waiting.queue import Key, Order
 
 
 def remaining_tokens(request: Request) -> int:
@@ -15,8 +15,8 @@ def remaining_tokens(request: Request) -> int:
     return ceil(remaining_length(request))
 
 
-@dataclass(frozen=True, slots=True)
-class Sjf:
+@dataclass(frozen=True)
+class Sjf(Order):
     """The request with the fewest predicted tokens still to come first.
 
     Without a prediction, an answer counts as long as it may become. While short requests keep coming, a long one may
@@ -25,6 +25,3 @@ class Sjf:
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, remaining_tokens(request), request.times.arrival, request.row_id)
-
-    def changes_at(self, request: Request) -> tuple[float, ...]:
-        return ()

@@ -16,7 +16,7 @@ import numpy as np
 
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
-from scheduler.waiting.queue import Key
+from scheduler.waiting.queue import Key, Order
 
 BETA = 0.3
 TAIL = 0.9
@@ -24,25 +24,23 @@ DECAY = log(1 / 0.9) / 30
 """The rate in 1/s at which the score of a request that waits falls."""
 
 
-@dataclass(frozen=True, slots=True)
-class TailInflated:
+@dataclass(frozen=True)
+class TailInflated(Order):
     """The least score first. As all scores fall at one rate, a request's key stays the same while it waits."""
 
     def key(self, request: Request, now: float) -> Key:
         arrival = request.times.arrival
         return (request.priority, log(inflated_length(request)) + DECAY * arrival, arrival, request.row_id)
 
-    def changes_at(self, request: Request) -> tuple[float, ...]:
-        return ()
-
 
 def inflated_length(request: Request) -> float:
     """E[G] + β·E[G | G >= q] of what is left, in tokens; without a distribution both are the remaining length."""
     known = request.distribution
-    beyond = None if known is None else known.lengths > request.generated
-    if known is None or beyond is None or not beyond.any():
+    lengths = None if known is None else request.correction * known.lengths
+    beyond = None if lengths is None else lengths > request.generated
+    if known is None or lengths is None or beyond is None or not beyond.any():
         return (1 + BETA) * remaining_length(request)
-    left = np.minimum(known.lengths[beyond], request.sampling.max_tokens) - request.generated
+    left = np.minimum(lengths[beyond], request.sampling.max_tokens) - request.generated
     weights = known.weights[beyond].astype(np.float64)
     tail = np.cumsum(weights) >= TAIL * weights.sum() - 1e-6
     return max(1.0, float(np.average(left, weights=weights) + BETA * np.average(left[tail], weights=weights[tail])))

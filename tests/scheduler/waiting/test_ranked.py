@@ -6,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.request import Request
-from scheduler.waiting.orders.aged import AgedSjf, Aging
+from scheduler.waiting.orders.aged import Aging
 from scheduler.waiting.orders.due import DueFirst
 from scheduler.waiting.orders.fcfs import Fcfs
+from scheduler.waiting.orders.rank import ByRank
+from scheduler.waiting.orders.sjf import Sjf
+from scheduler.waiting.queue import Order
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
 
@@ -35,9 +38,9 @@ def test_priority_comes_before_arrival_and_lower_is_earlier() -> None:
 
 
 def test_an_order_may_change_its_mind_with_time() -> None:
-    class Reversing:
+    class Reversing(Order):
         def key(self, one: Request, now: float) -> tuple[float, ...]:
-            return (one.row_id if now < 10 else -one.row_id,)
+            return (0.0, one.row_id if now < 10 else -one.row_id)
 
         def changes_at(self, one: Request) -> tuple[float, ...]:
             return (10.0,)
@@ -53,7 +56,7 @@ def test_who_comes_moves_those_whose_key_has_changed_so_that_a_late_decision_nee
     """After a minute without a decision, one re-keyed thousands of requests, some 12 microseconds each."""
     keys: list[int] = []
 
-    class Changing:
+    class Changing(Order):
         def key(self, one: Request, now: float) -> tuple[float, ...]:
             keys.append(one.row_id)
             return (0.0, float(one.row_id))
@@ -91,8 +94,8 @@ def test_ranking_sorts_what_is_left(keys: list[tuple[int, int]], data: st.DataOb
 @given(data=st.data())
 def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> None:
     """Requests come, go and come back with other predictions; the queue is held against a plain sort."""
-    order = DueFirst(AgedSjf(aging := Aging(factor=2.0, seconds_per_token=1.0)), aging)
-    queue, now, gone = RankedQueue(order), 0.0, list[Request]()
+    order = DueFirst(ByRank(aging := Aging(seconds_per_token=0.01)), aging)
+    queue, now, gone = RankedQueue(order.order, aging), 0.0, list[Request]()
     for row_id in range(data.draw(st.integers(1, 25))):
         now += data.draw(st.integers(0, 3))
         one = request(row_id, arrival=now, priority=data.draw(st.integers(0, 1)))
@@ -110,7 +113,7 @@ def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> No
 
 
 def test_a_request_whose_prediction_changes_is_ranked_anew() -> None:
-    queue = RankedQueue(AgedSjf(Aging()))
+    queue = RankedQueue(Sjf())
     slow, quick = request(0), request(1)
     slow.predicted_length, quick.predicted_length = 8.0, 4.0
     for one in (slow, quick):

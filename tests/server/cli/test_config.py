@@ -69,7 +69,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "max_batch_size": 7,
         "batch_wait_timeout": 0.0625,
         "aging_factor": 11.5,
-        "head_start": 7.5,
+        "out_of_turn": 0.25,
         "batch_slowdown": 0.125,
         "boost_gamma": 0.375,
         "wma_threshold": 25_000,

@@ -8,6 +8,7 @@ import pytest
 
 from engine.messages import ExecutorInfo
 from scheduler.batching.batcher import Batcher
+from scheduler.request import State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import inline
 from scheduler.waiting.fair import FairQueue
@@ -50,18 +51,25 @@ def test_a_batch_waits_as_long_as_it_is_told_to_fill_up() -> None:
         assert waiting.take(worker(), 2.0) is None if taken else waiting.take(worker(), 2.0) is not None
 
 
-def test_the_cheap_pass_as_far_as_the_head_start_lets_them() -> None:
-    """A long request came first, and two short ones after it."""
-    for head_start, served in ((0.0, [0]), (15.0, [1, 2])):
-        waiting = batcher("lengthwise", head_start=head_start, prefill_ahead=0)
-        long_one, *short = (request(0), request(1), request(2))
-        long_one.predicted_length = 90.0
+def test_a_share_of_the_work_goes_out_of_turn() -> None:
+    """A long request came first, then one like it, and two short ones after these."""
+    for share, served in ((0.0, [0, 3]), (0.5, [0, 1])):
+        waiting = batcher("lengthwise", out_of_turn=share, prefill_ahead=0)
+        long_one, *short = (request(0), request(1, arrival=2.0), request(2, arrival=3.0))
+        other = request(3, arrival=1.0)
+        long_one.predicted_length = other.predicted_length = 90.0
+        waiting.add(other, 0.0)
         waiting.add(long_one, 0.0)
         for one in short:
             one.predicted_length = 1.0
             waiting.add(one, 0.0)
-        plans = [waiting.take(worker(rows=1), 0.0) for _ in served]
-        assert [one.row_id for plan in plans if plan is not None for one in plan.requests] == served
+        taken = []
+        for _ in served:
+            plan = waiting.take(worker(rows=1), 0.0)
+            assert plan is not None
+            taken += [one.row_id for one in plan.requests]
+            plan.requests[0].move(State.ASSIGNED)
+        assert taken == served
 
 
 def test_boost_is_told_its_gamma() -> None:

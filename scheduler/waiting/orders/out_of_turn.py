@@ -1,0 +1,147 @@
+"""The default's order: by arrival, but a share x of the work goes out of turn, to the cheapest that waits.
+
+A credit c, from 0 to C, says how much work may still go out of turn. Work w taken in turn adds w·x/(1 - x), work w
+taken out of turn costs w. The cheapest request goes before the oldest while the credit pays for it, where it
+costs at most half as much as that. C is the work of the mean request times the slots: what the device does in the time
+of one mean answer.
+
+The bound. Let a request come while work B waits in its class of `priority`, and let w* be the most work that one plan
+takes. Before it no more is taken than
+
+    B / (1 - x) + C + w*
+
+unless of better priority or since it was due (orders/due.py), whatever comes later and whatever is predicted. First
+come, first served, that is B + w*. Proof: what is taken in turn before it has waited when it came, so it is B at most;
+that adds B·x/(1 - x) to a credit of C at most, which is all that can be taken out of turn, and both together are
+B / (1 - x) + C; the last plan is w*. So nobody waits for more than 1 / (1 - x) times the work that they would have
+waited for in order of arrival, and for the work of the slots' mean requests. With x = 0 this is the order of arrival.
+
+What was taken is settled when rows have had more than was predicted, and when they end, so this is true work, but for
+what the rows that run out of turn at that moment will have beyond their predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from scheduler.remaining_length import PROMPT_TOKEN, work_left
+from scheduler.request import Request, State
+from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.sorted_requests import Ahead, SortedRequests
+
+RECENT = 1024  # newcomers whose mean work counts
+
+
+@dataclass(eq=False, slots=True)
+class _Taken:
+    """A request that goes, or runs, on an executor."""
+
+    in_turn: bool
+    booked: float
+    """Work that the credit knows of."""
+    read: float
+    """Work of its prompt."""
+    before: int
+    """Tokens that it had generated when it was taken."""
+
+
+class OutOfTurn(Order):
+    """By arrival, and a share of the work cheapest first."""
+
+    by_key = False
+
+    def __init__(self, share: float, slots: float) -> None:
+        """`share` is x, from 0 to less than 1; `slots` the rows that run at a time."""
+        if not 0 <= share < 1:
+            raise ValueError(f"the share out of turn must be from 0 to less than 1: {share}")
+        self._earned = share / (1 - share)  # by work in turn
+        self._slots = slots
+        self._credit = self._mean = 0.0
+        self._came = 0
+        self._works: dict[Request, float] = {}
+        self._cheapest = SortedRequests()
+        self._taken: dict[Request, _Taken] = {}
+
+    def key(self, request: Request, now: float) -> Key:
+        return (request.priority, request.times.arrival, request.row_id)
+
+    def enter(self, request: Request) -> None:
+        self._settle(request)
+        work = self._works[request] = work_left(request)
+        if not request.runs:  # else it was handed back, and was counted when it came
+            self._came += 1
+            self._mean += (work - self._mean) / min(self._came, RECENT)
+        self._cheapest.insert(_by_work(request, work), request)
+
+    def leave(self, request: Request) -> None:
+        self._cheapest.remove(_by_work(request, self._works.pop(request)))
+
+    def serve(self, request: Request, in_turn: bool) -> None:
+        work, read = self._works[request], PROMPT_TOKEN * (request.unread if request.needs_prefill else 0)
+        self._taken[request] = _Taken(in_turn, work, read, request.generated)
+        self._book(in_turn, work)
+
+    def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
+        for request in list(self._taken):
+            self._settle(request)
+        gone, credit, priority = set[Request](), self._credit, None
+        for oldest in in_turn:
+            if priority != oldest.priority:
+                priority = oldest.priority
+                cheapest = self._cheapest.iterate_from((priority,))
+                cheap = next(cheapest, None)
+            while cheap is not None and keys[oldest][1] and oldest not in gone:
+                if cheap not in gone:
+                    work = self._works[cheap]
+                    if cheap.priority != priority or work > credit or 2 * work > self._works[oldest]:
+                        break
+                    credit -= work
+                    gone.add(cheap)
+                    yield cheap
+                cheap = next(cheapest, None)
+            if oldest not in gone:
+                credit = min(credit + self._earned * self._works[oldest], self._most)
+                gone.add(oldest)
+                yield oldest
+
+    def ahead_of_newcomer(self, request: Request, by_key: Ahead) -> Ahead:
+        """The cheaper requests, and as much of the others as must go in turn to pay for these and for itself."""
+        work = work_left(request)
+        if work > self._most or not self._earned:
+            return by_key
+        better, cheaper = (self._cheapest.ahead(key) for key in ((request.priority,), _by_work(request, work)))
+        owed = self._work_of(cheaper.without(better)) + work - self._credit
+        rest, paying = by_key.without(cheaper), max(0.0, owed) / self._earned
+        if paying >= self._work_of(rest):
+            return by_key
+        return cheaper.and_share(rest, round(rest.place * paying / self._work_of(rest)))
+
+    def passed_by(self, before: Ahead) -> float:
+        return max(0.0, self._credit + self._earned * self._work_of(before))
+
+    @property
+    def _most(self) -> float:
+        return self._slots * self._mean
+
+    def _work_of(self, ahead: Ahead) -> float:
+        return ahead.tokens + ahead.unpredicted * self._mean + PROMPT_TOKEN * ahead.unread
+
+    def _book(self, in_turn: bool, work: float) -> None:
+        self._credit = min(self._credit + (self._earned * work if in_turn else -work), self._most)
+
+    def _settle(self, request: Request) -> None:
+        """Book what a request has had beyond what is booked, or, once it runs no more, all that it has had."""
+        one = self._taken.get(request)
+        if one is None:
+            return
+        had, runs = one.read + request.generated - one.before, request.state in (State.ASSIGNED, State.RUNNING)
+        if had > one.booked or not runs:
+            self._book(one.in_turn, had - one.booked)
+            one.booked = had
+        if not runs:
+            del self._taken[request]
+
+
+def _by_work(request: Request, work: float) -> Key:
+    return (request.priority, work, request.times.arrival, request.row_id)
