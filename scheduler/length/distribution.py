@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 
 ROUNDING = 1e-6
 
+COVERAGE = 0.9  # part of the answers to come whose length shall be within an interval
+
+TAILS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)  # the quantiles at its ends
+
 RANKS = 20
 """Ranks that stand for those which a length may have."""
 
@@ -59,6 +63,15 @@ class LengthDistribution:
         shorter, longer = (self.weights[part].sum() for part in (self.lengths < length, self.lengths > length))
         spread = np.arange(0.5, RANKS) / RANKS
         return np.asarray(shorter + (1.0 - shorter - (0.0 if cut else longer)) * spread, dtype=np.float64)
+
+    def coverage(self, length: float) -> float:
+        """Part of an answer of this length that is between the quantiles TAILS; 0.9 in the mean where they are right.
+
+        A length that is a quantile counts with the part of its probability that is on this side: where half of all
+        answers have the same length, being cut, the interval would hold 95 % of the best predictor's.
+        """
+        ranks = self.ranks(length)
+        return float(np.mean((ranks > TAILS[0]) & (ranks < TAILS[1])))
 
     def mapped(self, ranks: Sequence[float], onto: Sequence[float]) -> LengthDistribution:
         """The distribution of the same lengths where what had these ranks, ascending, has those; linear in between."""

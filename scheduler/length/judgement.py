@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from engine.messages import FinishReason
+from scheduler.length.distribution import TAILS
 from scheduler.request import Request
 
-TAIL = 0.05
-"""Part of the answers that shall be shorter than the interval, and part that shall be longer."""
+TWICE = 2.0
+
+
+def within_twice(predicted: float, generated: float) -> bool:
+    """Whether neither of two lengths is more than twice the other."""
+    return max(predicted, generated) <= TWICE * min(predicted, generated)
 
 
 def can_be_judged(request: Request, reason: FinishReason) -> bool:
@@ -15,8 +20,13 @@ def can_be_judged(request: Request, reason: FinishReason) -> bool:
     One that max_tokens or the context has cut has no true length, and a prediction of max_tokens only repeats what the
     client asked for.
     """
-    predicted = request.predicted_length
-    return reason is FinishReason.STOP and predicted is not None and round(predicted) < request.sampling.max_tokens
+    whole = reason is FinishReason.STOP or request.sampling.replay_tokens is not None
+    return whole and counts(request.predicted_length, request.sampling.max_tokens)
+
+
+def counts(predicted: float | None, max_tokens: int) -> bool:
+    """Whether a predicted length says more than that the answer may have all of max_tokens."""
+    return predicted is not None and round(predicted) < max_tokens
 
 
 def is_inside(request: Request) -> bool | None:
@@ -24,4 +34,5 @@ def is_inside(request: Request) -> bool | None:
     lengths = request.distribution
     if lengths is None:
         return None
-    return round(lengths.quantile(TAIL)) <= request.generated <= round(lengths.quantile(1 - TAIL))
+    low, high = (round(lengths.quantile(share)) for share in TAILS)
+    return low <= request.generated <= high

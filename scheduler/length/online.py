@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from scheduler.clock import Clock
-from scheduler.length.distribution import LengthDistribution
+from scheduler.length.distribution import TAILS, LengthDistribution
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.forest import Examples, Forest, Growth, grow
 from scheduler.length.learning import Lesson, ServedRow, examples, rmse
@@ -52,11 +52,6 @@ SCOPES = 32
 
 HELD_OUT = 0.2
 """Part of the answers, the newest, by which distributions are calibrated."""
-
-COVERAGE = 0.9
-"""Part of the answers to come whose length shall be within the interval between the quantiles TAILS."""
-
-TAILS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -117,7 +117,9 @@ def _report(outcomes: Mapping[Task, Outcome], data: Split, path: Path) -> str:
         one, paper = outcome.quality, PAPER.get(task)
         five = ("-", "-") if task is Task.BINARY else (f"{one.accuracy:.3f}", f"{one.f1:.3f}")
         published = "-" if paper is None else f"{paper[0]:.3f} / {paper[1]:.3f}"
-        table.add_row(task, *five, f"{one.mae:.1f}", f"{one.rmse:.1f}", f"{one.tau:.3f}", published)
+        table.add_row(
+            task, *five, f"{one.errors.mae:.1f}", f"{one.errors.rmse:.1f}", f"{one.errors.tau:.3f}", published
+        )
     kept = next(iter(outcomes))
     bins = Table("rows", "predicted, mean", "actual, mean", title=f"Reliability of {kept}, by predicted length")
     for one_bin in outcomes[kept].quality.reliability:
@@ -144,7 +146,8 @@ def _json(outcomes: Mapping[Task, Outcome], data: Split, path: Path) -> str:
 
 def _figures(task: Task, outcome: Outcome) -> dict[str, object]:
     """JSON has no NaN, and knows no five classes where there are two."""
-    figures = asdict(outcome.quality) | {"losses": asdict(outcome.history)}
-    if math.isnan(outcome.quality.tau):
+    figures = asdict(outcome.quality) | asdict(outcome.quality.errors) | {"losses": asdict(outcome.history)}
+    del figures["errors"]
+    if math.isnan(outcome.quality.errors.tau):
         figures["tau"] = None
     return figures | ({"accuracy": None, "f1": None} if task is Task.BINARY else {})

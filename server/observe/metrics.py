@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport
+from scheduler.length.judgement import can_be_judged, is_inside, within_twice
 from scheduler.plan import Assignment
 from scheduler.request import Failure, Request
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
@@ -139,13 +140,18 @@ class Metrics:
         self.prediction = histogram("lengthwise:prediction_seconds", text, SECONDS)
         text = "What requests that went on without theirs went without it."
         self.late = histogram("lengthwise:late_prediction_seconds", text, SECONDS)
-        text = "Distance of the predicted from the true length."
+        text = (
+            "Distance of predicted from true length, where neither the answer nor its prediction is cut by max_tokens."
+        )
         self._error = histogram("lengthwise:predicted_length_error_tokens", text, TOKENS)
         # The mean bias is their difference: a histogram of values that may be negative has no sum.
         self._over = counter("lengthwise:overpredicted_tokens", "Tokens that were foreseen and did not come.")
         self._under = counter("lengthwise:underpredicted_tokens", "Tokens that came and were not foreseen.")
         text = "That distance, as a share of the true length."
         self._relative = histogram("lengthwise:predicted_length_relative_error", text, SHARES)
+        self._twice = counter("lengthwise:predicted_within_twice", "Predictions within a factor of 2 of the length.")
+        text = "Answers whose length had a predicted interval of 90 %, by whether it was inside."
+        self._intervals = counter("lengthwise:predicted_intervals", text, inside=("true", "false"))
         text = "Distance of the end that was expected when a request came from the true one, as a share of that."
         self._eta_error = histogram("lengthwise:eta_relative_error", text, SHARES)
         text = "Answers by where their end lay: inside the interval that was expected, below or above."
@@ -191,7 +197,9 @@ class Metrics:
         self._runs.observe(request.runs)
         self._time(request, now)
         if request.predicted_length is not None:
-            self._judge(request.predicted_length, request.generated)
+            self._predicted.observe(request.predicted_length)
+            if can_be_judged(request, reason):
+                self._judge(request.predicted_length, request)
         if request.expected is not None and request.expected.known:
             self._judge_end(request.expected, now)
 
@@ -251,13 +259,16 @@ class Metrics:
         if times.first_token is not None and request.generated > 1:
             self._time_per_token.observe((now - times.first_token) / (request.generated - 1))
 
-    def _judge(self, predicted: float, true: int) -> None:
-        self._predicted.observe(predicted)
+    def _judge(self, predicted: float, request: Request) -> None:
+        true, inside = request.generated, is_inside(request)
         self._error.observe(abs(predicted - true))
         self._over.inc(max(0.0, predicted - true))
         self._under.inc(max(0.0, true - predicted))
         if true:
             self._relative.observe(abs(predicted - true) / true)
+        self._twice.inc(within_twice(predicted, true))
+        if inside is not None:
+            self._intervals.labels(inside=str(inside).lower()).inc()
 
     def _judge_end(self, expected: Expected, now: float) -> None:
         """Compare when an answer was complete with when it was expected to be as its request came."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import Ablation, select
 from scheduler.length.forest import Examples, Forest, Growth, grow
+from scheduler.length.judgement import within_twice
 
 Advance = Callable[[int], None]
 
@@ -32,6 +33,8 @@ class Accuracy:
     mae: float
     rmse: float
     tau: float
+    within_twice: float
+    """Share of the predictions of which neither the length nor the prediction is more than twice the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +70,8 @@ def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Acc
     from scipy.stats import kendalltau  # slow to import, and only wanted where predictors are measured
 
     tau = float("nan") if constant else float(kendalltau(predicted, actual).statistic)
-    return Accuracy(float(np.abs(errors).mean()), float(np.sqrt((errors**2).mean())), tau)
+    twice = np.mean([within_twice(one, length) for one, length in zip(predicted, actual, strict=True)])
+    return Accuracy(float(np.abs(errors).mean()), float(np.sqrt((errors**2).mean())), tau, float(twice))
 
 
 def means(predicted: Sequence[LengthDistribution]) -> NDArray[np.float32]:
@@ -76,13 +80,8 @@ def means(predicted: Sequence[LengthDistribution]) -> NDArray[np.float32]:
 
 
 def covered(predicted: Sequence[LengthDistribution], actual: NDArray[np.float32]) -> float:
-    """Share of lengths (n,) between the predicted 5 % and 95 % quantiles; 0.9 is what it should be.
-
-    A length that is a quantile counts with the part of its probability that is on this side: where half of all answers
-    have the same length, being cut, the interval would hold 95 % of the best predictor's, and 100 % of a sure one's.
-    """
-    ranks = np.array([one.ranks(length) for one, length in zip(predicted, actual.tolist(), strict=True)])
-    return float(np.mean((ranks > 0.05) & (ranks < 0.95)))
+    """Share of lengths (n,) within the predicted intervals of nine in ten."""
+    return float(np.mean([one.coverage(length) for one, length in zip(predicted, actual.tolist(), strict=True)]))
 
 
 def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 import orjson
@@ -100,9 +101,29 @@ def _show(options: Show) -> None:
 
     heads = ("finished", "strategy", "outcome", "prompt", "predicted", "source", "generated", "first token", "latency")
     table = Table(*heads, title=str(options.path), title_justify="left")
-    for entry in read(options.path, RequestEntry, last=options.last):
+    entries = list(read(options.path, RequestEntry, last=options.last))
+    for entry in entries:
         table.add_row(*_cells(entry))
-    table_console().print(table)
+    console = table_console()
+    console.print(table)
+    console.print(_judge(entries), highlight=False)
+
+
+def _judge(entries: Sequence[RequestEntry]) -> str:
+    """How good predictions were, of answers that ended by themselves and were not predicted to have all max_tokens."""
+    from scheduler.length.judgement import counts, within_twice
+
+    pairs = [
+        (one.predicted, one.generated)
+        for one in entries
+        if one.outcome == "stop" and one.predicted is not None and counts(one.predicted, one.max_tokens)
+    ]
+    if not pairs:
+        return "no prediction whose answer ended by itself"
+    twice = sum(within_twice(*pair) for pair in pairs) / len(pairs)
+    error = median(abs(predicted - generated) for predicted, generated in pairs)
+    what = f"{len(pairs)} predictions of answers that ended by themselves"
+    return f"{what}: {twice:.0%} within a factor of 2, median error {error:.0f} tokens"
 
 
 def _cells(entry: RequestEntry) -> tuple[str, ...]:

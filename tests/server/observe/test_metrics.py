@@ -5,11 +5,13 @@ from __future__ import annotations
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.messages import BatchShape, Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, StepReport, Tally
 from engine.sampling.params import SamplingParams
+from scheduler.length.distribution import LengthDistribution
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import Expected
@@ -30,7 +32,7 @@ def report(tally: Tally = Tally(), seconds: float = 0.5, executor: int = 0, *upd
 
 
 def ended(generated: int, predicted: float | None = None) -> Request:
-    one = request(arrival=10.0)
+    one = request(arrival=10.0, max_tokens=16)
     one.generated, one.predicted_length = generated, predicted
     one.times.started, one.times.first_token = 11.0, 12.0
     return one
@@ -87,6 +89,24 @@ def test_predictions_are_judged_by_what_came() -> None:
     assert read(metrics, "lengthwise:overpredicted_tokens_total") == 2.0
     assert read(metrics, "lengthwise:underpredicted_tokens_total") == 6.0
     assert read(metrics, "lengthwise:predicted_length_relative_error_sum") == pytest.approx(0.25 + 0.6)
+    assert read(metrics, "lengthwise:predicted_within_twice_total") == 1
+
+
+def test_a_prediction_that_repeats_max_tokens_or_whose_answer_was_cut_is_not_judged() -> None:
+    """Of 757 answers 519 were predicted to have their max_tokens, had them, and made the median error 4 tokens."""
+    metrics, most = Metrics("m"), ended(1).sampling.max_tokens
+    metrics.on_end(ended(most, predicted=float(most)), FinishReason.LENGTH, 15.0)
+    metrics.on_end(ended(3, predicted=float(most)), FinishReason.STOP, 15.0)
+    assert read(metrics, "lengthwise:request_predicted_tokens_count") == 2
+    assert read(metrics, "lengthwise:predicted_length_error_tokens_count") == 0
+    inside, outside = ended(3, predicted=4.0), ended(9, predicted=4.0)
+    for one in (inside, outside):
+        one.distribution = LengthDistribution.of(np.array([3, 4, 5], np.float32), np.ones(3, np.float32))
+        metrics.on_end(one, FinishReason.STOP, 15.0)
+    assert read(metrics, "lengthwise:predicted_length_error_tokens_count") == 2
+    assert read(metrics, "lengthwise:predicted_within_twice_total") == 1
+    assert read(metrics, "lengthwise:predicted_intervals_total", inside="true") == 1
+    assert read(metrics, "lengthwise:predicted_intervals_total", inside="false") == 1
 
 
 def test_expected_ends_are_judged_by_when_they_came() -> None:
