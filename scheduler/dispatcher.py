@@ -143,8 +143,6 @@ class Dispatcher(SchedulerStatus):
                 self._table.record(report)
             case ExecutorDied(executor, error, salvaged):
                 self._table.remove_executor(executor, error, set(salvaged))
-                if not self._table.live():
-                    self._dead.set()
             case ExecutorHealth(executor, fault):
                 self._table.workers[executor].fault = fault
         self._changed()
@@ -173,12 +171,14 @@ class Dispatcher(SchedulerStatus):
             pass
         for preemption in self._parts.preemptions:
             self._preempt(preemption)
+        if not self._table.live():
+            self._changed()
         self._table.expected_wait.dispatched(self._clock.now(), stuck=self.requests_in_line > 0)
 
     def give_up(self, executor: int, error: str) -> None:
         """Treat an executor that stands still as dead. Should it ever go on, its reports are ignored, and it ends."""
         self.receive(ExecutorDied(executor, error))
-        self._table.workers[executor].port.post(Stop())
+        self._table.post(self._table.workers[executor], Stop())
 
     async def death(self) -> None:
         """Return when no request can be served any more."""
@@ -202,6 +202,8 @@ class Dispatcher(SchedulerStatus):
     def _changed(self) -> None:
         """Wake the loop, since requests may have ended and slots be free."""
         self._wake.set()
+        if not self._table.live():
+            self._dead.set()
         if not self._table.waiting and not self._table.held:
             self._empty.set()
 
@@ -240,7 +242,7 @@ class Dispatcher(SchedulerStatus):
         if plan is None:
             return False
         self._table.assign(plan, worker)
-        worker.port.post(plan.command)
+        self._table.post(worker, plan.command)
         return True
 
     def _preempt(self, preemption: Preemption) -> None:
@@ -249,4 +251,4 @@ class Dispatcher(SchedulerStatus):
         pauses = preemption(self._table.serving(), self._parts.batcher.ranked(now), now)
         for index, row_ids in pauses.items():
             self._table.workers[index].pausing.update(row_ids)
-            self._table.workers[index].port.post(Pause(row_ids))
+            self._table.post(self._table.workers[index], Pause(row_ids))

@@ -9,7 +9,18 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
-from engine.messages import Admit, BatchShape, Cancel, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport
+from engine.messages import (
+    Admit,
+    BatchShape,
+    Cancel,
+    Cause,
+    Command,
+    FinishReason,
+    HandedBack,
+    RowId,
+    RowUpdate,
+    StepReport,
+)
 from scheduler.batching.batcher import Batcher
 from scheduler.clock import Clock
 from scheduler.observers import PlanObserver, PlanObservers, RequestObserver, RequestObservers
@@ -110,9 +121,9 @@ class RequestTable:
             worker = self.workers[request.executor]
             assignment = worker.assignments[request.row_id]
             assignment.intact &= request not in assignment.open
-            worker.port.post(Cancel((request.row_id,)))
             self._leave(worker, request)
             self._release(assignment)
+            self.post(worker, Cancel((request.row_id,)))
         elif request.runs:  # handed back before
             self._drop_kept([request.row_id])
 
@@ -136,6 +147,14 @@ class RequestTable:
             self._take_back(worker, handed_back, now)
         tally = report.tally
         self.expected_wait.made(made, decoded, tally.prompt, len(report.begun), now)
+
+    def post(self, worker: Worker, command: Command) -> None:
+        """Send a command to an executor; one that cannot take it is lost, and no other."""
+        try:
+            worker.port.post(command)
+        except Exception as error:  # whatever it is, the requests of other executors go on
+            log.exception("executor %d takes no commands", worker.info.index)
+            self.remove_executor(worker.info.index, f"it takes no commands: {error}", ())
 
     def remove_executor(self, executor: int, error: str, salvaged: Collection[RowId]) -> None:
         """Take an executor out that is gone: requests that it salvaged or never took up go on elsewhere, those that
@@ -280,7 +299,7 @@ class RequestTable:
         """Free the K and V of rows in host memory; executors share it, so any of them will do."""
         for worker in self.live()[:1]:
             if row_ids:
-                worker.port.post(Cancel(tuple(row_ids)))
+                self.post(worker, Cancel(tuple(row_ids)))
 
     def _rescue_held(self, worker: Worker) -> None:
         """Send the answers that a lost executor's batches held; complete ones end."""

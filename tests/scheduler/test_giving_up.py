@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import Admit, Cancel, Cause, ExecutorDied, ExecutorHealth, FinishReason, HandedBack, Stop
+from engine.messages import Admit, Cancel, Cause, Command, ExecutorDied, ExecutorHealth, FinishReason, HandedBack, Stop
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
@@ -37,6 +37,46 @@ async def test_its_requests_fail_once_or_start_elsewhere_and_its_late_reports_ar
     assert dispatcher.alive
     ended = [update.error async for update in begun.stream]
     assert ended == ["the executor of this request failed"]
+
+
+class BrokenPort(FakePort):
+    """An executor whose letterbox takes nothing from some moment on."""
+
+    broken = False
+
+    def post(self, command: Command) -> None:
+        if self.broken:
+            raise OSError("the pipe is closed")
+        super().post(command)
+
+
+@pytest.mark.parametrize("what", ["a plan", "a cancellation"])
+async def test_an_executor_that_takes_no_command_is_lost_alone(what: str) -> None:
+    """One exception of one executor's letterbox ended the requests of all."""
+    broken, other = BrokenPort(port(0).info), port(1)
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(100, 0)), [broken, other], VirtualClock())
+    broken.broken = what == "a plan"
+    requests = [dispatcher.submit(range(4), PARAMS) for _ in range(4)]
+    dispatcher.dispatch()
+    broken.broken = True
+    if what == "a cancellation":
+        gone = next(one for one in requests if one.executor == 0)
+        dispatcher.cancel(gone)
+        requests.remove(gone)
+        assert gone.state is State.CANCELLED
+        dispatcher.dispatch()
+    assert dispatcher.alive and [one.executor for one in requests] == [1] * len(requests)
+    dispatcher.receive(other.report(*(token(one.row_id, 5, end=FinishReason.LENGTH) for one in requests)))
+    assert {one.state for one in requests} == {State.FINISHED}
+
+
+async def test_without_any_executor_that_takes_commands_requests_end_and_nothing_is_taken_in() -> None:
+    broken = BrokenPort(port(0).info)
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(100, 0)), [broken], VirtualClock())
+    request, broken.broken = dispatcher.submit(range(4), PARAMS), True
+    dispatcher.dispatch()
+    assert (request.state, request.failure, dispatcher.alive) == (State.FAILED, Failure.EXECUTOR, False)
+    await dispatcher.death()
 
 
 def paused_and_sent_again() -> tuple[Dispatcher, list[FakePort], Request]:
