@@ -16,19 +16,19 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.forest import Examples, Forest, grow
-from scheduler.length.forest_file import ForestError, manifest, save
+from scheduler.length.forest_file import ForestError, Manifest, save
 from scheduler.length.learning import ServedRow, is_worse
 from scheduler.length.prediction import Estimate
 from server.lengths.worker import (
     NICENESS,
     EmbedTexts,
-    GetExamples,
     LengthWorker,
-    ReloadForest,
     Reply,
     Setup,
+    TakeForest,
     load_embedder,
     load_forest,
+    read_examples,
 )
 from server.process.spawn import spawn
 from server.process.worker_process import END_TIMEOUT, TIMEOUT, ProcessFailed, WorkerProcess, answer_all, end
@@ -78,14 +78,19 @@ class PredictorProcess:
         return embeddings
 
     async def training(self) -> Examples | None:
-        """The examples that the present forest was grown from; None where there is none. Raises ProcessFailed."""
-        return (await self._call(GetExamples())).examples
+        """The examples that the present forest was grown from; None where there is none, or none that can be used.
+        Raises ProcessFailed."""
+        await self._call(())
+        with suppress(ForestError):
+            return await asyncio.to_thread(read_examples, self._setup)
+        return None
 
     async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
-        """Grow a forest in a further process, keep it in the file, and put it in place, unless it is worse than the
-        present one. Raises ProcessFailed."""
-        if await asyncio.wrap_future(self._trainer.submit(self._grow, training, judges)):
-            await self._call(ReloadForest())
+        """Grow a forest in a further process, keep its rows in the file, and put it in place, unless it is worse than
+        the present one. Raises ProcessFailed."""
+        forest = await asyncio.wrap_future(self._trainer.submit(self._grow, training, judges))
+        if forest is not None:
+            await self._call(TakeForest(forest))
         else:
             log.info(
                 "a new forest is worse on %d answers held out than the present predictions: they stay", len(judges)
@@ -108,9 +113,9 @@ class PredictorProcess:
             raise ProcessFailed(reply.error)
         return reply
 
-    def _grow(self, training: Examples, judges: Sequence[ServedRow]) -> bool:
-        """Whether there is a new forest in the file."""
-        return bool(self._trainer.run(_train, self._setup, training, judges))
+    def _grow(self, training: Examples, judges: Sequence[ServedRow]) -> Forest | None:
+        """The new forest, whose rows are in the file; None where it is worse than the present one."""
+        return self._trainer.run(_train, self._setup, training, judges)
 
 
 class NicedProcess:
@@ -183,13 +188,13 @@ def _work_niced(
         connection.send((result, error))
 
 
-def _train(setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()) -> bool:
-    """Grow a forest, and keep it in the file unless it is worse than the present one; whether it was kept."""
+def _train(setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()) -> Forest | None:
+    """Grow a forest, and keep its rows in the file; None, and nothing kept, where it is worse than the present one."""
     forest = grow(training, setup.growth)
     if is_worse(forest, _present(setup), judges):
-        return False
-    save(setup.forest, forest, manifest(setup.embedder, setup.max_tokens, len(training)))
-    return True
+        return None
+    save(setup.forest, training, Manifest(setup.embedder, setup.max_tokens, setup.growth))
+    return forest
 
 
 def _present(setup: Setup) -> Forest | None:

@@ -34,8 +34,8 @@ from scheduler.length.evaluation.ablation import (
 )
 from scheduler.length.evaluation.contest import Contest, Contestant, judge
 from scheduler.length.features import Ablation, LengthQuery
-from scheduler.length.forest import Examples, Forest, Growth, grow
-from scheduler.length.forest_file import ForestError, Manifest, load, manifest, save
+from scheduler.length.forest import Examples, Forest, Growth
+from scheduler.length.forest_file import ForestError, Manifest, load, save
 from scheduler.length.online import CalibratedForest, fit
 from scheduler.length.token_features import TokenFeatures
 from server.composition.cache_paths import forest_path
@@ -69,8 +69,7 @@ def train(args: argparse.Namespace, cores: int) -> str:
         path = args.output or forest_path(default_cache(), args.tokenizer)
         results, contest = _measure(data, args, growth, bars, _present(path, args.embedder, max_tokens))
         if contest.winner is Contestant.NEW:
-            forest = grow(data.examples, growth, bars.begin("growing the forest", growth.trees).advance)
-            _keep(path, forest, manifest(args.embedder, max_tokens, len(data.examples)))
+            _keep(path, data.examples, Manifest(args.embedder, max_tokens, growth))
     return (_json if args.json else _report)(results, contest, data, path)
 
 
@@ -84,9 +83,9 @@ def _present(path: Path, embedder: str, max_tokens: int) -> Forest | None:
     return forest if (about.embedder, about.max_tokens) == (embedder, max_tokens) else None
 
 
-def _keep(path: Path, forest: Forest, about: Manifest) -> None:
+def _keep(path: Path, examples: Examples, about: Manifest) -> None:
     try:
-        save(path, forest, about)
+        save(path, examples, about)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
 

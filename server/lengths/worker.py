@@ -6,7 +6,6 @@ It owns the present forest and its replacement. It knows no process and no conne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -15,7 +14,7 @@ import numpy as np
 
 from scheduler.length.features import FloatMatrix, LengthQuery, assemble
 from scheduler.length.forest import Examples, Forest, Growth
-from scheduler.length.forest_file import ForestError, load
+from scheduler.length.forest_file import ForestError, load, read
 from scheduler.length.prediction import Estimate
 
 if TYPE_CHECKING:
@@ -52,14 +51,11 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> FloatMatrix: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadForest:
-    """A message: take the forest that is in the file now in place of the present one."""
+@dataclass(frozen=True, slots=True, eq=False)
+class TakeForest:
+    """A message: take this forest in place of the present one."""
 
-
-@dataclass(frozen=True, slots=True)
-class GetExamples:
-    """A message: send the examples that the present forest was grown from."""
+    forest: Forest
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +70,6 @@ class Reply:
     estimates: tuple[Estimate, ...] = ()
     embeddings: FloatMatrix | None = None
     """Embeddings, where texts were the message."""
-    examples: Examples | None = None
-    """The forest's examples, where they were asked for and there is a forest."""
     error: str | None = None
     """Why there are no estimates."""
     warning: str | None = None
@@ -88,36 +82,25 @@ class LengthWorker:
     def __init__(self, embedder: Encoder, setup: Setup) -> None:
         self._embedder = embedder
         self._setup = setup
-        self._loader = ThreadPoolExecutor(1, "forest")
         self._forest: Forest | None = None
         self._warning: str | None = None
-        self._loading: Future[Forest] | None = None
         if setup.forest.exists():
-            self._adopt(self._loader.submit(load_forest, setup))
+            try:
+                self._forest = load_forest(setup)
+            except ForestError as error:
+                self._warning = f"{error}; until then lengths are predicted without it"
 
-    def answer(self, message: tuple[LengthQuery, ...] | EmbedTexts | ReloadForest | GetExamples) -> Reply:
+    def answer(self, message: tuple[LengthQuery, ...] | EmbedTexts | TakeForest) -> Reply:
         """Never raises: what goes wrong is the reply."""
-        if isinstance(message, ReloadForest):
-            # In a thread, since reading a large forest takes most of a second.
-            self._loading = self._loader.submit(load_forest, self._setup)
+        if isinstance(message, TakeForest):
+            self._forest = message.forest
             return self._reply()
-        if self._loading is not None and self._loading.done():
-            self._adopt(self._loading)
-            self._loading = None
-        if isinstance(message, GetExamples):
-            return Reply(examples=self._forest.examples if self._forest else None)
         try:
             if isinstance(message, EmbedTexts):
                 return Reply(embeddings=self._embedder.encode(message.texts))
             return self._reply(self._estimates(message))
         except Exception as error:
             return Reply(error=f"{type(error).__name__}: {error}")
-
-    def _adopt(self, loading: Future[Forest]) -> None:
-        try:
-            self._forest = loading.result()
-        except ForestError as error:
-            self._warning = f"{error}; until then lengths are predicted without it"
 
     def _reply(self, estimates: tuple[Estimate, ...] = ()) -> Reply:
         warning, self._warning = self._warning, None
@@ -142,13 +125,19 @@ def embed(embedder: Encoder, queries: Sequence[LengthQuery]) -> FloatMatrix:
 
 def load_forest(setup: Setup) -> Forest:
     """The forest in the file, if it was grown for this embedder. Raises ForestError."""
-    forest, about = load(setup.forest)
+    read_examples(setup)
+    return load(setup.forest)[0]
+
+
+def read_examples(setup: Setup) -> Examples:
+    """The examples of the forest in the file, if they were made by this embedder. Raises ForestError."""
+    examples, about = read(setup.forest)
     if (about.embedder, about.max_tokens) != (setup.embedder, setup.max_tokens):
         raise ForestError(
             f"{setup.forest} was made for the embedder {about.embedder} with {about.max_tokens} tokens, not for "
             f"{setup.embedder} with {setup.max_tokens}: train it again with `lengthwise train`"
         )
-    return forest
+    return examples
 
 
 def load_embedder(folder: Path, max_tokens: int) -> Embedder:

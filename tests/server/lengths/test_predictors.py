@@ -22,8 +22,8 @@ from scheduler.clock import MonotonicClock
 from scheduler.journal.file import RequestEntry, read
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FEATURES, LengthQuery
-from scheduler.length.forest import Growth, grow
-from scheduler.length.forest_file import manifest, save
+from scheduler.length.forest import Growth
+from scheduler.length.forest_file import Manifest, save
 from scheduler.length.learning import Learning
 from scheduler.length.prediction import Prediction, Source
 from scheduler.length.token_features import TokenFeatures
@@ -91,8 +91,7 @@ def journalled(cache: Path) -> list[RequestEntry]:
 
 
 def keep_forest(cache: Path, about_embedder: str) -> None:
-    forest = grow(linear(1000), Growth(trees=5))
-    save(forest_path(cache, "tiny"), forest, manifest(about_embedder, 32, 1000))
+    save(forest_path(cache, "tiny"), linear(1000), Manifest(about_embedder, 32, Growth(trees=5)))
 
 
 async def test_without_a_forest_earlier_answers_are_the_guess_and_features_go_into_the_journal(

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from models.embedder import Embedder
 from scheduler.length.features import FEATURES, LengthQuery
 from scheduler.length.forest import Examples, Growth, grow
-from scheduler.length.forest_file import load, manifest, save
+from scheduler.length.forest_file import Manifest, read, save
 from scheduler.length.learning import ServedRow
 from scheduler.length.online import fit
 from server.composition.devices import PREDICTOR_NICENESS
 from server.lengths.process import NicedProcess, PredictorProcess
-from server.lengths.worker import LengthWorker, ReloadForest, Setup, embed
+from server.lengths.worker import LengthWorker, Setup, TakeForest, embed
 from server.process.worker_process import ProcessFailed
 from tests.models import tiny_embedder
 from tests.scheduler.length.examples import linear
@@ -45,7 +45,7 @@ def setup(tmp_path: Path) -> Setup:
 
 
 def keep_forest(setup: Setup, examples: Examples, *, embedder: str = "tiny") -> None:
-    save(setup.forest, grow(examples, setup.growth), manifest(embedder, setup.max_tokens, len(examples)))
+    save(setup.forest, examples, Manifest(embedder, setup.max_tokens, setup.growth))
 
 
 def worker(setup: Setup) -> LengthWorker:
@@ -89,10 +89,7 @@ def test_a_new_forest_takes_the_old_ones_place(setup: Setup) -> None:
     keep_forest(setup, linear())
     one = worker(setup)
     ten = Examples(linear().features, np.full(200, 10, dtype=np.float32))
-    keep_forest(setup, ten)
-    assert one.answer(ReloadForest()).error is None
-    assert one._loading is not None
-    one._loading.result()
+    assert one.answer(TakeForest(grow(ten, setup.growth))).error is None
     distributions = [estimate.distribution for estimate in one.answer(QUERIES).estimates]
     assert [one.mean for one in distributions if one is not None] == [10, 10]
 
@@ -187,7 +184,7 @@ async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup)
         await process.start()
         assert (await process.estimate(QUERIES))[0].distribution is None
         await process.train(linear())
-        assert load(setup.forest)[0].examples.lengths.tolist() == linear().lengths.tolist()
+        assert read(setup.forest)[0].lengths.tolist() == linear().lengths.tolist()
         while (await process.estimate(QUERIES))[0].distribution is None:
             await asyncio.sleep(0)
 
