@@ -89,81 +89,100 @@ class Gauges(Collector):
         ProcessCollector(registry=metrics.registry)  # memory, CPU time and open files, under the usual names
 
     def collect(self) -> Iterator[Metric]:
-        for name, text, value in (*self._queue(), *self._memory(), *self._errors()):
+        for name, text, value in self._gauges():
             yield _family(GaugeMetricFamily, name, text, [({}, value)])
         yield from self._executors()
         for name, text, count in self._counts():
             yield _family(CounterMetricFamily, name, text, [({}, count)])
         if (front := self._sources.learned.front) is not None:
             sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
-            text = "Predicted lengths, by what they come from."
+            text = "Length predictions, by what made them."
             yield _family(CounterMetricFamily, "lengthwise:predictions", text, sources)
 
-    def _queue(self) -> Iterator[Row]:
-        dispatcher = self._sources.dispatcher
+    def _gauges(self) -> Iterator[Row]:
+        dispatcher, store, learned = self._sources.dispatcher, self._sources.store, self._sources.learned
         tokens = sum(request.input_length for request in chain(dispatcher.waiting, dispatcher.not_begun))
-        yield "vllm:num_requests_waiting", "Requests that nothing has been read of.", dispatcher.requests_waiting
-        yield "vllm:num_requests_running", "Requests that executors have begun.", dispatcher.requests_running
-        text = "Part of all executors' cells of K and V that their batches take."
-        yield "vllm:kv_cache_usage_perc", text, dispatcher.kv_usage
-        yield "lengthwise:waiting_prompt_tokens", "Prompt tokens of what waits.", tokens
+        yield (
+            "vllm:num_requests_waiting",
+            "Requests whose prompt nobody has begun to read.",
+            dispatcher.requests_waiting,
+        )
+        yield "vllm:num_requests_running", "Requests that an executor has begun.", dispatcher.requests_running
+        yield "vllm:kv_cache_usage_perc", "Share of all memory for keys and values in use, 0 to 1.", dispatcher.kv_usage
+        yield "lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens
         yield "lengthwise:dashboard_viewers", "Open dashboards.", self._sources.feed.viewers
-
-    def _memory(self) -> Iterator[Row]:
-        store = self._sources.store
-        yield "lengthwise:host_memory_bytes", "K and V of rows that wait, in host memory.", store.bytes
-        yield "lengthwise:host_memory_rows", "Rows that were handed back.", len(store)
-        text = "K and V of prompts that may come again, in host memory."
+        text = "Bytes of host memory with keys and values of sequences that are paused."
+        yield "lengthwise:host_memory_bytes", text, store.bytes
+        yield "lengthwise:host_memory_rows", "Paused sequences with keys and values in host memory.", len(store)
+        text = "Bytes of host memory with keys and values of earlier prompts."
         yield "lengthwise:prefix_cache_bytes", text, self._sources.prefixes.bytes
-
-    def _errors(self) -> Iterator[Row]:
-        if lessons := self._sources.learned.lessons:
-            text = "Error of the predictions in the interval before the latest lesson."
-            yield "lengthwise:length_rmse_tokens", text, lessons[-1].rmse
-        learning = self._sources.serving_times
-        if learning is not None and (latest := learning.latest) is not None:
-            text = "Error of the estimates in the interval before the latest lesson."
-            yield "lengthwise:serving_time_rmse_seconds", text, latest.rmse
+        if learned.lessons:
+            text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
+            yield "lengthwise:length_rmse_tokens", text, learned.lessons[-1].rmse
+        times = self._sources.serving_times
+        if times is not None and times.latest is not None:
+            text = "Root-mean-square error of estimated serving times, in seconds, before the latest fit."
+            yield "lengthwise:serving_time_rmse_seconds", text, times.latest.rmse
 
     def _counts(self) -> Iterator[Row]:
-        learned, learning = self._sources.learned, self._sources.serving_times
-        prefixes = self._sources.prefixes
-        yield "vllm:prefix_cache_queries", "Tokens of prompts that were to be read.", prefixes.queries
-        yield "vllm:prefix_cache_hits", "Tokens of them that were copied in place of being read.", prefixes.hits
-        if (journal := self._sources.journal) is not None:
-            yield "lengthwise:journal_written", "Entries that are in the journal.", journal.written
-            yield (
-                "lengthwise:journal_lost",
-                "Entries that could not be written, and found no room to wait.",
-                journal.lost,
-            )
-        yield "lengthwise:log_lines_dropped", "Lines of the log that found no room to wait.", count_dropped()
+        learned, prefixes, journal = self._sources.learned, self._sources.prefixes, self._sources.journal
+        yield "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
+        yield "vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts.", prefixes.hits
+        if journal is not None:
+            yield "lengthwise:journal_written", "Entries written to the journal.", journal.written
+            yield "lengthwise:journal_lost", "Journal entries lost because they could not be written.", journal.lost
+        yield "lengthwise:log_lines_dropped", "Log lines dropped because nobody read the log.", count_dropped()
         if (front := learned.front) is not None:
-            yield "lengthwise:prediction_timeouts", "Requests that went on without waiting longer.", front.timeouts
-            yield "lengthwise:prediction_failures", "Batches that the predictor failed.", front.failures
+            text = "Requests scheduled before their prediction arrived."
+            yield "lengthwise:prediction_timeouts", text, front.timeouts
+            yield "lengthwise:prediction_failures", "Failed calls of the length predictor.", front.failures
         if (cached := learned.cached) is not None:
-            yield "lengthwise:length_cache_lookups", "Looks into it.", cached.lookups
-            yield "lengthwise:length_cache_hits", "Looks that found it.", cached.hits
-        if learning is not None:
-            text = "Lessons that changed what steps, or batches, are expected to take."
-            yield "lengthwise:serving_time_lessons", text, learning.changes
+            yield "lengthwise:length_cache_lookups", "Length-cache lookups.", cached.lookups
+            yield "lengthwise:length_cache_hits", "Length-cache hits.", cached.hits
+        if (times := self._sources.serving_times) is not None:
+            yield "lengthwise:serving_time_lessons", "Times that estimates of serving times changed.", times.changes
 
     def _executors(self) -> Iterator[Metric]:
         info = {"version": VERSION, "strategy": self._sources.strategy}
-        yield _family(GaugeMetricFamily, "lengthwise:info", "Always 1; its labels tell what serves.", [(info, 1.0)])
+        yield _family(
+            GaugeMetricFamily,
+            "lengthwise:info",
+            "Always 1; the labels are the version and the strategy.",
+            [(info, 1.0)],
+        )
         capacity = sum(worker.info.capacity_tokens for worker in self._sources.dispatcher.workers)
         blocks = {"block_size": str(CHUNK), "num_gpu_blocks": str(capacity // CHUNK)}
-        text = "Always 1; its labels tell how many tokens of K and V a block holds, and how many blocks there are."
+        text = "Always 1; the labels are the tokens of a block of keys and values, and the number of blocks."
         yield _family(GaugeMetricFamily, "vllm:cache_config_info", text, [(blocks, 1.0)])
         for name, text, read in (
-            ("lengthwise:executor_up", "Whether an executor takes rows.", lambda worker: worker.serves),
-            ("lengthwise:executor_rows", "Rows of its batch.", lambda worker: worker.shape.rows),
-            ("lengthwise:executor_slots", "Most rows of its batch.", lambda worker: worker.info.max_rows),
-            ("lengthwise:staged_rows", "Rows that have K and V and wait for a slot.", _staged),
-            ("lengthwise:kv_capacity_tokens", "Tokens of K and V it can hold.", lambda worker: worker.capacity_tokens),
-            ("lengthwise:predicted_load_seconds", "Predicted time of the plans it has.", lambda worker: worker.load),
-            ("lengthwise:step_age_seconds", "Since its last sign of life, while it has work.", self._age),
-            ("lengthwise:kv_used_tokens", "Cells of K and V that its batch takes.", lambda worker: worker.used_tokens),
+            ("lengthwise:executor_up", "1 while an executor takes requests, else 0.", lambda worker: worker.serves),
+            ("lengthwise:executor_rows", "Sequences in the executor's batch.", lambda worker: worker.shape.rows),
+            (
+                "lengthwise:executor_slots",
+                "Most sequences that the executor's batch can hold.",
+                lambda worker: worker.info.max_rows,
+            ),
+            ("lengthwise:staged_rows", "Sequences whose prompt is read and that wait for a slot.", _staged),
+            (
+                "lengthwise:kv_capacity_tokens",
+                "Tokens whose keys and values the executor can hold.",
+                lambda worker: worker.capacity_tokens,
+            ),
+            (
+                "lengthwise:predicted_load_seconds",
+                "Predicted seconds of work that the executor has.",
+                lambda worker: worker.load,
+            ),
+            (
+                "lengthwise:step_age_seconds",
+                "Seconds since the executor's last report while it has work, else 0.",
+                self._age,
+            ),
+            (
+                "lengthwise:kv_used_tokens",
+                "Cells of keys and values that the executor's batch takes.",
+                lambda worker: worker.used_tokens,
+            ),
         ):
             workers = self._sources.dispatcher.workers
             values = [({"executor": str(worker.info.index)}, float(read(worker))) for worker in workers]

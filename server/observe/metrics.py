@@ -35,11 +35,8 @@ STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 GOOD = (FinishReason.STOP, FinishReason.LENGTH)
 FAILURES = (*Failure, FinishReason.ERROR, "cancelled")
 
-MOST_CLIENTS = 64
-"""Clients that have a label of their own; all others share one."""
-
-FORGOTTEN = 600.0
-"""Seconds after which a row without a new token is taken to be gone."""
+MOST_CLIENTS = 64  # clients that have a label of their own
+FORGOTTEN = 600.0  # seconds after which a row without a new token is taken to be gone
 
 REASONS = (
     "deadline_unreachable",
@@ -52,11 +49,26 @@ REASONS = (
 """Codes of the errors that turn a call away which another time could have been served."""
 
 SPANS = (
-    ("vllm:request_queue_time_seconds", "Arrival to start.", "arrival", "started"),
-    ("vllm:e2e_request_latency_seconds", "Arrival to last token.", "arrival", "end"),
-    ("vllm:request_inference_time_seconds", "Start to last token.", "started", "end"),
-    ("vllm:request_prefill_time_seconds", "Start to first token.", "started", "first_token"),
-    ("vllm:request_decode_time_seconds", "First to last token.", "first_token", "end"),
+    (
+        "vllm:request_queue_time_seconds",
+        "Seconds from a request's arrival until its prompt begins to be read.",
+        "arrival",
+        "started",
+    ),
+    ("vllm:e2e_request_latency_seconds", "Seconds from a request's arrival to its last token.", "arrival", "end"),
+    (
+        "vllm:request_inference_time_seconds",
+        "Seconds from the start of a request's prompt to its last token.",
+        "started",
+        "end",
+    ),
+    (
+        "vllm:request_prefill_time_seconds",
+        "Seconds from the start of a request's prompt to its first token.",
+        "started",
+        "first_token",
+    ),
+    ("vllm:request_decode_time_seconds", "Seconds from a request's first token to its last.", "first_token", "end"),
 )
 """Histograms of the time between two moments of a request: name, text, and the fields of its Times."""
 
@@ -94,70 +106,121 @@ class Metrics:
 
     def _count_requests(self) -> None:
         counter, histogram = self._counter, self._histogram
-        self._success = counter("vllm:request_success", "Requests that ended well.", finished_reason=GOOD)
-        self._failed = counter("lengthwise:request_failure", "Requests that failed or were cancelled.", kind=FAILURES)
-        self._refused = counter("vllm:admission_rejections", "Calls refused for load or for going.", reason=REASONS)
-        self._responses = counter("lengthwise:http_responses", "Responses.", method=(), route=(), status=())
-        self._first = histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", SECONDS)
+        self._success = counter(
+            "vllm:request_success",
+            "Requests that ended with a complete answer, or at their token limit.",
+            finished_reason=GOOD,
+        )
+        self._failed = counter(
+            "lengthwise:request_failure", "Requests that failed, or whose client left.", kind=FAILURES
+        )
+        self._refused = counter(
+            "vllm:admission_rejections", "Calls refused with 429 or 503, by the code of the error.", reason=REASONS
+        )
+        self._responses = counter("lengthwise:http_responses", "HTTP responses.", method=(), route=(), status=())
+        self._first = histogram(
+            "vllm:time_to_first_token_seconds", "Seconds from a request's arrival to its first token.", SECONDS
+        )
         self._gap = WeightedHistogram(
-            "vllm:inter_token_latency_seconds", "Between tokens of a row.", GAPS, self.registry
+            "vllm:inter_token_latency_seconds", "Seconds between two tokens of a sequence.", GAPS, self.registry
         )
         self._time_per_token = histogram(
-            "vllm:request_time_per_output_token_seconds", "A request's mean gap between tokens.", GAPS
+            "vllm:request_time_per_output_token_seconds", "Mean seconds between two tokens of a request.", GAPS
         )
         self._spans = [(histogram(name, text, SECONDS), start, end) for name, text, start, end in SPANS]
-        self._input = histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", TOKENS)
-        self._length = histogram("vllm:request_generation_tokens", "Tokens of an answer.", TOKENS)
-        self._most = histogram("vllm:request_params_max_tokens", "Most tokens of an answer, as asked.", TOKENS)
+        self._input = histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
+        self._length = histogram(
+            "vllm:request_generation_tokens", "Tokens of an answer, the end token included.", TOKENS
+        )
+        self._most = histogram("vllm:request_params_max_tokens", "The token limit (max_tokens) of a request.", TOKENS)
         self._service = counter(
-            "lengthwise:client_service_tokens", "Service by client, in weighted tokens.", client=("all",)
+            "lengthwise:client_service_tokens",
+            "Tokens served to each client: 1 for a prompt token read, 2 for a generated token.",
+            client=("all",),
         )
         self._clients: set[str] = set()
-        self._runs = histogram("lengthwise:request_runs", "Times a request was given to an executor.", RUNS)
+        self._runs = histogram(
+            "lengthwise:request_runs",
+            "Number of times that a request was given to an executor: 1, and 1 more for each slice or pause.",
+            RUNS,
+        )
 
     def _count_steps(self) -> None:
         counter, histogram, phases = self._counter, self._histogram, ("prefill", "decode")
-        self._prompt = counter("vllm:prompt_tokens", "Prompt tokens that were read.")
-        self._generated = counter("vllm:generation_tokens", "Tokens that went into answers.")
-        self._pad = counter("lengthwise:pad_tokens", "Cells that held no token of their row.", phase=phases)
-        self._reads = counter("lengthwise:decode_reads", "Cells of K and V that decode steps read.")
-        self._invalid = counter("lengthwise:invalid_tokens", "Tokens made for rows that had ended.")
-        self._busy = counter("lengthwise:executor_busy_seconds", "Seconds that an executor computed.", executor=())
-        self._deaths = counter("lengthwise:executor_deaths", "Executors that are gone.")
-        self._rows = histogram("lengthwise:batch_rows", "Rows of the batch at each decode step.", ROWS)
-        self._step = histogram("lengthwise:step_seconds", "Duration of an executor's turns.", SECONDS)
-        self._turn = histogram("vllm:iteration_tokens_total", "Tokens read and made in a turn.", STEP_TOKENS)
-        self._preempted = counter("vllm:num_preemptions", "Running rows that had to make way.")
-        self._returned = counter(
-            "lengthwise:handed_back_rows", "Rows let go before their end.", cause=Cause, kv=("kept", "dropped")
+        self._prompt = counter("vllm:prompt_tokens", "Prompt tokens read.")
+        self._generated = counter("vllm:generation_tokens", "Tokens generated for answers.")
+        self._pad = counter(
+            "lengthwise:pad_tokens",
+            "Padding: cells computed or read that held no token of their sequence.",
+            phase=phases,
         )
-        self.lag = histogram("lengthwise:event_loop_lag_seconds", "How late the event loop woke up.", SECONDS)
+        self._reads = counter(
+            "lengthwise:decode_reads", "Cells of keys and values read by decode steps: rows times columns."
+        )
+        self._invalid = counter(
+            "lengthwise:invalid_tokens", "Tokens generated for sequences that had ended but kept their slot."
+        )
+        self._busy = counter(
+            "lengthwise:executor_busy_seconds", "Seconds during which an executor was computing.", executor=()
+        )
+        self._deaths = counter("lengthwise:executor_deaths", "Executors that died.")
+        self._rows = histogram("lengthwise:batch_rows", "Sequences in the batch at each decode step.", ROWS)
+        self._step = histogram(
+            "lengthwise:step_seconds",
+            "Seconds of an executor's step: a chunk of a prompt, or one decode step.",
+            SECONDS,
+        )
+        self._turn = histogram(
+            "vllm:iteration_tokens_total", "Tokens read and generated in one step of an executor.", STEP_TOKENS
+        )
+        self._preempted = counter(
+            "vllm:num_preemptions",
+            "Running sequences that were paused or handed back for lack of memory or for priority.",
+        )
+        self._returned = counter(
+            "lengthwise:handed_back_rows",
+            "Sequences returned to the queue before their end, by cause, with their keys and values kept or dropped.",
+            cause=Cause,
+            kv=("kept", "dropped"),
+        )
+        self.lag = histogram(
+            "lengthwise:event_loop_lag_seconds",
+            "Seconds by which the event loop woke up late, checked four times a second.",
+            SECONDS,
+        )
 
     def _measure_predictions(self) -> None:
         counter, histogram = self._counter, self._histogram
-        self._predicted = histogram("lengthwise:request_predicted_tokens", "Predicted length.", TOKENS)
-        text = "What a request waits for its prediction."
+        self._predicted = histogram("lengthwise:request_predicted_tokens", "Predicted length of an answer.", TOKENS)
+        text = "Seconds that a request waits for its length prediction."
         self.prediction = histogram("lengthwise:prediction_seconds", text, SECONDS)
-        text = "What requests that went on without theirs went without it."
+        text = "Seconds by which a length prediction came after its request had gone on without it."
         self.late = histogram("lengthwise:late_prediction_seconds", text, SECONDS)
-        text = (
-            "Distance of predicted from true length, where neither the answer nor its prediction is cut by max_tokens."
-        )
+        text = "Tokens between predicted and true length, of answers that can be judged."
         self._error = histogram("lengthwise:predicted_length_error_tokens", text, TOKENS)
         # The mean bias is their difference: a histogram of values that may be negative has no sum.
-        self._over = counter("lengthwise:overpredicted_tokens", "Tokens that were foreseen and did not come.")
-        self._under = counter("lengthwise:underpredicted_tokens", "Tokens that came and were not foreseen.")
-        text = "That distance, as a share of the true length."
+        self._over = counter(
+            "lengthwise:overpredicted_tokens",
+            "Tokens that were predicted and not generated, of answers that can be judged.",
+        )
+        self._under = counter(
+            "lengthwise:underpredicted_tokens",
+            "Tokens that were generated and not predicted, of answers that can be judged.",
+        )
+        text = "Difference between predicted and true length, divided by the true length."
         self._relative = histogram("lengthwise:predicted_length_relative_error", text, SHARES)
-        self._twice = counter("lengthwise:predicted_within_twice", "Predictions within a factor of 2 of the length.")
-        text = "Answers whose length had a predicted interval of 90 %, by whether it was inside."
+        text = "Answers that can be judged whose prediction was within a factor of 2 of the true length."
+        self._twice = counter("lengthwise:predicted_within_twice", text)
+        text = "Answers that can be judged, by whether the length was inside the predicted 90 % interval."
         self._intervals = counter("lengthwise:predicted_intervals", text, inside=("true", "false"))
-        text = "Distance of the end that was expected when a request came from the true one, as a share of that."
+        text = "Difference between the latency estimated at arrival and the true latency, divided by the true one."
         self._eta_error = histogram("lengthwise:eta_relative_error", text, SHARES)
-        text = "Answers by where their end lay: inside the interval that was expected, below or above."
+        text = "Answers that ended inside the 90 % interval estimated at arrival, or below or above it."
         self._eta = counter("lengthwise:eta_answers", text, interval=("inside", "below", "above"))
-        self._serving = histogram("lengthwise:serving_time_seconds", "What planned batches took.", SECONDS)
-        text = "Distance of the predicted from the true serving time."
+        self._serving = histogram(
+            "lengthwise:serving_time_seconds", "Seconds taken by batches whose serving time was predicted.", SECONDS
+        )
+        text = "Seconds between predicted and true serving time of a batch."
         self._misjudged = histogram("lengthwise:serving_time_error_seconds", text, SECONDS)
 
     def expect(self, executors: Iterable[int]) -> None:
@@ -278,7 +341,7 @@ class Metrics:
         self._eta.labels(interval=place).inc()
 
     def _label(self, client: str) -> str:
-        """A client's name as a label: of the first so many its own, since a label is never forgotten."""
+        """The name of one of the first MOST_CLIENTS; the others share a label, since labels are never forgotten."""
         if len(self._clients) < MOST_CLIENTS:
             self._clients.add(client)
         return (client or "all") if client in self._clients else "other"
