@@ -9,10 +9,10 @@ from aiohttp import web
 
 from server.api.errors import bad_request
 from server.api.generator import DISPATCHER, LENGTHS
-from server.api.input.body import parse, read_chosen
+from server.api.input.body import parse, read_body
 from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
 from server.api.input.refusals import ABSENT
-from server.api.input.schema import ChatBody, CompletionBody
+from server.api.input.schema import ChatBody, CompletionBody, GenerationBody
 from server.api.models import model_name
 from server.api.output.expectation import expectation_of
 from server.api.output.reply import json_response
@@ -20,7 +20,8 @@ from server.api.output.wanted import describe, length_scope, list_wanted, predic
 from server.api.responses.body import ResponsesBody
 from server.api.responses.endpoint import read_chat
 from server.api.served_model import MODEL
-from server.http.access import client_of, holder_of, spend_counted
+from server.api.ticket import TICKET
+from server.http.access import client_of, holder_of
 
 
 class AnyBody(msgspec.Struct, frozen=True):
@@ -47,21 +48,22 @@ async def estimate(request: web.Request) -> web.Response:
             for item in wanted
         ]
     told = expectation_of(requests)
-    spend_counted(request, told.prompt_tokens)
+    request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
 
 
 async def _read(request: web.Request) -> tuple[ChatBody | CompletionBody, Sequence[Prompt]]:
     """The body, and its prompts; raises ApiError 400."""
-    model, given = request.app[MODEL], await read_chosen(request, _schema_of)
+    model, given = request.app[MODEL], await read_body(request, GenerationBody, _schema_of)
     if isinstance(given, CompletionBody):
         return given, await completion_prompts(given, model)
     if isinstance(given, ResponsesBody):
         given, _ = await read_chat(request, given)
+    assert isinstance(given, ChatBody), "the only kind that is left"
     return given, [await chat_prompt(given, model)]
 
 
-def _schema_of(raw: bytes) -> type[ChatBody | CompletionBody | ResponsesBody]:
+def _schema_of(raw: bytes) -> type[GenerationBody]:
     """The kind of a body; raises ApiError 400."""
     given = parse(raw, AnyBody)
     if bytes(given.prompt):

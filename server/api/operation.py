@@ -82,18 +82,23 @@ BY_HANDLER: web.AppKey[Mapping[Handler, Operation]] = web.AppKey("operations")
 """An application's operations. Two of one handler differ only in their paths."""
 
 
+OPERATION = web.RequestKey("operation", Operation)
+"""A request's operation, as the router matched it; absent where nothing is at its path."""
+
+
+def note_operation(request: web.Request) -> None:
+    """Keep the operation that the router matched, never one that is put together from what the client says."""
+    operation = request.app[BY_HANDLER].get(request.match_info.handler)
+    if operation is not None:
+        request[OPERATION] = operation
+
+
 def operation_of(request: web.Request) -> Operation | None:
-    """The operation that the router matched, never one that is put together from what the client says."""
-    return request.app[BY_HANDLER].get(request.match_info.handler)
+    """A request's operation; None where nothing is at its path."""
+    return request.get(OPERATION)
 
 
 def generates(request: web.Request) -> bool:
     """Whether a call asks for a place in the queue."""
-    operation = operation_of(request)
+    operation = request.get(OPERATION)
     return operation is not None and operation.generates
-
-
-def is_rationed(request: web.Request) -> bool:
-    """Whether a call asks for work that its key's quota counts."""
-    operation = operation_of(request)
-    return operation is not None and (operation.generates or operation.rationed)

@@ -19,7 +19,7 @@ from server.api.input.written_prompt import check_bytes, check_ids
 from server.api.models import model_name
 from server.api.output.pieces import LETTERS, Lazy, send_reply
 from server.api.served_model import MODEL, ServedModel
-from server.http.access import spend_counted
+from server.api.ticket import TICKET
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, TokenizeBody)
     model_name(body.model, model)
     tokens = await model.run_in_thread(_tokenize, body, model)
-    spend_counted(request, tokens.count)
+    request[TICKET].spend(tokens.count)
     return await send_reply(request, tokens, tokens.count)
 
 
@@ -88,7 +88,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, DetokenizeBody)
     model_name(body.model, model)
     text = await model.run_in_thread(_detokenize, body, model)
-    spend_counted(request, len(body.tokens))
+    request[TICKET].spend(len(body.tokens))
     return await send_reply(request, text, len(text.prompt) // LETTERS)
 
 

@@ -17,12 +17,11 @@ from aiohttp.typedefs import Handler
 
 from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
-from server.api.operation import is_rationed, operation_of
+from server.api.operation import operation_of
 from server.http.keys import Keyring
 from server.http.quota import NeverAllowed, Quota, QuotaExceeded, Share
 
 HOLDER = web.RequestKey("holder", str)
-SHARE = web.RequestKey("share", Share)
 
 ALL = "everybody"
 """Holder of all requests where no keys are set."""
@@ -80,31 +79,6 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     return await handler(request)
 
 
-@web.middleware
-async def ration(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Keep each holder of a key to its quota."""
-    account = _account_of(request)
-    if account is None:
-        return await handler(request)
-    quota = request.app[ACCESS].quota
-    with _told_to_clients():
-        request[SHARE] = share = quota.enter(account, request.app[DISPATCHER].now())
-    try:
-        return await handler(request)
-    finally:
-        quota.leave(share)
-
-
-def _account_of(request: web.Request) -> str | None:
-    """Where a call counts; None for nowhere. Who counts the tokens of each prompt before sending it has as many calls
-    for that as for answers.
-    """
-    operation = operation_of(request)
-    if operation is not None and operation.counts:
-        return f"{request[HOLDER]} counting"
-    return request[HOLDER] if is_rationed(request) else None
-
-
 def enter_patiently(app: web.Application, holder: str | None) -> Share | None:
     """The share of a request that no client waits for, for `Quota.leave`; None while its holder has too little left."""
     with suppress(QuotaExceeded):
@@ -114,13 +88,8 @@ def enter_patiently(app: web.Application, holder: str | None) -> Share | None:
 
 def widen_share(app: web.Application, share: Share, answers: int) -> None:
     """Count a request as the answers that it asks for; raises ApiError 400 or 429."""
-    with _told_to_clients():
+    with quota_errors():
         app[ACCESS].quota.widen(share, answers)
-
-
-def share_answers(request: web.Request, answers: int) -> None:
-    """Count a call as the answers that it asks for; raises ApiError 400 or 429."""
-    widen_share(request.app, request[SHARE], answers)
 
 
 def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
@@ -128,13 +97,9 @@ def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
     app[ACCESS].quota.spend(holder or ALL, tokens, app[DISPATCHER].now())
 
 
-def spend_counted(request: web.Request, tokens: int) -> None:
-    """Count tokens that a call was told of."""
-    spend_tokens(request.app, request[SHARE].holder, tokens)
-
-
 @contextmanager
-def _told_to_clients() -> Iterator[None]:
+def quota_errors() -> Iterator[None]:
+    """Word what a quota refuses as the client's error: ApiError 400 or 429."""
     try:
         yield
     except QuotaExceeded as error:

@@ -11,15 +11,15 @@ from aiohttp.typedefs import Handler
 from server.api.batches.keeping import start_batches, stop_batches
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
 from server.api.input import unknown
-from server.api.input.admission import admit
 from server.api.input.structured import give_up_compiling
 from server.api.models import remember_start
 from server.api.openapi import DOCUMENT, encode_document
-from server.api.operation import BY_HANDLER, generates, operation_of
+from server.api.operation import BY_HANDLER, generates, note_operation, operation_of
 from server.api.operations import OPERATIONS
 from server.api.output.expectation import SHORT_FORM
+from server.api.ticket import admit
 from server.dashboard.feed import close_feed
-from server.http.access import ACCESS, authenticate, holder_of, ration
+from server.http.access import ACCESS, authenticate, holder_of
 from server.http.cors import HOSTS, ORIGINS, add_origin_headers, guard_hosts, guard_origins
 from server.http.front import OPEN, Front
 from server.http.pacing import PACE, Pace, pace_refusals
@@ -99,6 +99,7 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
     start = time.monotonic()
     status = "client gone"
     remember_id(request)
+    note_operation(request)
     try:
         response = await handler(request)
         status = str(response.status)
@@ -116,7 +117,6 @@ MIDDLEWARES = (
     guard_origins,
     authenticate,
     admit,
-    ration,
 )
 """Middlewares from the outside inwards: those that turn a call away come before those that read it."""
 

@@ -9,10 +9,9 @@ import asyncio
 import re
 import secrets
 import zlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from decimal import Decimal
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import msgspec
 import orjson
@@ -20,12 +19,12 @@ from aiohttp import web
 
 from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
-from server.api.input.admission import count_arrived
-from server.api.input.unknown import list_unknown, note_unknown
+from server.api.input.unknown import list_unknown, note_unknown, without_unknown
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.models import model_name
 from server.api.output.reply import Head
 from server.api.served_model import MODEL
+from server.api.ticket import TICKET
 from server.http.access import sender_of
 
 LARGE = 64 * 1024
@@ -66,23 +65,22 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
     return body, Head(f"{prefix}{secrets.token_hex(16)}", name, request.app[DISPATCHER].now())
 
 
-async def read_body(request: web.Request, schema: type[T]) -> T:
-    """The body as `schema`; raises ApiError 400, 408, 413 or 429."""
-    return await read_chosen(request, lambda _: schema)
-
-
-async def read_chosen(request: web.Request, choose: Callable[[bytes], type[T]]) -> T:
-    """The body as the schema that `choose` finds for it, in any thread; raises ApiError 400, 408, 413 or 429."""
-    async with _received(request) as raw:
-        count_arrived(request)
-        refused = request.app[LIMITS].refuse_unknown_fields
+async def read_body(request: web.Request, schema: type[T], choose: Callable[[bytes], type[T]] | None = None) -> T:
+    """The body as `schema`, or as that of its kinds which `choose` finds in any thread; raises ApiError 400, 408, 413,
+    415 or 429."""
+    app, ticket = request.app, request.get(TICKET)
+    with _BodyRoom(request) as room:
+        raw = await _receive(request, app[LIMITS], room)
+        if ticket is not None:
+            ticket.count_body()
+        refused = app[LIMITS].refuse_unknown_fields
 
         def read() -> tuple[T, tuple[str, ...]]:
-            schema = choose(raw)
-            return parse(raw, schema), list_unknown(raw, schema, thoroughly=refused)
+            return parse_named(raw, schema if choose is None else choose(raw), thoroughly=refused)
 
-        body, unknown = await read_bounded(raw, read, request.app)
-    note_unknown(request, unknown, refused=refused)
+        body, unknown = await read_bounded(raw, read, app)
+    if unknown:
+        note_unknown(request, unknown, refused=refused)
     return body
 
 
@@ -99,13 +97,6 @@ async def read_bounded(raw: bytes, read: Callable[[], T], app: web.Application) 
         return read()
 
     return await app[MODEL].run_in_thread(read_large)
-
-
-@asynccontextmanager
-async def _received(request: web.Request) -> AsyncIterator[bytes]:
-    """A body that has come whole, whose room is held meanwhile; raises ApiError 408, 413 or 429."""
-    with _BodyRoom(request) as room:
-        yield await _read(request, request.app[LIMITS], room)
 
 
 class _BodyRoom:
@@ -136,7 +127,7 @@ class _BodyRoom:
         self._bytes += count
 
 
-async def _read(request: web.Request, limits: Limits, room: _BodyRoom) -> bytes:
+async def _receive(request: web.Request, limits: Limits, room: _BodyRoom) -> bytes:
     if (request.content_length or 0) > limits.max_body_bytes:
         raise _too_large(limits)
     unpack, body, received = _unpacker_for(request), bytearray(), 0
@@ -189,6 +180,18 @@ def _bound_parts(raw: bytes) -> None:
     if strings > MAX_STRINGS or nested > MAX_NESTED or values > MAX_VALUES:
         most = f"{MAX_VALUES} values, {MAX_STRINGS} strings, or {MAX_NESTED} lists, objects or names"
         raise bad_request(f"the request's body has more than {most}; send fewer at a time", code="too_many_values")
+
+
+def parse_named(raw: bytes, schema: type[T], *, thoroughly: bool) -> tuple[T, tuple[str, ...]]:
+    """JSON text as `schema`, and names in it that the schema does not have; raises ApiError 400.
+
+    A body without any, which most are, is decoded once.
+    """
+    known: type = schema
+    try:
+        return msgspec.json.decode(raw, type=cast(type[T], without_unknown(known))), ()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return parse(raw, schema), list_unknown(raw, schema, thoroughly=thoroughly)
 
 
 def parse(raw: bytes, schema: type[T]) -> T:

@@ -77,7 +77,10 @@ def describe_foreign() -> dict[str, dict[str, object]]:
 
 def refuse_foreign(body: Foreign) -> None:
     """Raise ApiError 400 for the first of these fields that asks for something."""
-    refuse_asked((name, _asks(name, getattr(body, name)), reason) for name, reason in _REASONS.items())
+    for name, reason in _REASONS.items():
+        value: Raw = getattr(body, name)
+        if bytes(value) and _asks(name, value):
+            raise bad_request(f"{name}: {reason}", name, "unsupported")
 
 
 def _asks(name: str, value: Raw) -> bool:

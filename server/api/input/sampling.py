@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from engine.sampling.params import SamplingParams
+from engine.sampling.params import Grammar, SamplingParams
 from server.api.errors import bad_request
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.served_model import ServedModel
@@ -20,7 +20,9 @@ COMPLETION_TOKENS = 16
 T = TypeVar("T", int, float)
 
 
-def sampling_params(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> SamplingParams:
+def sampling_params(
+    body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int, grammar: Grammar | None = None
+) -> SamplingParams:
     """How each answer to a prompt of `prompt_length` tokens is made, its seed aside; raises ApiError 400."""
     defaults = model.defaults.sampling
     return SamplingParams(
@@ -42,6 +44,7 @@ def sampling_params(body: ChatBody | CompletionBody, model: ServedModel, prompt_
         logprobs=_logprobs(body),
         prompt_logprobs=_prompt_logprobs(body),
         stop_repetition=model.defaults.stop_repetition,
+        grammar=grammar,
     )
 
 

@@ -74,6 +74,12 @@ def list_unknown(raw: bytes, schema: type, *, thoroughly: bool = False) -> tuple
 
 
 @cache
+def without_unknown(schema: type) -> type:
+    """The schema, for bodies without any other field."""
+    return msgspec.defstruct(schema.__name__, [], bases=(schema,), forbid_unknown_fields=True, frozen=True)
+
+
+@cache
 def _list_known(schema: type) -> frozenset[str]:
     """Names of the fields that a schema has, kept since they take a millisecond to find."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(schema))

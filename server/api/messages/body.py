@@ -55,7 +55,7 @@ class Block(msgspec.Struct, frozen=True):
 class InputMessage(msgspec.Struct, frozen=True):
     """One turn of the conversation."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[Block], Meta(max_length=2048)]
 
 
@@ -191,6 +191,7 @@ def _turns(message: InputMessage, path: str) -> Iterator[Message]:
 KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "user": frozenset({"text", "tool_result"}),
+        "system": frozenset({"text"}),  # which Claude Code sends among the turns too
         # Thoughts of another model are passed over, as no chat template here has a place for them.
         "assistant": frozenset({"text", "tool_use", "thinking", "redacted_thinking"}),
     }

@@ -42,9 +42,9 @@ from server.api.output.reply import Head, json_response
 from server.api.output.sse import EventStream
 from server.api.output.updates import Updates
 from server.api.served_model import MODEL
+from server.api.ticket import TICKET
 from server.api.tools.reading import Argued, Called, Piece, Said
 from server.api.tools.tools import toolbox
-from server.http.access import spend_counted
 from server.http.request_id import request_id
 
 
@@ -81,7 +81,7 @@ async def count_tokens(request: web.Request) -> web.Response:
 
     with reword_errors({}, CHAT_WORDS):
         counted = await model.run_in_thread(count)
-    spend_counted(request, counted)
+    request[TICKET].spend(counted)
     return json_response(TokenCount(counted))
 
 

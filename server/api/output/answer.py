@@ -19,7 +19,6 @@ from scheduler.stream import join_updates
 from server.api.calls.register import CALL, REGISTER, Caller, Record
 from server.api.errors import ApiError, error_body, internal_error
 from server.api.generator import DISPATCHER
-from server.api.input.admission import count_answers, count_queued
 from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
 from server.api.limits import LIMITS
@@ -33,8 +32,9 @@ from server.api.output.ticker import TICKER
 from server.api.output.updates import Updates
 from server.api.output.wanted import list_wanted
 from server.api.served_model import MODEL
+from server.api.ticket import TICKET
 from server.api.tools.reading import Piece
-from server.http.access import client_of, holder_of, share_answers
+from server.http.access import client_of, holder_of
 from server.http.request_id import request_id
 
 log = logging.getLogger(__name__)
@@ -92,8 +92,8 @@ async def register_call(
     """Put a call in line, and in the register until the context is left. Raises ApiError."""
     is_asked(request, HEADER)  # which may be refused, whether it is a stream or not
     answers = (body.n or 1) * len(prompts)
-    share_answers(request, answers)
-    count_answers(request, answers)
+    ticket = request[TICKET]
+    ticket.count_answers(answers)
     caller = Caller(holder_of(request), request_id(request))
     record = Record(
         head.id,
@@ -110,7 +110,7 @@ async def register_call(
     with request.app[REGISTER].enter(record):
         wanted = list_wanted(body, prompts, request.app[MODEL])
         async with open_call(body, wanted, request.app, record) as call:
-            count_queued(request)
+            ticket.settle()
             request[SHORT_FORM] = headers_of(expectation_of(call.requests))
             yield call
 

@@ -21,7 +21,6 @@ from server.api.calls.register import Record
 from server.api.calls.request_status import measure
 from server.api.errors import bad_request, busy, failure_error
 from server.api.generator import DISPATCHER, LENGTHS
-from server.api.input.admission import check_tokens
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import is_scoring
 from server.api.input.schema import ChatBody, CompletionBody
@@ -39,6 +38,7 @@ from server.api.output.wanted import (
     predict,
 )
 from server.api.served_model import MODEL
+from server.api.ticket import check_tokens
 from server.api.tools.reading import Piece, Reader, reader_of
 from server.http.access import spend_tokens
 

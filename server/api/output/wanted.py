@@ -52,13 +52,11 @@ def list_wanted(
     if choices * len(prompts) > MAX_CHOICES:
         message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
         raise bad_request(message, "n")
-    common = sampling_params(body, model, len(prompts[0].ids))
-    wanted = []
-    for prompt in prompts:
-        # The prompt holds on to its compiled grammar for as long as the call lasts.
-        grammar = None if prompt.grammar is None else prompt.grammar.grammar
-        sampling = replace(for_prompt(common, body, model, len(prompt.ids)), grammar=grammar)
-        wanted += [WantedAnswer(prompt, sampling)] * choices
+    compiled = prompts[0].grammar  # all have the same, and hold on to it for as long as the call lasts
+    common = sampling_params(body, model, len(prompts[0].ids), None if compiled is None else compiled.grammar)
+    wanted = [WantedAnswer(prompts[0], common)] * choices
+    for prompt in prompts[1:]:
+        wanted += [WantedAnswer(prompt, for_prompt(common, body, model, len(prompt.ids)))] * choices
     _bound_logprobs(body, wanted, most)
     return wanted
 

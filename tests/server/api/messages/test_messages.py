@@ -216,6 +216,12 @@ async def test_thoughts_and_tools_of_other_servers_are_passed_over_and_named(liv
         assert "thinking, tools.web_search_20250305" in response.headers["x-lengthwise-ignored"]
 
 
+async def test_a_turn_may_be_the_systems(live: Live) -> None:
+    """Claude Code puts some of its words between the turns."""
+    await ask(live, system="A", messages=[*SAID, {"role": "system", "content": [{"type": "text", "text": "B"}]}, *SAID])
+    assert bytes(live.dispatcher.submitted[-1].prompt).decode().count("system:") == 2
+
+
 async def test_any_model_may_be_asked_for_where_the_server_says_so(pool: ThreadPoolExecutor) -> None:
     async with live_server(pool, Limits(), accepts_any_name=True) as live:
         status, reply = await live.post(PATH, body(model="claude-opus-4"))
