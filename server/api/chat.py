@@ -14,8 +14,8 @@ from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
 from server.api.output.answer import Result, respond
 from server.api.output.call import Answer, Part
+from server.api.output.large_json import Lazy
 from server.api.output.logprobs import chat_logprobs, prompt_logprobs
-from server.api.output.pieces import Lazy
 from server.api.output.reply import (
     FINGERPRINT,
     ChatChoice,
@@ -35,7 +35,7 @@ from server.api.output.reply import (
     Usage,
 )
 from server.api.served_model import MODEL, Codec
-from server.api.tools.reading import Argued, Called, Piece, Said
+from server.api.tools.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -128,23 +128,23 @@ def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
 
 def _said(pieces: Sequence[Piece]) -> str:
     """The text besides the calls."""
-    return "".join(piece.text for piece in pieces if isinstance(piece, Said))
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
 
 
 def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCallDelta]:
     """Additions to the calls of a message, one delta a call. Each belongs in a chunk of its own: many clients read
     the first delta of a chunk only, or take a second one of the same index for another call.
     """
-    parts = [piece for piece in pieces if not isinstance(piece, Said)]
+    parts = [piece for piece in pieces if not isinstance(piece, TextPiece)]
     return [
         _call_delta([part for part in parts if part.index == index]) for index in dict.fromkeys(p.index for p in parts)
     ]
 
 
-def _call_delta(parts: Sequence[Called | Argued]) -> ToolCallDelta:
+def _call_delta(parts: Sequence[CallPiece | ArgumentsPiece]) -> ToolCallDelta:
     """The addition of a chunk to one call, from its parts in order."""
     first, arguments = parts[0], "".join(part.arguments for part in parts)
-    if isinstance(first, Argued):
+    if isinstance(first, ArgumentsPiece):
         return ToolCallDelta(first.index, FunctionDelta(arguments))
     return ToolCallDelta(first.index, FunctionDelta(arguments, first.name), first.id, "function")
 
@@ -154,9 +154,9 @@ def _calls(pieces: Sequence[Piece]) -> list[ToolCall]:
     return [
         ToolCall(piece.id, FunctionCall(piece.name, piece.arguments + _rest(piece.index, pieces)))
         for piece in pieces
-        if isinstance(piece, Called)
+        if isinstance(piece, CallPiece)
     ]
 
 
 def _rest(index: int, pieces: Sequence[Piece]) -> str:
-    return "".join(piece.arguments for piece in pieces if isinstance(piece, Argued) and piece.index == index)
+    return "".join(piece.arguments for piece in pieces if isinstance(piece, ArgumentsPiece) and piece.index == index)

@@ -13,8 +13,8 @@ from server.api.input.prompts import completion_prompts
 from server.api.input.schema import CompletionBody
 from server.api.output.answer import Result, respond
 from server.api.output.call import Answer, Part
+from server.api.output.large_json import Lazy
 from server.api.output.logprobs import characters, completion_logprobs, prompt_logprobs
-from server.api.output.pieces import Lazy
 from server.api.output.reply import (
     FINGERPRINT,
     CompletionChoice,

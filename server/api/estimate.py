@@ -10,8 +10,8 @@ from aiohttp import web
 from server.api.errors import bad_request
 from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input.body import parse, read_body
+from server.api.input.fields import ABSENT
 from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
-from server.api.input.refusals import ABSENT
 from server.api.input.schema import ChatBody, CompletionBody, GenerationBody
 from server.api.models import model_name
 from server.api.output.expectation import expectation_of

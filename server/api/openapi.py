@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 
 from server.api.errors import STATUSES, ErrorBody
-from server.api.input.refusals import Foreign, describe_foreign
+from server.api.input.fields import Foreign, describe_foreign
 from server.api.operation import Operation, Parameter
 from server.api.output.progress import HEADER as PROGRESS_HEADER
 from server.http.request_id import HEADER

@@ -10,7 +10,7 @@ from aiohttp.typedefs import Handler
 
 from server.api.batches.keeping import start_batches, stop_batches
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
-from server.api.input import unknown
+from server.api.input.fields import IGNORED_HEADER, name_ignored
 from server.api.input.structured import give_up_compiling
 from server.api.models import remember_start
 from server.api.openapi import DOCUMENT, encode_document
@@ -84,9 +84,9 @@ async def meet_expectation(request: web.Request) -> web.Response | None:
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "Lengthwise"
     response.headers[HEADER] = request_id(request)
-    ignored = unknown.header_of(request)
+    ignored = name_ignored(request)
     if ignored is not None:
-        response.headers[unknown.HEADER] = ignored
+        response.headers[IGNORED_HEADER] = ignored
     operation = operation_of(request)
     if operation is not None and operation.dialect is not None:
         response.headers[operation.dialect.id_header] = request_id(request)

@@ -18,8 +18,8 @@ from server.api.embeddings.endpoint import EMBEDDER
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths
 from server.api.health import LIFE, Life
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
-from server.api.output.ticker import TICKER, Ticker
-from server.api.responses.store import STORE, ResponseStore
+from server.api.output.sse import TICKER, Ticker
+from server.api.responses.endpoint import STORE, ResponseStore
 from server.api.served_model import MODEL, ServedModel
 from server.batches.runner import Batches
 from server.dashboard.feed import FEED, Feed

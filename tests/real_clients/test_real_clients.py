@@ -26,7 +26,7 @@ import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.api.limits import Limits
-from server.api.tools.words import OPEN
+from server.api.tools.turns import OPEN
 from tests.real_clients.wanted import MESSAGES, SOON, STALLED, TOOL, WRONG
 from tests.server.fakes import ANSWER, END, answer
 from tests.server.live import Live, live_server

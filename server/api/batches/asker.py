@@ -28,7 +28,7 @@ from server.api.input.schema import ChatBody, CompletionBody
 from server.api.models import model_name
 from server.api.output.answer import Form, gather_answers
 from server.api.output.call import open_call
-from server.api.output.pieces import encode_whole
+from server.api.output.large_json import encode_whole
 from server.api.output.reply import Head, encode
 from server.api.output.wanted import WantedAnswer, expected_work, list_wanted
 from server.api.served_model import MODEL, ServedModel

@@ -11,9 +11,9 @@ from aiohttp import web
 from server.api.embeddings.body import MOST_INPUTS, MOST_TOKENS, Embedding, EmbeddingBody, EmbeddingList, EmbeddingUsage
 from server.api.errors import ApiError, bad_request, busy
 from server.api.input.body import read_body
-from server.api.input.written_prompt import WrittenPrompt, separate
+from server.api.input.prompts import WrittenPrompt, separate
 from server.api.models import unknown_model
-from server.api.output.pieces import Lazy, send_reply
+from server.api.output.large_json import Lazy, send_reply
 from server.embeddings.embedder import Busy, Embedded, NotFetched, Refused, TextEmbedder
 from server.embeddings.worker import Ids
 from server.http.access import holder_of, spend_tokens

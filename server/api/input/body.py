@@ -19,7 +19,7 @@ from aiohttp import web
 
 from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
-from server.api.input.unknown import list_unknown, note_unknown, without_unknown
+from server.api.input.fields import list_unknown, note_unknown, without_unknown
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.models import model_name
 from server.api.output.reply import Head

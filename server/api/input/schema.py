@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from models.network.generation_config import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
-from server.api.input.refusals import ABSENT, Foreign
+from server.api.input.fields import ABSENT, Foreign
 
 MAX_CHOICES = 256
 """Answers that one call may ask for: n times its prompts."""

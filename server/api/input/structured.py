@@ -14,12 +14,11 @@ from msgspec import Raw
 from engine.sampling.grammar import Compiled, GrammarError, GrammarsFull
 from engine.sampling.params import Grammar, GrammarKind
 from server.api.errors import ApiError, bad_request, busy
-from server.api.input.given_json import given_json, is_given
+from server.api.input.fields import is_given, read_json
 from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs
 from server.api.served_model import MODEL, ServedModel
-from server.api.tools.closing import close_schema
 from server.api.tools.grammar import arguments_schema, calls_grammar
-from server.api.tools.tools import NO_TOOLS, Toolbox
+from server.api.tools.tools import NO_TOOLS, Toolbox, close_schema
 from server.grammars.compiler import RefusedGrammar
 from server.grammars.trial import TrialsFailed
 
@@ -93,7 +92,7 @@ def _of_format(format_: ResponseFormat, closed: bool) -> Grammar | None:
             path = "response_format.json_schema"
             if format_.json_schema is None or not is_given(format_.json_schema.schema):
                 raise bad_request(f"{path}.schema: is missing", "response_format")
-            schema = given_json(bytes(format_.json_schema.schema), f"{path}.schema", "response_format")
+            schema = read_json(bytes(format_.json_schema.schema), f"{path}.schema", "response_format")
             strict = format_.json_schema.strict
             closed = closed or strict is True
             return _json(schema, f"{path}.schema", "response_format", lenient=strict is False, closed=closed)
@@ -114,9 +113,9 @@ def _of_outputs(outputs: StructuredOutputs, closed: bool) -> Grammar:
         )
     if outputs.json_object:
         return ANY_OBJECT
-    schema = given_json(bytes(outputs.json), f"{param}.json", param)
+    schema = read_json(bytes(outputs.json), f"{param}.json", param)
     if isinstance(schema, str):  # vLLM takes a schema also as text
-        schema = given_json(schema.encode(), f"{param}.json", param)
+        schema = read_json(schema.encode(), f"{param}.json", param)
     return _json(schema, f"{param}.json", param, lenient=False, closed=closed)
 
 

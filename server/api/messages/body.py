@@ -14,9 +14,8 @@ from msgspec import Meta
 
 from models.network.generation_config import Temperature, TokenCount, TopK, TopP
 from server.api.errors import ApiError, bad_request
-from server.api.input.given_json import given_object
+from server.api.input.fields import ABSENT, read_object, refuse_asked
 from server.api.input.prompts import join_content
-from server.api.input.refusals import ABSENT, refuse_asked
 from server.api.input.schema import (
     ChatBody,
     ChatTool,
@@ -208,7 +207,7 @@ def _text(block: Block, path: str) -> str:
 def _call(block: Block, path: str) -> PastCall:
     if block.name is None or block.id is None:
         raise _missing(f"{path}.{'name' if block.name is None else 'id'}")
-    given_object(bytes(block.input), f"{path}.input", "messages")
+    read_object(bytes(block.input), f"{path}.input", "messages")
     return PastCall(PastFunction(block.name, bytes(block.input).decode()), block.id)
 
 

@@ -12,9 +12,9 @@ from aiohttp import web
 from engine.messages import REPETITION, FinishReason, RowUpdate
 from server.api.errors import ApiError, reword_errors
 from server.api.input.body import read_body, read_call
+from server.api.input.fields import ignore
 from server.api.input.prompts import chat_prompt, render_chat
 from server.api.input.schema import StreamOptions
-from server.api.input.unknown import ignore
 from server.api.messages.body import CHAT_WORDS, CountBody, MessagesBody, as_chat, list_ignored
 from server.api.messages.reply import (
     BlockDelta,
@@ -36,14 +36,13 @@ from server.api.messages.reply import (
 )
 from server.api.models import model_name
 from server.api.output.answer import gather_answers, register_call, stream_answers
-from server.api.output.call import Call, Part
-from server.api.output.pieces import send_reply, weigh
+from server.api.output.call import Call, Part, Updates
+from server.api.output.large_json import send_reply, weigh
 from server.api.output.reply import Head, json_response
 from server.api.output.sse import EventStream
-from server.api.output.updates import Updates
 from server.api.served_model import MODEL
 from server.api.ticket import TICKET
-from server.api.tools.reading import Argued, Called, Piece, Said
+from server.api.tools.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
 from server.api.tools.tools import toolbox
 from server.http.request_id import request_id
 
@@ -130,30 +129,30 @@ def _blocks(pieces: Sequence[Piece]) -> list[ContentBlock]:
     """The text of an answer and its calls, in the order in which they came; a call that was cut has no input."""
     blocks: list[ContentBlock] = []
     for said_or_call, inputs in _grouped(pieces):
-        if isinstance(said_or_call, Said):
+        if isinstance(said_or_call, TextPiece):
             blocks.append(TextBlock(said_or_call.text))
         else:
             blocks.append(ToolUseBlock(_id(said_or_call), said_or_call.name, _object(inputs)))
     return blocks
 
 
-def _grouped(pieces: Sequence[Piece]) -> Iterator[tuple[Said | Called, str]]:
+def _grouped(pieces: Sequence[Piece]) -> Iterator[tuple[TextPiece | CallPiece, str]]:
     """Each text, neighbours joined, and each call with all of its arguments."""
     texts, calls = [], {}
     for piece in pieces:
-        if isinstance(piece, Said):
+        if isinstance(piece, TextPiece):
             texts.append(piece.text)
-        elif isinstance(piece, Called):
+        elif isinstance(piece, CallPiece):
             calls[piece.index] = (piece, [piece.arguments])
         else:
             calls[piece.index][1].append(piece.arguments)
     if texts:
-        yield Said("".join(texts)), ""
+        yield TextPiece("".join(texts)), ""
     for call, arguments in calls.values():
         yield call, "".join(arguments)
 
 
-def _id(call: Called) -> str:
+def _id(call: CallPiece) -> str:
     return call.id.replace("call_", "toolu_", 1)
 
 
@@ -199,15 +198,15 @@ class MessageWriter:
 
     def _piece(self, piece: Piece) -> Iterator[msgspec.Struct]:
         match piece:
-            case Said(text):
+            case TextPiece(text):
                 if self._open is not TextBlock:
                     yield from self._begin(TextBlock(""))
                 yield BlockDelta(index=self._index, delta=BlockText(text))
-            case Called(arguments=arguments):
+            case CallPiece(arguments=arguments):
                 yield from self._begin(ToolUseBlock(_id(piece), piece.name, {}))
                 if arguments:
                     yield BlockDelta(index=self._index, delta=BlockInput(arguments))
-            case Argued(arguments=arguments):
+            case ArgumentsPiece(arguments=arguments):
                 yield BlockDelta(index=self._index, delta=BlockInput(arguments))
 
     def _begin(self, block: ContentBlock) -> Iterator[msgspec.Struct]:

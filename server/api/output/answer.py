@@ -22,14 +22,12 @@ from server.api.generator import DISPATCHER
 from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
 from server.api.limits import LIMITS
-from server.api.output.call import Answer, Call, Part, open_call
+from server.api.output.call import Answer, Call, Part, Updates, open_call
 from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
-from server.api.output.pieces import send_reply
+from server.api.output.large_json import send_reply
 from server.api.output.progress import FIRST_LOOK, HEADER, PlaceNotes, is_asked
 from server.api.output.reply import Head, Metrics, Usage
-from server.api.output.sse import EventStream
-from server.api.output.ticker import TICKER
-from server.api.output.updates import Updates
+from server.api.output.sse import TICKER, EventStream
 from server.api.output.wanted import list_wanted
 from server.api.served_model import MODEL
 from server.api.ticket import TICKET

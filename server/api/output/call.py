@@ -6,9 +6,12 @@ stays behind.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -17,16 +20,17 @@ from engine.messages import FinishReason, RowUpdate
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
+from scheduler.stream import join_updates
 from server.api.calls.register import Record
 from server.api.calls.request_status import measure
-from server.api.errors import bad_request, busy, failure_error
+from server.api.errors import ApiError, bad_request, busy, failure_error
 from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import is_scoring
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.limits import LIMITS
 from server.api.output.expectation import expectation_of
-from server.api.output.pieces import LETTERS, weigh
+from server.api.output.large_json import LETTERS, weigh
 from server.api.output.reply import Metrics, PromptDetails, Usage
 from server.api.output.wanted import (
     Predictions,
@@ -194,3 +198,81 @@ async def _submit_all(
 def _tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
     """Tokens of an answer and its prompt, as far as they can be foreseen."""
     return len(item.prompt.ids) + answer_tokens(item, prediction)
+
+
+Arrivals: TypeAlias = Mapping[int, RowUpdate]
+"""Updates since the last look: the place of a request among those asked for -> its update."""
+
+RECORDING_TIME = 5.0
+"""Seconds that the end of an answer is held back at most until it is recorded (--journal-sync)."""
+
+
+class Updates:
+    """Iterates until every request has had its last update, which is recorded by then where that is promised.
+
+    Use as an asynchronous context. Raises ApiError 503 when that cannot be kept.
+    """
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._arrivals: dict[int, RowUpdate] = {}
+        self._arrived = asyncio.Event()
+        self._pumps: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Updates:
+        # A single stream is read directly: a task between would cost a switch per token.
+        if len(self._requests) > 1:
+            self._pumps = [asyncio.create_task(self._pump(*pair)) for pair in enumerate(self._requests)]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    def __aiter__(self) -> AsyncIterator[Arrivals]:
+        return self._merged() if self._pumps else self._single()
+
+    async def _single(self) -> AsyncIterator[Arrivals]:
+        async for update in self._requests[0].stream:
+            await _until_recorded(self._requests[0], update)
+            yield {0: update}
+
+    async def _merged(self) -> AsyncIterator[Arrivals]:
+        unfinished = len(self._requests)
+        while unfinished:
+            await self._arrived.wait()
+            self._arrived.clear()
+            arrivals, self._arrivals = self._arrivals, {}
+            if not arrivals:
+                self._raise_failure()
+                continue
+            unfinished -= sum(update.finish_reason is not None for update in arrivals.values())
+            yield arrivals
+
+    async def _pump(self, place: int, request: Request) -> None:
+        try:
+            async for update in request.stream:
+                await _until_recorded(request, update)
+                earlier = self._arrivals.get(place)
+                self._arrivals[place] = update if earlier is None else join_updates((earlier, update))
+                self._arrived.set()
+        finally:
+            self._arrived.set()
+
+    def _raise_failure(self) -> None:
+        for pump in self._pumps:
+            if pump.done():
+                pump.result()
+
+
+async def _until_recorded(request: Request, update: RowUpdate) -> None:
+    """Hold the last update of a request back until the journal has it; raises ApiError."""
+    if update.finish_reason is None or request.recorded is None:
+        return
+    with suppress(TimeoutError):
+        if await asyncio.wait_for(asyncio.wrap_future(request.recorded), RECORDING_TIME):
+            return
+    raise ApiError(503, "the answer could not be recorded in the journal; try again later", code="journal_failed")

@@ -15,9 +15,8 @@ from msgspec import Meta
 
 from models.network.generation_config import TokenCount
 from server.api.errors import ApiError, bad_request
-from server.api.input.given_json import is_given
+from server.api.input.fields import ABSENT, is_given, refuse_asked
 from server.api.input.prompts import join_content
-from server.api.input.refusals import ABSENT, refuse_asked
 from server.api.input.schema import (
     Alternatives,
     ChatBody,

@@ -4,7 +4,7 @@ kept.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,16 +16,15 @@ from aiohttp import web
 from engine.messages import FinishReason, RowUpdate
 from server.api.errors import ApiError, error_body, reword_errors
 from server.api.input.body import read_call
+from server.api.input.fields import ignore
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody, Message, StreamOptions
-from server.api.input.unknown import ignore
 from server.api.output.answer import gather_answers, register_call, stream_answers
-from server.api.output.call import Call, Part
+from server.api.output.call import Call, Part, Updates
+from server.api.output.large_json import send_reply, weigh
 from server.api.output.logprobs import chat_logprobs
-from server.api.output.pieces import send_reply, weigh
-from server.api.output.reply import ChatLogprob, Head, json_response
+from server.api.output.reply import ChatLogprob, Head, encode, json_response
 from server.api.output.sse import EventStream
-from server.api.output.updates import Updates
 from server.api.responses.body import (
     OWN_NAMES,
     OWN_WORDS,
@@ -44,6 +43,7 @@ from server.api.responses.reply import (
     IncompleteDetails,
     InputDetails,
     OutputItem,
+    OutputMessage,
     ResponseEvent,
     ResponseFailure,
     ResponseObject,
@@ -51,7 +51,6 @@ from server.api.responses.reply import (
     Status,
     TextReply,
 )
-from server.api.responses.store import STORE, ResponseStore
 from server.api.served_model import MODEL, Codec
 from server.http.access import holder_of
 
@@ -240,3 +239,57 @@ class ResponseWriter:
 
     def _event(self, kind: str, response: ResponseObject) -> ResponseEvent:
         return ResponseEvent(type=kind, sequence_number=next(self.answer.items.numbers), response=response)
+
+
+EACH = 1000
+"""Bytes of a response besides what is in it, and of a token's log-probabilities, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response, and the conversation up to its end."""
+
+    messages: tuple[Message, ...]
+    reply: ResponseObject
+    size: int
+    """Bytes that it counts for, about."""
+
+
+class ResponseStore:
+    """The responses of each holder that were used last. A holder sees only its own. Event loop only."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._sizes: Counter[str | None] = Counter()
+        self._stored: defaultdict[str | None, OrderedDict[str, StoredResponse]] = defaultdict(OrderedDict)
+
+    def add(self, holder: str | None, messages: tuple[Message, ...], reply: ResponseObject) -> None:
+        """Keep a response. When the bound is passed, the holder who has most loses those used least recently."""
+        told = (part for item in reply.output if isinstance(item, OutputMessage) for part in item.content)
+        size = EACH + sum(len(part.text) + EACH * len(part.logprobs) for part in told)
+        size += sum(EACH // 4 + len(one.content or "") for one in messages)
+        size += sum(EACH // 4 + len(call.function.arguments) for one in messages for call in one.tool_calls or ())
+        size += len(encode([reply.instructions, reply.metadata, reply.text, reply.tools]))
+        self._stored[holder][reply.id] = StoredResponse(messages, reply, size)
+        self._sizes[holder] += size
+        while self._sizes.total() > self._capacity:
+            [(fullest, _)] = self._sizes.most_common(1)
+            _, oldest = self._stored[fullest].popitem(last=False)
+            self._sizes[fullest] -= oldest.size
+
+    def find(self, name: str, holder: str | None, param: str) -> StoredResponse:
+        """The response of an id; raises ApiError 404 for one that is unknown, forgotten or another's."""
+        found = self._stored[holder].get(name)
+        if found is None:
+            message = f"{param}: no response {name[:200]!r} is kept here: it was not stored, or is too long ago"
+            raise ApiError(404, message, param=param, code="response_not_found")
+        self._stored[holder].move_to_end(name)
+        return found
+
+    def remove(self, name: str, holder: str | None) -> None:
+        """Forget a response; raises ApiError 404 for one that is unknown, forgotten or another's."""
+        self._sizes[holder] -= self.find(name, holder, "id").size
+        del self._stored[holder][name]
+
+
+STORE = web.AppKey("responses", ResponseStore)

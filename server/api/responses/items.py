@@ -32,7 +32,7 @@ from server.api.responses.reply import (
     TextDelta,
     TextDone,
 )
-from server.api.tools.reading import Argued, Called, Piece, Said
+from server.api.tools.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
 
 
 class EventPlace(TypedDict):
@@ -62,14 +62,14 @@ class OutputItems:
 
     def push(self, pieces: Sequence[Piece], logprobs: Sequence[ChatLogprob]) -> Iterator[msgspec.Struct]:
         """Add the next pieces; log-probabilities, which only answers without tools have, are those of the text."""
-        for piece in pieces or ([Said("")] if logprobs else []):
+        for piece in pieces or ([TextPiece("")] if logprobs else []):
             match piece:
-                case Said(text):
+                case TextPiece(text):
                     yield from self._say(text, logprobs)
-                case Called(arguments=arguments):
+                case CallPiece(arguments=arguments):
                     yield from self._call(piece)
                     yield from self._argue(arguments)
-                case Argued(arguments=arguments):
+                case ArgumentsPiece(arguments=arguments):
                     yield from self._argue(arguments)
 
     def finish(self, status: ItemStatus) -> Iterator[msgspec.Struct]:
@@ -93,7 +93,7 @@ class OutputItems:
             kind = "response.output_text.delta"
             yield TextDelta(**self._place(kind), delta=text, logprobs=list(logprobs))
 
-    def _call(self, call: Called) -> Iterator[msgspec.Struct]:
+    def _call(self, call: CallPiece) -> Iterator[msgspec.Struct]:
         if call.name in self.custom:
             yield from self._begin(
                 CustomCallItem(id=self._name("ctc"), call_id=call.id, name=call.name, input="", status="in_progress")

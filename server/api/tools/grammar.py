@@ -13,7 +13,7 @@ import orjson
 from engine.sampling.grammar import WHITESPACE
 from engine.sampling.params import Grammar, GrammarKind
 from server.api.tools.tools import Tool, Toolbox
-from server.api.tools.words import BETWEEN, CALL_TAIL, call_head
+from server.api.tools.turns import BETWEEN, CALL_TAIL, call_head
 
 
 def calls_grammar(tools: Toolbox, answer: Grammar | None = None) -> Grammar:

@@ -16,18 +16,18 @@ import orjson
 
 from models.text_stream import overlap
 from server.api.tools.tools import Toolbox
-from server.api.tools.words import BETWEEN, CALL_TAIL, CLOSE, OPEN
+from server.api.tools.turns import BETWEEN, CALL_TAIL, CLOSE, OPEN
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextPiece:
     """Text that is no call."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CallPiece:
     """A call begins, with as much of its arguments as is there."""
 
     index: int
@@ -37,14 +37,14 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Argued:
+class ArgumentsPiece:
     """More of the arguments of the call that has begun."""
 
     index: int
     arguments: str
 
 
-Piece: TypeAlias = Said | Called | Argued
+Piece: TypeAlias = TextPiece | CallPiece | ArgumentsPiece
 
 
 class Reader(Protocol):
@@ -65,7 +65,7 @@ class PlainText:
     calls, ended = 0, False
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
-        return [Said(text)] if text else []
+        return [TextPiece(text)] if text else []
 
 
 class GuaranteedCalls:
@@ -91,7 +91,7 @@ class GuaranteedCalls:
         self._plain = self._plain or (self.calls == 0 and not OPEN.startswith(self._held[: len(OPEN)]))
         if self._plain:
             said, self._held = self._held, ""
-            return [Said(said)] if said else []
+            return [TextPiece(said)] if said else []
         return [*self._advance(), *(self._rest() if last else ())]
 
     def _advance(self) -> Iterator[Piece]:
@@ -120,14 +120,14 @@ class GuaranteedCalls:
                 return
             self._told, part = True, self._arguments
             self.calls += 1
-            yield Called(self.calls - 1, new_id(), name, "")
+            yield CallPiece(self.calls - 1, new_id(), name, "")
         if part:
-            yield Argued(self.calls - 1, part)
+            yield ArgumentsPiece(self.calls - 1, part)
 
     def _rest(self) -> Iterator[Piece]:
         """The answer was cut short; a brace may be the last of the arguments, or the one behind them."""
         if self._told and self._name is not None and self._held == CALL_TAIL[0] and not _is_json(self._arguments):
-            yield Argued(self.calls - 1, self._held)
+            yield ArgumentsPiece(self.calls - 1, self._held)
 
 
 _HEAD = re.compile(rf'(?:{BETWEEN})?{OPEN}\n\{{"name": "(?P<name>[^"]*)", "arguments": ')
@@ -148,7 +148,7 @@ class FoundCalls:
     def push(self, text: str, *, last: bool) -> list[Piece]:
         self._held += text
         pieces = [*self._advance(), *(self._rest() if last else ())]
-        return [piece for piece in pieces if not isinstance(piece, Said) or piece.text]
+        return [piece for piece in pieces if not isinstance(piece, TextPiece) or piece.text]
 
     def _advance(self) -> Iterator[Piece]:
         found = True
@@ -172,14 +172,14 @@ class FoundCalls:
         else:
             yield self._say(held)
         if not self.calls:
-            yield Said(self._space)
+            yield TextPiece(self._space)
 
-    def _say(self, text: str) -> Said:
+    def _say(self, text: str) -> TextPiece:
         """White space at the end is held back: around calls it means nothing."""
         text = self._space + text
         said = text.rstrip()
         self._space = text[len(said) :]
-        return Said(said)
+        return TextPiece(said)
 
     def _call(self, body: str, close: str) -> Iterator[Piece]:
         calls = _parsed(body, self._names)
@@ -188,7 +188,7 @@ class FoundCalls:
             return
         self._space = ""
         for name, arguments in calls if self._most is None else calls[: self._most - self.calls]:
-            yield Called(self.calls, new_id(), name, arguments)
+            yield CallPiece(self.calls, new_id(), name, arguments)
             self.calls += 1
 
 

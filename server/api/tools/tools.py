@@ -11,9 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from server.api.errors import bad_request
-from server.api.input.given_json import given_object, is_given
+from server.api.input.fields import is_given, read_object
 from server.api.input.schema import ChatBody, FunctionTool, NamedTool
-from server.api.tools.closing import close_schema
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({"type": "object", "properties": {}, "additionalProperties": False})
 
@@ -93,7 +92,7 @@ def _tool(function: FunctionTool, path: str, closed: bool) -> Tool:
         raise bad_request(f"{path}.name: must not end with a line break", "tools")
     parameters: Mapping[str, Any] = NO_PARAMETERS
     if is_given(function.parameters):
-        parameters = given_object(bytes(function.parameters), f"{path}.parameters", "tools")
+        parameters = read_object(bytes(function.parameters), f"{path}.parameters", "tools")
     if parameters.get("type", "object") != "object":
         raise bad_request(f"{path}.parameters.type: must be 'object', as a call's arguments are one", "tools")
     if closed or function.strict:
@@ -107,3 +106,30 @@ def _refuse_duplicates(tools: tuple[Tool, ...]) -> None:
         if tool.name in seen:
             raise bad_request(f"tools[{place}].function.name: {tool.name!r} is the name of two tools", "tools")
         seen.add(tool.name)
+
+
+LISTED = ("anyOf", "oneOf", "prefixItems")
+NAMED = ("properties", "$defs", "definitions")
+INNER = ("items", "additionalProperties")
+
+
+def close_schema(schema: Any) -> Any:
+    """The schema, with all its objects closed whose properties stand in one place."""
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for key in LISTED:
+        if isinstance(closed.get(key), list):
+            closed[key] = [close_schema(one) for one in closed[key]]
+    for key in NAMED:
+        if isinstance(closed.get(key), dict):
+            closed[key] = {name: close_schema(one) for name, one in closed[key].items()}
+    for key in INNER:
+        if key in closed:
+            closed[key] = close_schema(closed[key])
+    properties = closed.get("properties")
+    if isinstance(properties, dict) and not closed.keys() & {"allOf", "patternProperties", "if"}:
+        closed["required"] = list(properties)
+        if closed.get("additionalProperties", True) is True:
+            closed["additionalProperties"] = False
+    return closed

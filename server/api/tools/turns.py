@@ -12,10 +12,35 @@ from typing import Any, TypeAlias
 import orjson
 
 from server.api.errors import bad_request
-from server.api.input.given_json import given_object
+from server.api.input.fields import read_object
 from server.api.input.schema import Message, PastCall
 from server.api.tools.tools import Toolbox
-from server.api.tools.words import BETWEEN, CLOSE, OPEN, call_text, result_text
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
+
+
+def call_head(name: str) -> str:
+    """A call up to where its arguments begin."""
+    return f'{OPEN}\n{{"name": {orjson.dumps(name).decode()}, "arguments": '
+
+
+CALL_TAIL = f"}}\n{CLOSE}"
+"""The end of a call, behind its arguments. It cannot be part of them: in JSON no string holds a line break."""
+
+BETWEEN = "\n"
+"""The text between two calls."""
+
+
+def call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """A whole call."""
+    return f"{call_head(name)}{orjson.dumps(arguments).decode()}{CALL_TAIL}"
+
+
+def result_text(content: str) -> str:
+    """The answer of a tool, marked up."""
+    return f"{RESULT_OPEN}\n{content}\n{RESULT_CLOSE}"
+
 
 Turn: TypeAlias = dict[str, Any]
 """A message as chat templates know it; its content is always text."""
@@ -47,7 +72,7 @@ def tool_fields(message: Message, path: str) -> Turn:
 
 def _call(call: PastCall, path: str) -> dict[str, Any]:
     given = call.function.arguments
-    arguments = given_object(given.encode(), f"{path}.function.arguments", "messages") if given.strip() else {}
+    arguments = read_object(given.encode(), f"{path}.function.arguments", "messages") if given.strip() else {}
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 

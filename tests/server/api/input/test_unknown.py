@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
+from server.api.input.fields import IGNORED_HEADER, MANY, MOST, list_unknown
 from server.api.input.schema import ChatBody
-from server.api.input.unknown import HEADER, MANY, MOST, list_unknown
 from server.api.limits import Limits
 from tests.server.live import Live, live_server
 
@@ -21,7 +21,7 @@ async def ignored(live: Live, path: str, body: dict[str, Any]) -> str | None:
     """The header of an answer that must succeed."""
     async with live.session.post(live.url + path, data=orjson.dumps(body)) as response:
         assert response.status == 200, await response.text()
-        return response.headers.get(HEADER)
+        return response.headers.get(IGNORED_HEADER)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from engine.messages import RowUpdate, TokenLogprob
-from server.api.output import pieces as pieces_module
+from server.api.output import large_json as pieces_module
 from server.api.output import sse as sse_module
-from server.api.output.pieces import LARGE, PIECE, Lazy, encode_pieces, in_thread, weigh
+from server.api.output.large_json import LARGE, PIECE, Lazy, encode_pieces, in_thread, weigh
 from server.api.output.reply import Delta, FunctionDelta, ToolCallDelta, encode
 from tests.server.live import Live, chat_body
 

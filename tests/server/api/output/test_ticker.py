@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from server.api.output import ticker as ticker_module
-from server.api.output.ticker import Ticker
+from server.api.output import sse as ticker_module
+from server.api.output.sse import Ticker
 
 
 async def test_it_looks_as_often_as_each_look_says_until_the_context_is_left() -> None:

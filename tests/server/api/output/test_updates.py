@@ -11,7 +11,7 @@ from engine.messages import FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
 from scheduler.request import Request, Times
 from server.api.errors import ApiError
-from server.api.output.updates import Updates
+from server.api.output.call import Updates
 
 
 def ended(row_id: int) -> Request:
@@ -45,7 +45,7 @@ async def test_an_answer_ends_once_it_is_recorded(count: int) -> None:
 async def test_an_answer_that_is_not_recorded_ends_with_an_error(
     count: int, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.api.output.updates.RECORDING_TIME", 0.01)
+    monkeypatch.setattr("server.api.output.call.RECORDING_TIME", 0.01)
     requests = [ended(number) for number in range(count)]
     if not late:
         assert requests[-1].recorded is not None

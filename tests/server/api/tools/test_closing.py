@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from server.api.limits import Limits
-from server.api.tools.closing import close_schema
+from server.api.tools.tools import close_schema
 from tests.server.live import chat_body, live_server
 
 CHAT = "/v1/chat/completions"

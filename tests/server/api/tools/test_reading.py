@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.tools.reading import Argued, Called, FoundCalls, GuaranteedCalls, Piece, Reader, Said, split
-from server.api.tools.words import BETWEEN, CALL_TAIL, call_head, call_text
+from server.api.tools.reading import (
+    ArgumentsPiece,
+    CallPiece,
+    FoundCalls,
+    GuaranteedCalls,
+    Piece,
+    Reader,
+    TextPiece,
+    split,
+)
+from server.api.tools.turns import BETWEEN, CALL_TAIL, call_head, call_text
 
 NAMES = frozenset({"f", "weather-now"})
 
@@ -30,12 +39,12 @@ def joined(pieces: Sequence[Piece]) -> tuple[str, list[tuple[str, str]]]:
     text, calls = "", list[list[str]]()
     for piece in pieces:
         match piece:
-            case Said(more):
+            case TextPiece(more):
                 text += more
-            case Called(index, _, name, arguments):
+            case CallPiece(index, _, name, arguments):
                 assert index == len(calls)
                 calls.append([name, arguments])
-            case Argued(index, more):
+            case ArgumentsPiece(index, more):
                 assert index == len(calls) - 1
                 calls[-1][1] += more
     return text, [(name, arguments) for name, arguments in calls]
@@ -129,7 +138,7 @@ def test_arguments_that_are_cut_short_are_told_as_far_as_they_go() -> None:
 @pytest.mark.parametrize("make", [found, GuaranteedCalls], ids=["found", "guaranteed"])
 def test_every_call_has_an_id_of_its_own(make: Callable[[], Reader]) -> None:
     pieces = make().push(f"{CALL}{BETWEEN}{call_text('f', {'x': 'another'})}", last=True)
-    ids = [piece.id for piece in pieces if isinstance(piece, Called)]
+    ids = [piece.id for piece in pieces if isinstance(piece, CallPiece)]
     assert len(set(ids)) == 2
 
 

@@ -1,0 +1,234 @@
+"""Fields of a body that no schema takes apart: refused where they ask for something, kept as raw JSON, or unknown.
+
+Fields of OpenAI's API and of other servers' that would change an answer, and that this server cannot honour, are
+refused where they ask for anything: passed over in silence, the client would take another answer for its own. JSON that
+is data, such as schemas and arguments, is bounded in size and depth, since what is made of it is walked more than once.
+Unknown fields are named in a header, so that a typo can be found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias, get_type_hints
+
+import msgspec
+import orjson
+from aiohttp import web
+from msgspec import Raw
+
+from server.api.errors import bad_request
+
+NOTHING = frozenset({b"", b"null", b"false", b"[]", b"{}", b'""'})
+"""Values, without white space, that ask for nothing in most of these fields."""
+UNLESS_FALSE = frozenset({b"", b"null", b"true"})
+
+LONGEST = 1024
+"""Bytes of the longest value that may ask for nothing, white space included; longer ones are not looked through."""
+
+ABSENT: Any = msgspec.field(default_factory=Raw)
+"""The default of a field whose value is not read."""
+
+OnlyText: TypeAlias = Annotated[Raw, "only text comes out of this server"]
+UseLogitBias: TypeAlias = Annotated[Raw, "is not supported; use logit_bias"]
+UseLogprobs: TypeAlias = Annotated[Raw, "is not supported; use logprobs, or /tokenize"]
+
+
+class Foreign(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that are known and refused, each with the reason; their values are not even read."""
+
+    allowed_token_ids: UseLogitBias = ABSENT
+    audio: OnlyText = ABSENT
+    bad_words: UseLogitBias = ABSENT
+    chat_template: Annotated[Raw, "start the server with --chat-template instead"] = ABSENT
+    documents: Annotated[Raw, "is not supported; put them into a message"] = ABSENT
+    function_call: Annotated[Raw, "is not supported; use tools and tool_choice"] = ABSENT
+    functions: Annotated[Raw, "are not supported; use tools"] = ABSENT
+    guided_choice: Annotated[Raw, "is not supported; use structured_outputs with choice"] = ABSENT
+    guided_grammar: Annotated[Raw, "is not supported; use structured_outputs with grammar"] = ABSENT
+    guided_json: Annotated[Raw, "is not supported; use response_format, or structured_outputs with json"] = ABSENT
+    guided_regex: Annotated[Raw, "is not supported; use structured_outputs with regex"] = ABSENT
+    logits_processors: Annotated[Raw, "is not supported"] = ABSENT
+    modalities: OnlyText = ABSENT
+    prompt_embeds: Annotated[Raw, "only text and token ids can be read"] = ABSENT
+    return_token_ids: UseLogprobs = ABSENT
+    return_tokens_as_token_ids: UseLogprobs = ABSENT
+    suffix: Annotated[Raw, "is not supported; leave it out"] = ABSENT
+    skip_special_tokens: Annotated[Raw, "control tokens are always left out"] = ABSENT
+    truncate_prompt_tokens: Annotated[Raw, "is not supported; shorten the prompt, /tokenize tells its length"] = ABSENT
+    use_beam_search: Annotated[Raw, "is not supported; use n and a temperature"] = ABSENT
+    web_search_options: Annotated[Raw, "this server looks nothing up"] = ABSENT
+
+
+_REASONS: Mapping[str, str] = MappingProxyType(
+    {name: hint.__metadata__[0] for name, hint in get_type_hints(Foreign, include_extras=True).items()}
+)
+_HARMLESS: Mapping[str, frozenset[bytes]] = MappingProxyType(
+    {
+        "function_call": NOTHING | {b'"none"', b'"auto"'},
+        "modalities": NOTHING | {b'["text"]'},
+        "skip_special_tokens": UNLESS_FALSE,
+    }
+)
+
+
+def describe_foreign() -> dict[str, dict[str, object]]:
+    """The JSON schema of each field: the values that ask for nothing, and why others are refused."""
+    return {
+        name: {"description": reason, "enum": [msgspec.json.decode(one) for one in sorted(_harmless(name)) if one]}
+        for name, reason in _REASONS.items()
+    }
+
+
+def refuse_foreign(body: Foreign) -> None:
+    """Raise ApiError 400 for the first of these fields that asks for something."""
+    for name, reason in _REASONS.items():
+        value: Raw = getattr(body, name)
+        if bytes(value) and _asks(name, value):
+            raise bad_request(f"{name}: {reason}", name, "unsupported")
+
+
+def _asks(name: str, value: Raw) -> bool:
+    return len(memoryview(value)) > LONGEST or bytes(value).translate(None, b" \t\r\n") not in _harmless(name)
+
+
+def _harmless(name: str) -> frozenset[bytes]:
+    return _HARMLESS.get(name, NOTHING)
+
+
+def refuse_asked(fields: Iterable[tuple[str, object, str]]) -> None:
+    """Raise ApiError 400 for the first field (name, whether it asks for anything, why that is not there)."""
+    for name, asks, reason in fields:
+        if asks:
+            raise bad_request(f"{name}: {reason}", name, "unsupported")
+
+
+MAX_BYTES = 64 * 1024
+MAX_DEPTH = 48
+
+
+def is_given(raw: msgspec.Raw) -> bool:
+    """Whether a field was sent, and is not null."""
+    return bytes(raw) not in (b"", b"null")
+
+
+def read_json(raw: bytes, path: str, param: str) -> Any:
+    """The value at `path` of a body; raises ApiError 400 where it is not JSON, too large or too deep."""
+    if len(raw) > MAX_BYTES:
+        raise bad_request(f"{path}: has {len(raw)} bytes, which is more than {MAX_BYTES}; shorten it", param)
+    try:
+        value = orjson.loads(raw)  # whole numbers beyond 64 bits become floats, else they could not be written again
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"{path}: is not valid JSON: {error}", param) from None
+    if _depth_exceeds(value, MAX_DEPTH):
+        raise bad_request(f"{path}: is nested more than {MAX_DEPTH} deep; flatten it", param)
+    return value
+
+
+def read_object(raw: bytes, path: str, param: str) -> dict[str, Any]:
+    """A JSON text of the client that must be an object; raises ApiError 400."""
+    value = read_json(raw, path, param)
+    if not isinstance(value, dict):
+        raise bad_request(f"{path}: must be a JSON object", param)
+    return value
+
+
+def _depth_exceeds(value: Any, most: int) -> bool:
+    """Level by level, so that depth costs no recursion."""
+    level: list[Any] = [value]
+    for _ in range(most + 1):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+        case _:
+            return ()
+
+
+IGNORED_HEADER = "x-lengthwise-ignored"
+
+MANY = 20_000
+"""Ends of names in a body beyond which unknown ones are not looked for: a body of names alone would take long."""
+
+MOST = 16
+"""Names that the header tells at most."""
+
+HARMLESS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "/v1/messages": frozenset({"metadata", "service_tier", "context_management", "inference_geo", "speed"}),
+        "": frozenset(
+            {
+                "metadata",
+                "mm_processor_kwargs",
+                "prediction",
+                "prompt_cache_key",
+                "prompt_cache_retention",
+                "reasoning",
+                "reasoning_effort",
+                "request_id",
+                "safety_identifier",
+                "service_tier",
+                "spaces_between_special_tokens",
+                "store",
+                "user",
+                "verbosity",
+            }
+        ),
+    }
+)
+"""Beginnings of paths -> fields that such an API has and on which nothing here depends; "" for any other path."""
+
+UNKNOWN = web.RequestKey("unknown_fields", tuple[str, ...])
+
+
+def note_unknown(request: web.Request, names: tuple[str, ...], *, refused: bool) -> None:
+    """Note the names of unknown fields for the response's header; raises ApiError 400 where they are `refused`."""
+    path = next(start for start in HARMLESS if request.path.startswith(start))
+    unknown = tuple(name for name in names if name not in HARMLESS[path])
+    if unknown and refused:
+        shown = ", ".join(repr(name[:64]) for name in unknown[:MOST])
+        raise bad_request(f"{shown}: no such field here (--refuse-unknown-fields)", unknown[0][:64], "unknown_field")
+    request[UNKNOWN] = unknown
+
+
+def ignore(request: web.Request, names: Sequence[str]) -> None:
+    """Name parts of a body that are passed over, though its schema has them, in the response's header too."""
+    request[UNKNOWN] = (*request.get(UNKNOWN, ()), *dict.fromkeys(names))
+
+
+def list_unknown(raw: bytes, schema: type, *, thoroughly: bool = False) -> tuple[str, ...]:
+    """Names in a JSON object that a schema does not have, in their order; none of a body of very many names, unless
+    it is to be looked at `thoroughly`.
+    """
+    if not thoroughly and raw.count(b'":') > MANY:
+        return ()
+    known = _list_known(schema)
+    return tuple(name for name in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]) if name not in known)
+
+
+@cache
+def without_unknown(schema: type) -> type:
+    """The schema, for bodies without any other field."""
+    return msgspec.defstruct(schema.__name__, [], bases=(schema,), forbid_unknown_fields=True, frozen=True)
+
+
+@cache
+def _list_known(schema: type) -> frozenset[str]:
+    """Names of the fields that a schema has, kept since they take a millisecond to find."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(schema))
+
+
+def name_ignored(request: web.Request) -> str | None:
+    """The header's value; None where there is nothing to tell."""
+    names = request.get(UNKNOWN, ())
+    return ", ".join(re.sub(r"[^!-+\--~]", "?", name[:64]) for name in names[:MOST]) or None
