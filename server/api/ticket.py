@@ -40,7 +40,7 @@ class Ticket:
         """From now on count the call as the answers that it asks for. Raises ApiError 400, and 429 where they do not
         fit behind what waits; a call by itself always does."""
         with quota_errors():
-            self._quota.widen(self._share, answers)
+            self._quota.count_answers(self._share, answers)
         most, dispatcher = self._limits.max_num_queued_reqs, self._dispatcher
         others = dispatcher.requests_in_line + self._pending.arrived - self._counted
         if most is not None and others and others + answers - dispatcher.free_slots > most:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from models.files import replace_file
-from server.batches.expected_end import ExpectedEnd
+from server.batches.lines import LineError
 
 WINDOW = 24 * 3600
 """Seconds that a batch has: OpenAI knows this one window only."""
@@ -22,15 +21,6 @@ BatchStatus: TypeAlias = Literal[
 ]
 
 UNDER_WAY = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
-
-
-class LineError(msgspec.Struct, frozen=True):
-    """An error in a line of the input, or in the input as a whole."""
-
-    code: str
-    message: str
-    line: int | None = None
-    param: str | None = None
 
 
 class BatchRecord(msgspec.Struct, kw_only=True):
@@ -50,9 +40,14 @@ class BatchRecord(msgspec.Struct, kw_only=True):
     times: dict[str, int] = {}
     """Status -> when it came to it."""
     total: int = 0
-    """Lines of the input, and those that have an answer or an error: of a batch that has ended."""
+    """Lines of the input, and those that have an answer or an error; on the disk those of a batch that has ended."""
     completed: int = 0
     failed: int = 0
+
+    @property
+    def result_ids(self) -> tuple[str, str]:
+        """Where answers go, and where errors."""
+        return self.output_file_id, self.error_file_id
 
     @property
     def expires_at(self) -> int:
@@ -66,22 +61,6 @@ class BatchRecord(msgspec.Struct, kw_only=True):
         """Give the batch another status, and note the time."""
         self.status = status
         self.times = {**self.times, status: int(time.time())}
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a batch is in this process."""
-
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
-    end: ExpectedEnd | None = None
-    """In seconds of time.monotonic(); None until its lines are found."""
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """Lines, and those that have an answer or an error."""
-        return self.total, self.completed, self.failed
 
 
 def new_batch_id() -> str:

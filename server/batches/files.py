@@ -8,7 +8,9 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +20,35 @@ from typing import BinaryIO
 import msgspec
 
 from models.files import replace_file
-from server.batches.room import Room
+
+MOST_FILES = 10_000
+"""Files of all holders."""
+
+
+class Room:
+    """One key of several has half of everything at most, so that it cannot keep the others out. For any thread."""
+
+    def __init__(self, capacity: int) -> None:
+        """`capacity` in bytes."""
+        self._capacity = capacity
+        self._bytes: Counter[str | None] = Counter()
+        self._files: Counter[str | None] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, holder: str | None, count: int, files: int = 0) -> None:
+        """Count bytes and files of a holder; what is less than 0 is given back."""
+        with self._lock:
+            self._bytes[holder] += count
+            self._files[holder] += files
+
+    def left(self, holder: str | None, times: int = 1) -> int:
+        """Bytes that a holder may still take of so many times the capacity; none where there are too many files."""
+        part = 1 if holder is None else 2
+        with self._lock:
+            if self._files[holder] >= MOST_FILES // part or self._files.total() >= MOST_FILES:
+                return 0
+            own = times * self._capacity // part - self._bytes[holder]
+            return max(0, min(own, times * self._capacity - self._bytes.total()))
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):

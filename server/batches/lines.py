@@ -1,15 +1,16 @@
-"""The lines of a batch's input: JSON lines on the disk. May block: it runs in a thread."""
+"""The lines of a batch, of its input and of its answers: JSON lines on the disk. What is here may block: it runs in a
+thread."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-
-from server.batches.batch import LineError
 
 MOST_LINES = 50_000
 READ_SIZE = 2**20
@@ -18,6 +19,15 @@ often that the event loop's wait for it begins anew each time, which made pauses
 
 MOST_ERRORS = 100
 """Errors of an input that are told."""
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """An error in a line of the input, or in the input as a whole."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
 
 
 class InputLine(msgspec.Struct, frozen=True):
@@ -97,3 +107,64 @@ def _check(raw: bytes, number: int, endpoint: str) -> InputLine:
 
 def _fault(code: str, what: str, number: int, param: str | None) -> BadInput:
     return BadInput([LineError(code, what if param is None else f"{param}: {what}", number, param)])
+
+
+class LineReply(msgspec.Struct, frozen=True):
+    """The answer to a request as HTTP would have it."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class ResultLine(msgspec.Struct, frozen=True):
+    """A line of an output or an error file."""
+
+    id: str
+    custom_id: str
+    response: LineReply | None
+    error: LineError | None
+
+
+def encode_lines(lines: Sequence[ResultLine]) -> bytes:
+    """Result lines as they are written."""
+    return msgspec.json.Encoder().encode_lines(lines)
+
+
+class AnswerLine(msgspec.Struct, frozen=True):
+    """The id of an answered line."""
+
+    custom_id: str
+
+
+class ResultFile:
+    """Answers, a line each, of which only whole ones count."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def answered(self) -> Iterator[str]:
+        """The lines that have one; what a crash has left of a last line is cut off."""
+        if not self._path.exists():
+            return
+        with open(self._path, "rb+", buffering=READ_SIZE) as file:
+            whole = 0
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    break
+                whole += len(raw)
+                yield msgspec.json.decode(raw, type=AnswerLine).custom_id
+            file.truncate(whole)
+
+    def append(self, lines: bytes) -> None:
+        """Add whole lines; they are on the disk when this returns. Raises OSError, and then adds none."""
+        before = self._path.stat().st_size if self._path.exists() else 0
+        try:
+            with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            if self._path.exists():
+                os.truncate(self._path, before)  # or half a line would spoil the next
+            raise

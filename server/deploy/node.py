@@ -24,7 +24,7 @@ from server.api.output.expectation import Expectation
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
 
-HOPS = frozenset({"connection", "host", "keep-alive", "transfer-encoding", "upgrade", "content-length", "expect"})
+HOPS = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "content-length", "expect"})
 """Headers of one connection, which the next has its own of; a body's length is known anew."""
 
 PROXYS = frozenset({"date", "server", "x-request-id"})

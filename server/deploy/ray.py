@@ -1,4 +1,4 @@
-"""Several nodes behind Ray Serve's proxy: `lengthwise ray`, or `serve run server.deploy.ray:app nodes=2`.
+"""Several nodes behind Ray Serve's proxy: `lengthwise ray`.
 
     client -> Ray's proxy -> Front -> (router: least seconds of work) -> Replica -> `lengthwise serve`, a process
 
@@ -13,28 +13,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shlex
 import signal
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import msgspec
 import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
-from models.errors import UserError
-from models.options import options_of
 from scheduler.placement.nodes import Job, NodeLoad, WorkRouter, list_prefixes
 from scheduler.waiting.prices import Prices
+from server.api.errors import ApiError, error_body
 from server.api.operations import OPERATIONS
+from server.api.output.reply import encode
 from server.deploy.node import Headers, Node
-from server.deploy.settings import Cluster, Servers, read_servers
+from server.deploy.settings import Cluster, Gate, Servers
+from server.http.access import check_key
+from server.http.cors import check_host
 
 log = logging.getLogger("ray.serve")
 
@@ -52,7 +52,14 @@ BYTES_PER_TOKEN = 4
 
 GENERATING = frozenset(operation.path for operation in OPERATIONS if operation.generates)
 
-LOST = "the node that served this request is gone; send the request again"
+OPEN = frozenset(operation.path for operation in OPERATIONS if operation.open)
+
+LOST = ApiError(
+    503,
+    "the node that served this request is gone; send the request again",
+    code="node_lost",
+    headers={"Retry-After": "1"},
+)
 
 APP = "lengthwise"
 
@@ -126,14 +133,46 @@ class Replica:
 
 
 class Front:
-    """Passes calls on to nodes."""
+    """Looks at a call as `lengthwise serve` does before it reads anything, and passes it on to a node."""
 
-    def __init__(self, nodes: Any) -> None:
+    def __init__(self, nodes: Any, gate: Gate) -> None:
         self._nodes = nodes
+        self._gate = gate
 
     async def __call__(self, request: Request) -> Response:
-        body, headers = await request.body(), [(name, value) for name, value in request.headers.items()]
-        path = request.url.path
+        try:
+            self._check(request)
+            body = await self._read(request)
+        except ApiError as error:
+            return _refusal(error)
+        return await self._pass_on(request, body)
+
+    def _check(self, request: Request) -> None:
+        """Raise ApiError 401 and 421."""
+        gate = self._gate
+        if gate.hosts is not None:
+            check_host(gate.hosts, request.headers.get("host", ""))
+        if len(gate.keys) and request.url.path not in OPEN:
+            check_key(gate.keys, request.headers)
+
+    async def _read(self, request: Request) -> bytes:
+        """The body; raises ApiError 408 and 413, the latter before more is read than may be."""
+        gate, body = self._gate, bytearray()
+        if int(request.headers.get("content-length", 0)) > gate.max_body_bytes:
+            raise _too_large(gate)
+        try:
+            async with asyncio.timeout(gate.body_timeout):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > gate.max_body_bytes:
+                        raise _too_large(gate)
+        except TimeoutError:
+            raise ApiError(408, f"the body did not come within {gate.body_timeout:g} s", close=True) from None
+        return bytes(body)
+
+    async def _pass_on(self, request: Request, body: bytes) -> Response:
+        """A node's answer as it comes."""
+        headers, path = list(request.headers.items()), request.url.path
         job = await self._describe(headers, body) if request.method == "POST" and path in GENERATING else None
         target = f"{path}?{request.url.query}" if request.url.query else path
         answer = self._nodes.options(stream=True).call.remote(request.method, target, headers, body, job=job)
@@ -145,7 +184,7 @@ class Front:
             raise
         except Exception:
             log.exception("a node was lost before its answer began")
-            return JSONResponse(_error(), 503, {"Retry-After": "1"})
+            return _refusal(LOST)
         is_stream = any(name.lower() == "content-type" and "event-stream" in value for name, value in replied)
         response = StreamingResponse(_body(answer, first, is_stream), status)
         response.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in replied]
@@ -177,11 +216,15 @@ async def _body(answer: Any, first: bytes, is_stream: bool) -> AsyncIterator[byt
         log.exception("a node was lost within its answer")
         if not is_stream:
             raise
-        yield b"data: " + msgspec.json.encode(_error()) + b"\n\n"
+        yield b"data: " + encode(error_body(LOST)) + b"\n\n"
 
 
-def _error() -> dict[str, object]:
-    return {"error": {"message": LOST, "type": "ServiceUnavailableError", "param": None, "code": "node_lost"}}
+def _too_large(gate: Gate) -> ApiError:
+    return ApiError(413, f"the body is larger than {gate.max_body_bytes} bytes (--max-body-bytes)", close=True)
+
+
+def _refusal(error: ApiError) -> Response:
+    return Response(encode(error_body(error)), error.status, dict(error.headers or {}), "application/json")
 
 
 def build(servers: Servers, settings: Cluster) -> serve.Application:
@@ -198,16 +241,16 @@ def build(servers: Servers, settings: Cluster) -> serve.Application:
         max_ongoing_requests=UNBOUNDED,
         request_router_config=config,
         health_check_period_s=PERIOD,
-        graceful_shutdown_timeout_s=servers.drain,
+        graceful_shutdown_timeout_s=servers.config.shutdown_timeout,
         user_config={},
     )
     front = serve.deployment(Front).options(
         name="front",
         max_ongoing_requests=UNBOUNDED,
         ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_timeout_s=servers.drain,
+        graceful_shutdown_timeout_s=servers.config.shutdown_timeout,
     )
-    return front.bind(replicas.bind(servers.flags, servers.key))
+    return front.bind(replicas.bind(servers.flags, servers.key), servers.gate)
 
 
 def serve_until_signal(servers: Servers, settings: Cluster) -> None:
@@ -224,14 +267,3 @@ def serve_until_signal(servers: Servers, settings: Cluster) -> None:
     finally:
         serve.shutdown()
         ray.shutdown()
-
-
-def app(settings: Mapping[str, str]) -> serve.Application:
-    """For `serve run server.deploy.ray:app nodes=2 flags="MODEL --max-num-seqs 16"`; all may be left out."""
-    given = dict(settings)
-    flags = shlex.split(given.pop("flags", ""))
-    known = {option.name: option for option in options_of(Cluster)}
-    if strangers := given.keys() - known.keys():
-        raise UserError(f"{', '.join(sorted(strangers))}: give {', '.join(known)} or flags")
-    values: dict[str, Any] = {name: known[name].from_text(text) for name, text in given.items()}
-    return build(read_servers(flags), Cluster(**values))

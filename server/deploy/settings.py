@@ -12,9 +12,11 @@ from msgspec import Meta
 from models.errors import UserError
 from models.options import Count, NonNegative, option
 from server.cli.command_line import CommandLine
-from server.cli.config import GROUPS, read_config
+from server.cli.config import GROUPS, ServeConfig, read_config
 from server.cli.settings import add_settings
-from server.http.keys import read_keys
+from server.http.cors import Hosts, local_hosts
+from server.http.keys import Keyring, read_keys
+from server.process.port import is_loopback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,17 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """What the proxy looks at before a call's body is read."""
+
+    keys: Keyring
+    hosts: Hosts | None
+    """Names under which the proxy answers; None for any."""
+    max_body_bytes: int
+    body_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
 class Servers:
     """Settings that all servers of a cluster are started with."""
 
@@ -41,12 +54,16 @@ class Servers:
     """Flags of `lengthwise serve`."""
     key: str | None
     """One of their API keys; None without any."""
-    drain: float
-    """Seconds for which calls that run may go on when a server shall end."""
+    config: ServeConfig
+    """What the flags say."""
+    gate: Gate
+    """What the proxy looks at first."""
 
 
-def read_servers(flags: Sequence[str]) -> Servers:
-    """Check flags before any server is started; raises UserError for those that `lengthwise serve` would refuse."""
+def read_servers(flags: Sequence[str], host: str) -> Servers:
+    """Check flags before any server is started; raises UserError for those that `lengthwise serve` would refuse. `host`
+    is the address on which the proxy listens.
+    """
     parser = CommandLine(prog="lengthwise serve")
     add_settings(parser, GROUPS)
     args = parser.parse_args(flags)
@@ -56,4 +73,11 @@ def read_servers(flags: Sequence[str]) -> Servers:
             "--ssl-certfile: servers behind Ray's proxy speak plain HTTP; put what ends TLS before the proxy"
         )
     keys = read_keys(config.api_key, config.api_key_file, os.environ)
-    return Servers(tuple(flags), next(iter(keys), None), config.shutdown_timeout)
+    local = is_loopback(host) and not keys
+    gate = Gate(
+        Keyring(keys),
+        local_hosts(host, config.allowed_hosts) if local else None,
+        config.max_body_bytes,
+        config.body_timeout,
+    )
+    return Servers(tuple(flags), next(iter(keys), None), config, gate)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -72,24 +72,21 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     if not len(keys):
         request[HOLDER] = ALL
     elif not _is_open(request):
-        holder = keys.holder(_read_key(request))
-        if holder is None:
-            raise _unauthorized(request)
-        request[HOLDER] = holder
+        request[HOLDER] = check_key(keys, request.headers)
     return await handler(request)
 
 
-def enter_patiently(app: web.Application, holder: str | None) -> Share | None:
+def enter_in_background(app: web.Application, holder: str | None) -> Share | None:
     """The share of a request that no client waits for, for `Quota.leave`; None while its holder has too little left."""
     with suppress(QuotaExceeded):
-        return app[ACCESS].quota.enter(holder or ALL, app[DISPATCHER].now(), patient=True)
+        return app[ACCESS].quota.enter(holder or ALL, app[DISPATCHER].now(), app[ACCESS].quota.background)
     return None
 
 
-def widen_share(app: web.Application, share: Share, answers: int) -> None:
+def share_answers(app: web.Application, share: Share, answers: int) -> None:
     """Count a request as the answers that it asks for; raises ApiError 400 or 429."""
     with quota_errors():
-        app[ACCESS].quota.widen(share, answers)
+        app[ACCESS].quota.count_answers(share, answers)
 
 
 def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
@@ -113,19 +110,27 @@ def _is_open(request: web.Request) -> bool:
     return operation is not None and operation.open
 
 
-def _read_key(request: web.Request) -> str:
+def check_key(keys: Keyring, headers: Mapping[str, str]) -> str:
+    """The holder of the key that a request brings; raises ApiError 401 where it is none of these."""
+    holder = keys.holder(_read_key(headers))
+    if holder is None:
+        raise _unauthorized(headers)
+    return holder
+
+
+def _read_key(headers: Mapping[str, str]) -> str:
     """The key that a request brings; empty for none.
 
     As a bearer token, as the password of the basic scheme, which is what browsers ask their users for, or in
     x-api-key, where Anthropic's clients put it.
     """
-    scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
+    scheme, _, rest = headers.get("Authorization", "").partition(" ")
     match scheme.lower():
         case "bearer":
             return rest.strip()
         case "basic":
             return _password(rest.strip())
-    return request.headers.get("x-api-key", "")
+    return headers.get("x-api-key", "")
 
 
 def _password(encoded: str) -> str:
@@ -135,12 +140,12 @@ def _password(encoded: str) -> str:
         return ""
 
 
-def _unauthorized(request: web.Request) -> ApiError:
+def _unauthorized(headers: Mapping[str, str]) -> ApiError:
     """Browsers that ask for a page are told that they may ask their user; programs get no such question."""
     message = "this server wants a key of its own: send it as `Authorization: Bearer KEY`"
-    if "Authorization" in request.headers:
+    if "Authorization" in headers:
         message = "the API key is not one of this server's"
     challenge = 'Bearer realm="Lengthwise"'
-    if "text/html" in request.headers.get("Accept", ""):
+    if "text/html" in headers.get("Accept", ""):
         challenge = 'Basic realm="Lengthwise: the API key as password", charset="UTF-8"'
     return ApiError(401, message, headers={"WWW-Authenticate": challenge})

@@ -131,9 +131,14 @@ def name_of(host: str) -> str:
 @web.middleware
 async def guard_hosts(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse calls by foreign names, where names are checked at all."""
-    hosts, host = request.app.get(HOSTS), request.headers.get("Host", "")
-    if hosts is not None and not hosts.allows(host):
+    if (hosts := request.app.get(HOSTS)) is not None:
+        check_host(hosts, request.headers.get("Host", ""))
+    return await handler(request)
+
+
+def check_host(hosts: Hosts, host: str) -> None:
+    """Raise ApiError 421 for a Host header that names none of these hosts."""
+    if not hosts.allows(host):
         name = name_of(host)[:256]
         message = f"this server does not answer as {name!r}; --allowed-hosts names the hosts that it answers as"
         raise ApiError(421, message, code="host_not_allowed")
-    return await handler(request)

@@ -37,19 +37,30 @@ class _Use:
     under_way: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a holder may ask for; None for no bound."""
+
+    requests_per_minute: int | None
+    concurrent: int | None
+    tokens_per_minute: int | None
+
+    def halve(self) -> Limits:
+        """Half of each, at least 1."""
+        return Limits(_half(self.requests_per_minute), _half(self.concurrent), _half(self.tokens_per_minute))
+
+
+def _half(limit: int | None) -> int | None:
+    return None if limit is None else max(1, limit // 2)
+
+
 @dataclass(slots=True)
 class Share:
-    """The part of a holder's quota that one request has. A patient request begins only where its holder has used less
-    than half, so that there is always some left for others of its holder's.
-    """
+    """The part of a holder's quota that one request has."""
 
     holder: str
-    patient: bool = False
+    limits: Limits
     answers: int = 0
-
-    def part(self, limit: int) -> int:
-        """The part of a limit that this request may count on."""
-        return max(1, limit // 2) if self.patient else limit
 
 
 class Quota:
@@ -61,38 +72,40 @@ class Quota:
         max_concurrent: int | None = None,
         tokens_per_minute: int | None = None,
     ) -> None:
-        self._per_minute = requests_per_minute
-        self._concurrent = max_concurrent
-        self._tokens = tokens_per_minute
+        self.interactive = Limits(requests_per_minute, max_concurrent, tokens_per_minute)
+        """Limits of requests that a client waits for."""
+        self.background = self.interactive.halve()
+        """Limits of lines of batches, which so leave half to their holder's other requests."""
         self._uses: defaultdict[str, _Use] = defaultdict(_Use)
 
-    def enter(self, holder: str, now: float, *, patient: bool = False) -> Share:
-        """A request begins. Raises QuotaExceeded; one that is refused counts for nothing."""
-        use, share = self._uses[holder], Share(holder, patient)
-        self._check_concurrent(use, share, 1)
-        self._check_tokens(use, share, now)
-        self._count(use, share, now)
+    def enter(self, holder: str, now: float, limits: Limits | None = None) -> Share:
+        """A request begins, within `interactive` unless other limits are given. Raises QuotaExceeded; one that is
+        refused counts for nothing.
+        """
+        use, share = self._uses[holder], Share(holder, limits or self.interactive)
+        self._check_concurrent(use, share.limits, 1)
+        self._check_tokens(use, share.limits.tokens_per_minute, now)
+        self._count(use, share.limits.requests_per_minute, now)
         use.under_way += 1
         share.answers = 1
         return share
 
-    def widen(self, share: Share, answers: int) -> None:
+    def count_answers(self, share: Share, answers: int) -> None:
         """Count all answers that a call asks for, one at least. Raises QuotaExceeded, after which it has none, or
         NeverAllowed.
         """
-        if self._concurrent is not None and answers > self._concurrent:
-            raise NeverAllowed(
-                f"{answers} answers are more than the {self._concurrent} that this key may have at a time"
-            )
+        most = self.interactive.concurrent
+        if most is not None and answers > most:
+            raise NeverAllowed(f"{answers} answers are more than the {most} that this key may have at a time")
         use = self._uses[share.holder]
         self.leave(share)
-        self._check_concurrent(use, share, answers)
+        self._check_concurrent(use, share.limits, answers)
         use.under_way += answers
         share.answers = answers
 
     def spend(self, holder: str, tokens: int, now: float) -> None:
         """Count tokens that a request has read or made."""
-        if self._tokens is not None and tokens:
+        if self.interactive.tokens_per_minute is not None and tokens:
             use = self._uses[holder]
             use.spent.append((now, tokens))
             use.tokens += tokens
@@ -102,19 +115,17 @@ class Quota:
         self._uses[share.holder].under_way -= share.answers
         share.answers = 0
 
-    def _check_concurrent(self, use: _Use, share: Share, answers: int) -> None:
-        if self._concurrent is None:
-            return
-        most = share.part(self._concurrent) if use.under_way else self._concurrent
-        if use.under_way + answers > most:
+    def _check_concurrent(self, use: _Use, limits: Limits, answers: int) -> None:
+        """A request with nothing beside it has the whole quota, whatever its own limits."""
+        most = limits.concurrent if use.under_way else self.interactive.concurrent
+        if most is not None and use.under_way + answers > most:
             message = f"{use.under_way} answers of this key are under way, and {most} may be at a time"
             raise QuotaExceeded(message, RETRY_AFTER)
 
-    def _check_tokens(self, use: _Use, share: Share, now: float) -> None:
+    def _check_tokens(self, use: _Use, most: int | None, now: float) -> None:
         """Tokens are known when they are spent, so the request that goes beyond the quota is the last for a while."""
-        if self._tokens is None:
+        if most is None:
             return
-        most = share.part(self._tokens)
         while use.spent and use.spent[0][0] <= now - WINDOW:
             use.tokens -= use.spent.popleft()[1]
         if use.tokens < most:
@@ -126,10 +137,9 @@ class Quota:
                 message = f"this key has used {use.tokens} tokens in a minute, and may use {most}"
                 raise QuotaExceeded(message, when + WINDOW - now)
 
-    def _count(self, use: _Use, share: Share, now: float) -> None:
-        if self._per_minute is None:
+    def _count(self, use: _Use, most: int | None, now: float) -> None:
+        if most is None:
             return
-        most = share.part(self._per_minute)
         while use.arrivals and use.arrivals[0] <= now - WINDOW:
             use.arrivals.popleft()
         if len(use.arrivals) >= most:

@@ -21,7 +21,7 @@ from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.output.sse import TICKER, Ticker
 from server.api.responses.endpoint import STORE, ResponseStore
 from server.api.served_model import MODEL, ServedModel
-from server.batches.runner import Batches
+from server.batches.batches import Batches
 from server.dashboard.feed import FEED, Feed
 from server.embeddings.embedder import TextEmbedder
 from server.observe.metrics import METRICS, Metrics

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from scheduler.remaining_length import remaining_length
 from scheduler.request import BACKGROUND
 from server.api.calls.register import REGISTER, Caller, Record
 from server.api.chat import ChatForm
@@ -30,10 +29,10 @@ from server.api.output.answer import Form, gather_answers
 from server.api.output.call import open_call
 from server.api.output.large_json import encode_whole
 from server.api.output.reply import Head, encode
-from server.api.output.wanted import WantedAnswer, expected_work, list_wanted
+from server.api.output.wanted import WantedAnswer, list_wanted
 from server.api.served_model import MODEL, ServedModel
-from server.batches.asking import LineReply
-from server.http.access import ACCESS, enter_patiently, widen_share
+from server.batches.lines import LineReply
+from server.http.access import ACCESS, enter_in_background, share_answers
 from server.http.quota import Share
 
 log = logging.getLogger(__name__)
@@ -78,27 +77,18 @@ class ModelAsker:
 
     def __init__(self, app: web.Application) -> None:
         self._app = app
-        self._under_way: dict[str, Record] = {}  # by request id
-
-    async def estimate(self, endpoint: str, body: bytes) -> float:
-        if endpoint == EMBEDDINGS:
-            return len(body)  # so that the longest go first there too
-        try:
-            return await expected_work((await self._read(endpoint, body))[1], self._app)
-        except ApiError:
-            return 0.0
 
     def enter(self, holder: str | None) -> Share | None:
-        return enter_patiently(self._app, holder)
+        return enter_in_background(self._app, holder)
 
     def leave(self, share: Share) -> None:
         self._app[ACCESS].quota.leave(share)
 
     async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str, begun: Callable[[], None]
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
     ) -> LineReply | None:
         try:
-            reply = await self._answer(endpoint, body, Caller(holder, request_id), share, begun)
+            reply = await self._answer(endpoint, body, Caller(holder, request_id), share)
         except ApiError as failure:
             return None if failure.status in LATER else _failed(failure, request_id)
         except Exception:
@@ -108,36 +98,21 @@ class ModelAsker:
         written = await self._app[MODEL].run_in_thread(encode_whole, reply)  # which may be large
         return LineReply(200, request_id, msgspec.Raw(written))
 
-    def part_done(self, request_id: str) -> float:
-        record = self._under_way.get(request_id)
-        requests = () if record is None else record.requests
-        generated = sum(one.generated for one in requests)
-        left = sum(remaining_length(one) for one in requests if not one.state.is_final)
-        return generated / (generated + left) if generated else 0.0
-
-    async def _answer(
-        self, endpoint: str, raw: bytes, caller: Caller, share: Share, begun: Callable[[], None]
-    ) -> msgspec.Struct:
+    async def _answer(self, endpoint: str, raw: bytes, caller: Caller, share: Share) -> msgspec.Struct:
         if endpoint == EMBEDDINGS:
-            begun()
             asked = await read_bounded(raw, partial(parse, raw, EmbeddingBody), self._app)
             return (await embed(asked, self._app, caller.holder))[0]
         app, kind = self._app, ENDPOINTS[endpoint]
         body, wanted = await self._read(endpoint, raw)
-        widen_share(app, share, len(wanted))
+        share_answers(app, share, len(wanted))
         head = Head(f"{kind.prefix}{secrets.token_hex(16)}", model_name(body.model, app[MODEL]), app[DISPATCHER].now())
         record = Record(
             head.id, caller, endpoint, head.model, head.created, False, head.arrival, client=caller.holder or ""
         )
         form = kind.form(head, app[MODEL].text, body)
-        self._under_way[caller.request_id] = record
-        try:
-            with app[REGISTER].enter(record):
-                async with open_call(body, wanted, app, record) as call:
-                    begun()
-                    return form.whole(await gather_answers(call), call.usage(), call.metrics())
-        finally:
-            del self._under_way[caller.request_id]
+        with app[REGISTER].enter(record):
+            async with open_call(body, wanted, app, record) as call:
+                return form.whole(await gather_answers(call), call.usage(), call.metrics())
 
     async def _read(self, endpoint: str, raw: bytes) -> tuple[ChatBody | CompletionBody, list[WantedAnswer]]:
         """The body of a line, as one of no hurry, and the answers that it asks for. Raises ApiError."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -15,9 +14,10 @@ from server.api.errors import ApiError, bad_request, busy, shutting_down
 from server.api.health import LIFE
 from server.api.input.body import read_body
 from server.api.output.reply import json_response
-from server.batches.batch import BatchRecord, BatchStatus, LineError, Progress
+from server.batches.batch import BatchRecord, BatchStatus
+from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import NoSuchFile
-from server.batches.runner import Batches, TooManyBatches
+from server.batches.lines import LineError
 from server.http.access import holder_of
 
 RETRY_AFTER = 60.0
@@ -52,7 +52,7 @@ class RequestCounts(msgspec.Struct, frozen=True):
 
 
 class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch: OpenAI's object, and when its last answer is expected."""
+    """A batch, as OpenAI's object."""
 
     id: str
     object: Literal["batch"] = "batch"
@@ -74,8 +74,6 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     cancelled_at: int | None
     request_counts: RequestCounts
     metadata: dict[str, str] | None
-    expected_completion_at: int | None
-    """In seconds since 1970; null while nothing is measured, and once it has ended."""
 
 
 class BatchList(ListPage[BatchObject], frozen=True):
@@ -94,25 +92,25 @@ async def create_batch(request: web.Request) -> web.Response:
         raise ApiError(404, message, param="input_file_id", code="file_not_found") from None
     except TooManyBatches as error:
         raise busy(str(error), "rate_limit_exceeded", RETRY_AFTER) from None
-    return json_response(_object(record, Progress(), request))
+    return json_response(_object(record, request))
 
 
 async def list_batches(request: web.Request) -> web.Response:
     """List the batches, the latest first; raises ApiError 400."""
-    objects = [_object(*one, request) for one in batches_of(request).all_of(holder_of(request))]
+    objects = [_object(one, request) for one in batches_of(request).all_of(holder_of(request))]
     return json_response(page_of(request, objects, BatchList))
 
 
 async def show_batch(request: web.Request) -> web.Response:
     """Show how far a batch is; raises ApiError 404."""
-    return json_response(_object(*_find(request), request))
+    return json_response(_object(_find(request), request))
 
 
 async def cancel_batch(request: web.Request) -> web.Response:
     """Break a batch off; what has an answer keeps it; raises ApiError 404, 503."""
-    record, progress = _find(request)
+    record = _find(request)
     await _open_batches(request).cancel(record.id)
-    return json_response(_object(record, progress, request))
+    return json_response(_object(record, request))
 
 
 def _open_batches(request: web.Request) -> Batches:
@@ -122,7 +120,7 @@ def _open_batches(request: web.Request) -> Batches:
     return batches_of(request)
 
 
-def _find(request: web.Request) -> tuple[BatchRecord, Progress]:
+def _find(request: web.Request) -> BatchRecord:
     name = request.match_info["id"]
     found = batches_of(request).find(name, holder_of(request))
     if found is None:
@@ -130,13 +128,9 @@ def _find(request: web.Request) -> tuple[BatchRecord, Progress]:
     return found
 
 
-def _object(record: BatchRecord, progress: Progress, request: web.Request) -> BatchObject:
-    ended, end = not record.under_way, progress.end
-    seconds = None if ended or end is None else end.seconds_left(time.monotonic())
+def _object(record: BatchRecord, request: web.Request) -> BatchObject:
     files = batches_of(request).files
-    output, error = (
-        name if ended and files.has(name) else None for name in (record.output_file_id, record.error_file_id)
-    )
+    output, error = (name if not record.under_way and files.has(name) else None for name in record.result_ids)
     return BatchObject(
         id=record.id,
         endpoint=record.endpoint,
@@ -147,9 +141,8 @@ def _object(record: BatchRecord, progress: Progress, request: web.Request) -> Ba
         error_file_id=error,
         created_at=record.created_at,
         expires_at=record.expires_at,
-        request_counts=RequestCounts(*progress.counts),
+        request_counts=RequestCounts(record.total, record.completed, record.failed),
         metadata=record.metadata or None,
-        expected_completion_at=None if seconds is None else round(time.time() + seconds),
         in_progress_at=record.times.get("in_progress"),
         finalizing_at=record.times.get("finalizing"),
         completed_at=record.times.get("completed"),

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from server.api.errors import ApiError, bad_request
-from server.batches.runner import Batches
+from server.batches.batches import Batches
 
 BATCHES = web.AppKey("batches", Batches)
 

@@ -16,7 +16,7 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
 from server.api.errors import bad_request
-from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths
+from server.api.generator import AnswerLengths
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import for_prompt, sampling_params, with_seed
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
@@ -124,15 +124,6 @@ def answer_tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
     """Tokens of an answer, as far as they can be foreseen."""
     most = item.sampling.max_tokens
     return most if prediction is None else min(most, int(prediction.length))
-
-
-async def expected_work(wanted: Sequence[WantedAnswer], app: web.Application) -> float:
-    """The price of a call's prompts and answers, as far as they can be foreseen; raises ApiError 400."""
-    prices = app[DISPATCHER].load().prices
-    async with predict(wanted, app[LENGTHS], "") as predictions:
-        read = [len(item.prompt.ids) for item in wanted]
-        made = [answer_tokens(item, predictions[id(item.prompt)]) for item in wanted]
-        return sum(prices.price(tokens, tokens, answer) for tokens, answer in zip(read, made, strict=True))
 
 
 @asynccontextmanager

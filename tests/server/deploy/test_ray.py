@@ -11,10 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from http.client import HTTPConnection
-from types import SimpleNamespace
+from ipaddress import ip_address
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import psutil
@@ -22,6 +23,8 @@ import pytest
 
 from scheduler.placement.nodes import Job, NodeLoad, WorkRouter
 from scheduler.waiting.prices import Prices
+from server.deploy.settings import Gate
+from server.http.keys import Keyring
 from tests.live_server import ready_url
 from tests.tiny import build
 
@@ -37,19 +40,21 @@ class Cluster:
 
     def __init__(self, port: int, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self._port = port
+        self.port = port
 
-    def ask(self, body: dict[str, Any] | None, path: str = "/v1/completions") -> tuple[int, bytes]:
-        connection, answer = self.open(body, path)
+    def ask(self, body: dict[str, Any] | None, path: str = "/v1/completions", **headers: str) -> tuple[int, bytes]:
+        connection, answer = self.open(body, path, headers)
         try:
             return answer.status, answer.read()
         finally:
             connection.close()
 
-    def open(self, body: dict[str, Any] | None, path: str = "/v1/completions") -> tuple[HTTPConnection, Any]:
+    def open(
+        self, body: dict[str, Any] | None, path: str = "/v1/completions", more: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[HTTPConnection, Any]:
         """A call whose answer has begun."""
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=120)
-        headers = {"Content-Type": "application/json"}
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
+        headers = {"Content-Type": "application/json", **more}
         connection.request("GET" if body is None else "POST", path, json.dumps(body) if body else None, headers)
         return connection, connection.getresponse()
 
@@ -117,6 +122,59 @@ def test_requests_are_passed_on(cluster: Cluster) -> None:
     assert status == 200 and json.loads(body)["usage"]["completion_tokens"] == 3
     status, body = cluster.ask({"max_tokens": 3})
     assert status == 400 and "prompt" in json.loads(body)["error"]["message"]
+
+
+def test_only_this_machines_names_and_own_pages_reach_it(cluster: Cluster) -> None:
+    """A page whose domain was made to mean 127.0.0.1 had its calls answered, and the server's own page had not."""
+    status, body = cluster.ask(SHORT, Host="evil.example", Origin="http://evil.example")
+    assert status == 421 and json.loads(body)["error"]["code"] == "host_not_allowed"
+    host = f"localhost:{cluster.port}"
+    assert cluster.ask(SHORT, Host=host, Origin=f"http://{host}")[0] == 200
+    assert cluster.ask(SHORT, Host=host, Origin="http://evil.example")[0] == 403
+
+
+def test_only_replicas_which_want_a_token_listen_beyond_loopback(cluster: Cluster) -> None:
+    """Ray listened on 14 ports of all interfaces; a replica's own address cannot be chosen."""
+    family = [psutil.Process(cluster.process.pid), *psutil.Process(cluster.process.pid).children(recursive=True)]
+    found = {
+        (each, ip_address(one.laddr.ip.removeprefix("::ffff:")).is_loopback)
+        for each in family
+        for one in each.net_connections("inet")
+        if one.status == "LISTEN"
+    }
+    assert len(found) > 2
+    beyond = [each for each, is_loopback in found if not is_loopback]
+    assert all(each.name().startswith("ray::ServeReplica") for each in beyond)
+    assert all(each.environ()["RAY_AUTH_MODE"] == "token" for each in beyond)
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(cluster: Cluster) -> None:
+    """One of 600 MB took 2.4 GB."""
+    connection = HTTPConnection("127.0.0.1", cluster.port, timeout=60)
+    connection.putrequest("POST", "/v1/completions")
+    connection.putheader("Content-Length", str(10**12))
+    connection.endheaders(b"{")
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_the_front_reads_no_more_than_it_may_and_nothing_without_a_key() -> None:
+    from server.deploy.ray import Front
+
+    read = 0
+
+    async def stream() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 100
+            yield b"x" * 100
+
+    front = Front(None, Gate(Keyring(["the-key-of-the-front"]), None, 1000, 10.0))
+    call: Any = SimpleNamespace(headers={}, url=SimpleNamespace(path="/v1/completions"), stream=stream)
+    assert (await front(call)).status_code == 401 and read == 0
+    call.headers = {"Authorization": "Bearer the-key-of-the-front"}
+    assert (await front(call)).status_code == 413 and read == 1100
 
 
 def test_streams_are_passed_on_as_they_come(cluster: Cluster) -> None:

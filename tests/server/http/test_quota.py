@@ -41,14 +41,14 @@ def test_answers_count_and_not_the_requests_that_ask_for_them() -> None:
     """One request with n = 64 took all slots of a server whose keys may have one at a time."""
     quota = Quota(max_concurrent=4)
     share, other = quota.enter("a", 0.0), quota.enter("a", 0.0)
-    quota.widen(share, 3)
+    quota.count_answers(share, 3)
     with pytest.raises(QuotaExceeded, match="3 answers of this key are under way, and 4 may be"):
-        quota.widen(other, 2)
+        quota.count_answers(other, 2)
     quota.leave(other)
     with pytest.raises(NeverAllowed, match="5 answers are more than the 4"):
-        quota.widen(share, 5)
+        quota.count_answers(share, 5)
     quota.leave(share)
-    quota.widen(quota.enter("a", 0.0), 4)
+    quota.count_answers(quota.enter("a", 0.0), 4)
 
 
 def test_no_request_begins_in_a_minute_that_has_seen_its_tokens() -> None:
@@ -64,30 +64,30 @@ def test_no_request_begins_in_a_minute_that_has_seen_its_tokens() -> None:
     quota.enter("a", 60.0)
 
 
-def test_a_patient_request_leaves_half_of_everything_to_others() -> None:
+def test_a_request_in_the_background_leaves_half_of_everything_to_others() -> None:
     """Lines of a batch counted for nothing."""
     quota = Quota(requests_per_minute=6, max_concurrent=4, tokens_per_minute=100)
-    shares = [quota.enter("a", 0.0, patient=True) for _ in range(2)]
+    shares = [quota.enter("a", 0.0, quota.background) for _ in range(2)]
     with pytest.raises(QuotaExceeded, match="2 answers of this key are under way, and 2 may be"):
-        quota.enter("a", 0.0, patient=True)
+        quota.enter("a", 0.0, quota.background)
     shares.append(quota.enter("a", 0.0))
     for share in shares:
         quota.leave(share)
     with pytest.raises(QuotaExceeded, match="3 requests in a minute"):
-        quota.enter("a", 1.0, patient=True)
+        quota.enter("a", 1.0, quota.background)
     quota.spend("a", 50, 2.0)
     quota.leave(quota.enter("a", 3.0))
     with pytest.raises(QuotaExceeded, match="50 tokens in a minute, and may use 50"):
-        quota.enter("a", 61.0, patient=True)
+        quota.enter("a", 61.0, quota.background)
 
 
-def test_patient_requests_for_many_answers_do_not_wait_for_each_other_for_ever() -> None:
+def test_background_requests_for_many_answers_do_not_wait_for_each_other_for_ever() -> None:
     quota = Quota(max_concurrent=4)
-    first, second = (quota.enter("a", 0.0, patient=True) for _ in range(2))
+    first, second = (quota.enter("a", 0.0, quota.background) for _ in range(2))
     with pytest.raises(QuotaExceeded):
-        quota.widen(first, 4)
-    quota.widen(second, 4)
+        quota.count_answers(first, 4)
+    quota.count_answers(second, 4)
     with pytest.raises(QuotaExceeded):
-        quota.widen(first, 1)
+        quota.count_answers(first, 1)
     quota.leave(second)
-    quota.widen(first, 4)
+    quota.count_answers(first, 4)

@@ -7,21 +7,18 @@ import errno
 import itertools
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from server.batches.asking import LineReply
 from server.batches.batch import BatchFolder, BatchRecord
+from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import FileStore, NoSuchFile
-from server.batches.order import AHEAD
-from server.batches.results import ResultFile, Results
-from server.batches.runner import Batches, TooManyBatches
-from server.http.quota import Share
+from server.batches.lines import LineReply, ResultFile
+from server.http.quota import Quota, Share
 
 LINE = b'{"custom_id": "%d", "url": "/x", "body": {}}\n'
 
@@ -37,26 +34,19 @@ class Asker:
         self.body = msgspec.Raw(b'"%s"' % (b"x" * size))
         self.asked = asyncio.Event()
 
-    async def estimate(self, endpoint: str, body: bytes) -> float:
-        return 1.0
-
     def enter(self, holder: str | None) -> Share | None:
-        return Share(holder or "")
+        return Quota().enter(holder or "", 0.0)
 
     def leave(self, share: Share) -> None:
         pass
 
     async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str, begun: Callable[[], None]
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
     ) -> LineReply | None:
         self.asked.set()
-        begun()
         if not self.answers:
             await asyncio.Event().wait()
         return LineReply(200, request_id, self.body)
-
-    def part_done(self, request_id: str) -> float:
-        return 0.0
 
 
 @asynccontextmanager
@@ -90,14 +80,15 @@ async def test_a_batch_that_is_about_to_end_is_cancelled_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, Asker()) as batches:
-        publishes, go_on, publish = threading.Event(), threading.Event(), Results.publish
+        publishes, go_on, save = threading.Event(), threading.Event(), BatchFolder.save
 
-        def wait(results: Results) -> Any:
-            publishes.set()
-            go_on.wait(20)
-            return publish(results)
+        def wait(folder: BatchFolder, record: BatchRecord) -> None:
+            if record.status == "failed":
+                publishes.set()
+                go_on.wait(20)
+            save(folder, record)
 
-        monkeypatch.setattr(Results, "publish", wait)
+        monkeypatch.setattr(BatchFolder, "save", wait)
         record = await begin(batches, lines=0)
         assert await asyncio.to_thread(publishes.wait, 20)
         cancelling = asyncio.create_task(batches.cancel(record.id))
@@ -134,8 +125,8 @@ async def test_a_batch_that_was_being_cancelled_when_the_server_died_counts_its_
     async with running(tmp_path, asker) as batches:
         found = batches.find(record.id, None)
         assert found is not None
-        after = await ended(found[0])
-        assert (after.status, found[1].counts) == ("cancelled", (2, 1, 0))
+        after = await ended(found)
+        assert (after.status, after.total, after.completed, after.failed) == ("cancelled", 2, 1, 0)
 
 
 async def test_drafts_take_room_and_leave_nothing_when_they_are_left(tmp_path: Path) -> None:
@@ -160,7 +151,7 @@ async def test_no_key_takes_all_the_room_there_is_for_files(tmp_path: Path) -> N
 
 async def test_answers_wait_for_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were written until the disk was full."""
-    monkeypatch.setattr("server.batches.slots.RETRY", 0.001)
+    monkeypatch.setattr("server.batches.batches.RETRY", 0.001)
     waits, may_answer = asyncio.Event(), FileStore.may_answer
 
     def look(files: FileStore, holder: str | None) -> bool:
@@ -175,76 +166,22 @@ async def test_answers_wait_for_room_too(tmp_path: Path, monkeypatch: pytest.Mon
             record = await begin(batches, lines=5)
             await asyncio.wait_for(waits.wait(), 20)
             found = batches.find(record.id, None)
-            assert found is not None and found[1].completed == 3
+            assert found is not None and found.completed == 3
         assert (await ended(record)).completed == 5
         assert not batches.files.room_of(None)
 
 
 async def test_there_are_so_many_files_however_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.batches.room.MOST_FILES", 4)
+    monkeypatch.setattr("server.batches.files.MOST_FILES", 4)
     async with running(tmp_path, Asker()) as batches:
         with batches.files.draft("mine"), batches.files.draft("mine"):
             assert not batches.files.room_of("mine") and batches.files.room_of("other")
         assert batches.files.room_of("mine")
 
 
-class Slow(Asker):
-    """Takes its time for estimates after so many."""
-
-    def __init__(self, quick: int) -> None:
-        super().__init__()
-        self.quick = quick
-
-    async def estimate(self, endpoint: str, body: bytes) -> float:
-        self.quick -= 1
-        if self.quick < 0:
-            await asyncio.Event().wait()
-        return 1.0
-
-
-async def test_lines_are_asked_before_the_work_of_all_is_known(tmp_path: Path) -> None:
-    """Before the first line was asked, all 50,000 prompts were tokenized and their answers predicted."""
-    asker = Slow(AHEAD)
-    async with running(tmp_path, asker) as batches:
-        record = await begin(batches, lines=AHEAD + 1)
-        await asyncio.wait_for(asker.asked.wait(), 20)
-        found = batches.find(record.id, None)
-        assert found is not None and found[1].end is not None and found[1].end.seconds_left(1e9) is None
-
-
-class LastFirst(Asker):
-    """Reads a prompt the faster, the later it comes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.turns = 50
-        self.begun: list[bytes] = []
-
-    async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str, begun: Callable[[], None]
-    ) -> LineReply | None:
-        self.turns -= 10
-        for _ in range(self.turns):
-            await asyncio.sleep(0)
-        self.begun.append(body)
-        return await super().ask(endpoint, body, holder, share, request_id, begun)
-
-    async def estimate(self, endpoint: str, body: bytes) -> float:
-        return float(body)
-
-
-async def test_lines_are_queued_in_order_however_long_their_prompts_take(tmp_path: Path) -> None:
-    """The first slots went to the lines whose prompts were read first, and the longest had to wait for one."""
-    asker = LastFirst()
-    async with running(tmp_path, asker) as batches:
-        lines = (b'{"custom_id": "%d", "url": "/x", "body": %d}\n' % (place, place) for place in range(4))
-        await ended(await begin(batches, content=b"".join(lines)))
-        assert asker.begun == [b"3", b"2", b"1", b"0"]
-
-
 async def test_each_key_has_so_many_batches_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All were remembered that had not ended, however many."""
-    monkeypatch.setattr("server.batches.runner.MOST_UNDER_WAY", 2)
+    monkeypatch.setattr("server.batches.batches.MOST_UNDER_WAY", 2)
     async with running(tmp_path, Asker(answers=False)) as batches:
         first, _ = [await begin(batches, lines=1) for _ in range(2)]
         with pytest.raises(TooManyBatches, match="2 batches are under way"):
@@ -257,7 +194,7 @@ async def test_each_key_has_so_many_batches_under_way(tmp_path: Path, monkeypatc
 async def test_of_batches_that_have_ended_those_of_the_key_with_most_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.batches.runner.MOST_BATCHES", 3)
+    monkeypatch.setattr("server.batches.batches.MOST_BATCHES", 3)
     async with running(tmp_path, Asker()) as batches:
         mine = await ended(await begin(batches, lines=1, holder="mine"))
         others = [await ended(await begin(batches, lines=1, holder="other")) for _ in range(3)]
@@ -285,7 +222,7 @@ async def test_a_full_disk_makes_a_batch_wait_and_costs_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch failed, and stayed under way for ever where that could not be written either."""
-    monkeypatch.setattr("server.batches.slots.RETRY", 0.001)
+    monkeypatch.setattr("server.batches.batches.RETRY", 0.001)
     writes, sync = itertools.count(), os.fsync
 
     def fail_every_third_time(handle: int) -> None:

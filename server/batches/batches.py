@@ -1,0 +1,308 @@
+"""The batches of a server: lines of a file become requests below all others, and each answer goes to the disk at once.
+
+A batch that goes on where an earlier server ended asks only for lines without an answer there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from models.files import is_disk_full
+from server.batches.batch import BatchFolder, BatchRecord, BatchStatus, new_batch_id
+from server.batches.files import FileStore, new_file_id
+from server.batches.lines import BadInput, LineError, LineReply, Place, ResultFile, ResultLine, encode_lines, find_lines
+from server.http.quota import Share
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MOST_BATCHES = 1000
+"""Batches that are remembered; of those that have ended, the oldest go first."""
+
+MOST_UNDER_WAY = 100
+"""Batches of a key that may be under way."""
+
+LINES_PER_SLOT = 2
+"""Lines that are asked for at a time, by the executors' slots: one runs and one is at hand when it ends."""
+
+RETRY = 1.0
+"""Seconds after which a line is tried again that found no room in the queue, in its key's quota or on the disk."""
+
+
+class TooManyBatches(Exception):
+    """A key has as many batches under way as it may, or all keys together."""
+
+
+class Asker(Protocol):
+    """Asks the model. Event loop only."""
+
+    def enter(self, holder: str | None) -> Share | None:
+        """A share of a key's quota for a request; None while too little of it is left."""
+        ...
+
+    def leave(self, share: Share) -> None:
+        """A request is over."""
+        ...
+
+    async def ask(
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
+    ) -> LineReply | None:
+        """The answer to a request, also where it is an error; None where there is no room for it now."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """A batch as this process knows it; `total`, `completed` and `failed` of the record count its lines."""
+
+    record: BatchRecord
+    ending: bool = False  # whether only its files are left to be made, so that it cannot be cancelled any more
+    task: asyncio.Task[None] | None = field(default=None)
+
+
+class Batches:
+    """All batches of a server. Event loop only."""
+
+    def __init__(self, folder: Path, capacity: int, longest: int, asker: Asker, slots: Callable[[], int]) -> None:
+        """`capacity` in bytes of all files, `longest` in those of a line. Raises OSError."""
+        self.files = FileStore(folder / "files", capacity)
+        self._folder = BatchFolder(folder / "batches")
+        self._longest, self._asker, self._slots = longest, asker, slots
+        self._disk = ThreadPoolExecutor(1, "batches")  # of one thread, so that what is written last is there last
+        self._batches = {record.id: Batch(record) for record in self._folder.load()}
+        self._asked = 0  # lines that are with the asker
+        self._room = asyncio.Event()
+        self._stopped = False
+
+    def start(self) -> None:
+        """Go on with what an earlier server left."""
+        open_ = [batch for batch in self._batches.values() if batch.record.under_way]
+        self.files.remove_rests({name: one.record.holder for one in open_ for name in one.record.result_ids})
+        for batch in open_:
+            self._start(batch)
+
+    async def stop(self) -> None:
+        """Break off; what has no answer yet is asked for by the next server."""
+        tasks = [batch.task for batch in self._batches.values() if batch.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if not self._stopped:  # at the drain, or else at the end
+            self._stopped = True
+            await self._on_disk(int)  # what is being written is done then
+            self._disk.shutdown()
+
+    async def create(
+        self, input_file_id: str, endpoint: str, holder: str | None, metadata: Mapping[str, str]
+    ) -> BatchRecord:
+        """Begin a batch. Raises NoSuchFile and TooManyBatches."""
+        self.files.find(input_file_id, holder)
+        self._check_room(holder)
+        record = BatchRecord(
+            id=new_batch_id(),
+            holder=holder,
+            endpoint=endpoint,
+            input_file_id=input_file_id,
+            output_file_id=new_file_id(),
+            error_file_id=new_file_id(),
+            created_at=int(time.time()),
+            metadata=dict(metadata),
+        )
+        await asyncio.shield(self._begin(record))  # or a client that leaves would have one that the next server begins
+        return record
+
+    def find(self, name: str, holder: str | None) -> BatchRecord | None:
+        """A batch of this key's; None where there is none."""
+        batch = self._batches.get(name)
+        return None if batch is None or batch.record.holder != holder else batch.record
+
+    def all_of(self, holder: str | None) -> list[BatchRecord]:
+        """The batches of a key, the latest first."""
+        return [one.record for one in self._batches.values() if one.record.holder == holder][::-1]
+
+    async def cancel(self, name: str) -> None:
+        """Break a batch off for good; what has an answer keeps it."""
+        batch = self._batches[name]
+        if batch.task is not None and not batch.ending and batch.record.status != "cancelling":
+            batch.record.enter("cancelling")
+            batch.task.cancel()  # at once: later, the batch may have ended, or the client that asks may be gone
+            await self._on_disk(self._folder.save, batch.record)
+
+    def uses(self, file_id: str) -> bool:
+        """Whether a batch under way reads a file."""
+        return any(one.record.under_way and one.record.input_file_id == file_id for one in self._batches.values())
+
+    def _check_room(self, holder: str | None) -> None:
+        """Raise TooManyBatches."""
+        holders = [one.record.holder for one in self._batches.values() if one.record.under_way]
+        for count, most in ((holders.count(holder), MOST_UNDER_WAY), (len(holders), MOST_BATCHES)):
+            if count >= most:
+                raise TooManyBatches(f"{count} batches are under way, as many as may be; try again later")
+
+    async def _begin(self, record: BatchRecord) -> None:
+        self._batches[record.id] = batch = Batch(record)  # it counts from now on
+        try:
+            await self._on_disk(self._folder.save, record)
+        except OSError:
+            del self._batches[record.id]
+            raise
+        await self._forget_oldest()
+        self._start(batch)
+
+    async def _forget_oldest(self) -> None:
+        """Where too many are remembered, forget a batch that has ended: the oldest of the key that has most of them."""
+        if len(self._batches) <= MOST_BATCHES:
+            return
+        ended = [one.record for one in self._batches.values() if not one.record.under_way]
+        held = Counter(record.holder for record in ended)
+        oldest = max(ended, key=lambda record: held[record.holder])  # the first of several
+        del self._batches[oldest.id]
+        await self._on_disk(self._folder.remove, oldest.id)
+
+    def _start(self, batch: Batch) -> None:
+        batch.task = asyncio.create_task(self._run(batch), name=batch.record.id)
+
+    async def _run(self, batch: Batch) -> None:
+        record = batch.record
+        last: BatchStatus = "cancelled" if record.status == "cancelling" else "completed"
+        try:
+            if record.status in ("validating", "in_progress"):
+                last = await self._answer_all(record)
+        except asyncio.CancelledError:
+            if record.status != "cancelling":
+                raise  # the server ends
+            if batch.task is not None:
+                batch.task.uncancel()
+            last = "cancelled"
+        except Exception:
+            log.exception("%s failed", record.id)
+            record.errors = [LineError("internal_error", "the server failed; its log tells more")]
+            last = "failed"
+        batch.ending = True
+        try:
+            await self._finish(record, last)
+        except OSError:
+            log.exception("%s has ended, but its files cannot be written: the next server tries again", record.id)
+
+    async def _answer_all(self, record: BatchRecord) -> BatchStatus:
+        """Ask for every line that has no answer, until the window closes; returns how the batch has ended."""
+        try:
+            path = self.files.path(record.input_file_id)
+            places = await self._on_disk(find_lines, path, record.endpoint, self._longest)
+        except BadInput as bad:
+            record.errors = bad.errors
+            return "failed"
+        except OSError:
+            record.errors = [LineError("file_missing", f"{record.input_file_id} is not here any more")]
+            return "failed"
+        record.total = len(places)
+        todo = await self._find_unanswered(record, places)
+        if record.status == "validating":
+            record.enter("in_progress")
+            await self._write(self._folder.save, record)
+        try:
+            async with asyncio.timeout(record.expires_at - time.time()), asyncio.TaskGroup() as group:
+                for place in todo:
+                    share = await self._take_slot(record.holder)
+                    task = group.create_task(self._answer(record, place, share))
+                    task.add_done_callback(partial(self._free_slot, share))
+        except TimeoutError:
+            late = LineError("batch_expired", "this request could not be served before the completion window ended")
+            unanswered = await self._find_unanswered(record, places)
+            lines = [ResultLine(_request_id(record, one), one.custom_id, None, late) for one in unanswered]
+            await self._append(record, lines, fine=False)
+            return "expired"
+        return "completed"
+
+    async def _find_unanswered(self, record: BatchRecord, places: Sequence[Place]) -> list[Place]:
+        """The lines without an answer, the others counted."""
+        output, error = [await self._on_disk(self._read_answered, name) for name in record.result_ids]
+        record.completed, record.failed = len(output), len(error)
+        return [place for place in places if place.custom_id not in output | error]
+
+    def _read_answered(self, name: str) -> set[str]:
+        return set(ResultFile(self.files.path(name)).answered())
+
+    async def _take_slot(self, holder: str | None) -> Share:
+        """Wait for a slot, and for the quota of a key and its room for answers, without holding the one meanwhile."""
+        while True:
+            while self._asked >= max(1, LINES_PER_SLOT * self._slots()):  # without slots, one is asked again and again
+                self._room.clear()
+                await self._room.wait()
+            share = self._asker.enter(holder) if self.files.may_answer(holder) else None
+            if share is not None:
+                self._asked += 1
+                return share
+            await asyncio.sleep(RETRY)
+
+    def _free_slot(self, share: Share, _: object) -> None:
+        self._asker.leave(share)
+        self._asked -= 1
+        self._room.set()
+
+    async def _answer(self, record: BatchRecord, place: Place, share: Share) -> None:
+        body, name = await self._on_disk(place.read, self.files.path(record.input_file_id)), _request_id(record, place)
+        while (reply := await self._asker.ask(record.endpoint, body, record.holder, share, name)) is None:
+            await asyncio.sleep(RETRY)
+        fine = reply.status_code == 200
+        await self._append(record, [ResultLine(name, place.custom_id, reply, None)], fine=fine)
+
+    async def _append(self, record: BatchRecord, lines: Sequence[ResultLine], *, fine: bool) -> None:
+        """Add answers, or errors; they are on the disk, and counted, when this returns."""
+        name = record.result_ids[not fine]
+        await self._write(self._append_now, name, record.holder, encode_lines(lines))
+        record.completed += fine * len(lines)
+        record.failed += (not fine) * len(lines)
+
+    def _append_now(self, name: str, holder: str | None, written: bytes) -> None:
+        ResultFile(self.files.path(name)).append(written)
+        self.files.note_answers(name, holder, len(written))
+
+    async def _finish(self, record: BatchRecord, last: BatchStatus) -> None:
+        """Make files of the answers, and end."""
+        if last == "completed":
+            record.enter("finalizing")
+        await self._find_unanswered(record, ())
+        await self._write(self._publish, record)
+        record.enter(last)
+        await self._write(self._folder.save, record)
+
+    def _publish(self, record: BatchRecord) -> None:
+        """Make files of the answers and the errors."""
+        for name, kind in zip(record.result_ids, ("output", "error"), strict=True):
+            if self.files.path(name).exists() and not self.files.has(name):
+                self.files.add(name, f"{record.id}_{kind}.jsonl", "batch_output", record.holder)
+
+    async def _on_disk(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)
+
+    async def _write(self, work: Callable[..., T], *arguments: object) -> T:
+        """Write for a batch under way, again and again while the disk is full. Raises OSError where something else is
+        wrong."""
+        told = False
+        while True:
+            try:
+                # Shielded: an answer that is there counts, whatever breaks the batch off meanwhile.
+                return await asyncio.shield(self._on_disk(work, *arguments))
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                if not told:
+                    log.error("batches wait until there is room for what they write: %s", error)
+                    told = True
+                await asyncio.sleep(RETRY)
+
+
+def _request_id(record: BatchRecord, place: Place) -> str:
+    """The name under which a line's request is known."""
+    return f"{record.id.replace('batch_', 'batch_req_', 1)}_{place.offset}"
