@@ -10,15 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol
 
 from scheduler.request import Request
-
-if TYPE_CHECKING:
-    from scheduler.waiting.sorted_requests import Ahead
-
-Key: TypeAlias = tuple[float, ...]
-"""A sorting key; the least is served first, and the first number is the request's priority."""
+from scheduler.waiting.sorted_requests import Ahead, Key
 
 
 class Order(Protocol):

@@ -10,8 +10,8 @@ from math import inf
 from scheduler.request import Request
 from scheduler.waiting.orders.aged import Aging
 from scheduler.waiting.orders.due import DueFirst
-from scheduler.waiting.queue import Key, Order, Queue
-from scheduler.waiting.sorted_requests import Ahead, SortedRequests
+from scheduler.waiting.queue import Order, Queue
+from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
 
 
 class RankedQueue(Queue):

@@ -8,11 +8,13 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
-from scheduler.waiting.queue import Key
+
+Key: TypeAlias = tuple[float, ...]
+"""A sorting key; the least is served first, and the first number is the request's priority."""
 
 MOST = 512
 """Requests of a block, which is parted in two when it has more."""

@@ -9,7 +9,8 @@ from itertools import groupby
 from scheduler.options import Scheduling
 from scheduler.request import Request
 from scheduler.waiting.orders.sjf import remaining_tokens
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sorted_requests import Key
 
 MOST_SECONDS = 100.0  # that the oldest request waits for before all go by arrival, whatever is predicted of it
 

@@ -15,7 +15,8 @@ from math import expm1, frexp, ldexp, log
 
 from scheduler.request import Request
 from scheduler.waiting.prices import Prices, PricesNow
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sorted_requests import Key
 
 LEAST_WORK = 1e-9
 """Seconds that a request counts for at least, so that no boost is infinite."""

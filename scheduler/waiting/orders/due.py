@@ -7,7 +7,8 @@ from math import inf
 
 from scheduler.request import Request
 from scheduler.waiting.orders.aged import Aging
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sorted_requests import Key
 
 SLACK = 2.0
 """A request is due when this many times its predicted time is left until its deadline: once for the answer, and as long

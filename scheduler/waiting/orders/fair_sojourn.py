@@ -11,7 +11,8 @@ from heapq import heappop, heappush
 
 from scheduler.remaining_length import work_left
 from scheduler.request import Request
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sorted_requests import Key
 
 
 class FairSojourn(Order):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduler.request import Request
-from scheduler.waiting.queue import Key, Order
-from scheduler.waiting.sorted_requests import Ahead
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sorted_requests import Ahead, Key
 
 
 @dataclass(frozen=True)

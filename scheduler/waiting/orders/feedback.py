@@ -13,7 +13,8 @@ from math import ceil, floor, log2
 
 from scheduler.request import Request
 from scheduler.waiting.prices import Prices, PricesNow
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sorted_requests import Key
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 
 from scheduler.request import Request
 from scheduler.waiting.prices import PricesNow
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sorted_requests import Key
 
 
 @dataclass(frozen=True)

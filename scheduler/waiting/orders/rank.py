@@ -17,7 +17,8 @@ from math import inf
 
 from scheduler.request import Request
 from scheduler.waiting.orders.aged import Aging
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sorted_requests import Key
 
 IDLE_STEPS = 200
 """The starvation threshold of the authors' experiments (`starv200` in their scripts), in steps of the scheduler."""

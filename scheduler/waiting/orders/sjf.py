@@ -7,7 +7,8 @@ from math import ceil
 
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sorted_requests import Key
 
 
 def remaining_tokens(request: Request) -> int:

@@ -16,7 +16,8 @@ import numpy as np
 
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.queue import Order
+from scheduler.waiting.sorted_requests import Key
 
 BETA = 0.3
 TAIL = 0.9

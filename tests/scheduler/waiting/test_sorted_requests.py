@@ -8,8 +8,7 @@ import pytest
 
 from scheduler.request import Request
 from scheduler.waiting import sorted_requests
-from scheduler.waiting.queue import Key
-from scheduler.waiting.sorted_requests import Ahead, SortedRequests
+from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
 from tests.scheduler.fakes import request
 
 
