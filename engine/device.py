@@ -14,6 +14,10 @@ from typing import Generic, Protocol, TypeVar
 from engine.group import Group, Rank
 from engine.messages import BatchShape, RowId, RowSpec, RowUpdate, Tally
 
+HEADROOM = 32
+"""Columns that must stay free when a row joins others: one that left again in a few steps would be copied twice for
+nothing."""
+
 
 class OutOfMemoryError(MemoryError):
     """The device lacks the memory to compute what it was told to; its rows and their K and V are as they were."""

@@ -1,8 +1,15 @@
 """The health of one device, judged by what its turns brought: when it pauses, when its rows must go, when it takes
-memory back. Pure: time is passed in, in seconds of any clock.
+memory back; and the rows by which it proves itself. Pure: time is passed in, in seconds of any clock.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from engine.device import Action, RowT
+from engine.messages import RowSpec
+from engine.sampling.params import SamplingParams
 
 MOST_FAILURES = 3
 """Actions of one kind that may fail in a row before the device must prove itself."""
@@ -75,3 +82,26 @@ class Health:
         if self.fault is not None or not idle:
             return self.resume
         return self.grow_at
+
+
+LEAST_LENGTH = 4
+"""Tokens of the shortest prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The rows of an action that failed, and the tokens of its longest prompt, where prompts were read."""
+
+    rows: int = 1
+    length: int = 0
+
+    @classmethod
+    def from_rows(cls, action: Action, rows: Collection[RowT]) -> Shape:
+        """The shape of an action on these rows. A decode step computes one column of each, however long that is."""
+        return cls(len(rows), max((row.length for row in rows), default=0) if action is Action.PREFILL else 0)
+
+    def proof(self, most_tokens: int, scope: str) -> list[RowSpec]:
+        """Rows of this shape, with prompts of at most `most_tokens`: they are read, join the batch, and are decoded."""
+        prompt = (0,) * max(LEAST_LENGTH, min(self.length, most_tokens))
+        sampling = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
+        return [RowSpec(-1 - row, prompt, sampling, cache_scope=scope) for row in range(self.rows)]

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Collection, Iterable
 
 from engine.device import Action, Device, Outcome, OutOfMemoryError, RowT
+from engine.health import Shape
 from engine.kv.host_store import HostStore
 from engine.messages import Cause, Entry, RowId, RowUpdate, Tally
-from engine.proof import Shape
 from engine.refill import Refill
-from engine.row_table import is_by_client
+from engine.rows import is_by_client
 
 MOST_SETBACKS = 8
 """Times a prompt is read again for lack of memory: enough to halve a large group down to one row."""

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from engine.device import OutOfMemoryError, RowT
 from engine.group import Group, Rank
 from engine.messages import Cause, Overflow
-from engine.row_table import RowTable
+from engine.rows import RowTable
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from engine.kv.row_kv import RowKv
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, Terms, TokenLogprob
 from engine.sampling.matcher import Matcher
 from engine.sampling.params import SamplingParams
-from engine.sampling.repetition import RepetitionDetector
-from engine.sampling.said import Said
+from engine.sampling.repetition import RepetitionDetector, Said
 from models.text import Text
 from models.text_stream import StopMatcher, TextStream
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from engine.device import HEADROOM
 from engine.forward.graphs import DecodeGraphs
 from engine.kv.arena import ArenaFull, KvArena
 from engine.kv.row_kv import RowKv
@@ -17,10 +18,6 @@ from engine.messages import BatchShape, Tally
 from engine.row import Row
 from models.network.attention import Mask
 from models.network.loader import LoadedModel
-
-HEADROOM = 32
-"""Columns that must stay free when a row joins others: a row that would have to leave again in a few steps
-costs two copies for nothing."""
 
 
 class RunningBatch:

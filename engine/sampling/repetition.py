@@ -1,11 +1,30 @@
-"""Whether an answer has come to repeat itself: the same run of tokens over and over, up to the newest one.
-
-It knows token ids only, and is asked with each new one.
-"""
+"""The tokens that a row has said, counted, and whether an answer only repeats itself. Knows no tensor."""
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
+from collections.abc import Iterable
+
+
+class Said:
+    """The distinct tokens of a row's prompt and answer, and how often the answer has each."""
+
+    def __init__(self, prompt: Iterable[int], generated: Iterable[int]) -> None:
+        self._places = {token: place for place, token in enumerate(dict.fromkeys(prompt))}
+        self.tokens = array("q", self._places)
+        self.counts = array("f", [0.0]) * len(self.tokens)
+        for token in generated:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """Count the answer's next token."""
+        place = self._places.setdefault(token, len(self.tokens))
+        if place == len(self.tokens):
+            self.tokens.append(token)
+            self.counts.append(0.0)
+        self.counts[place] += 1
+
 
 LONGEST_PERIOD = 64
 """Tokens of the longest run whose repetition is noticed."""

@@ -9,17 +9,69 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import RowFault
 from engine.messages import TokenLogprob
 from engine.row import Choice, Row
 from engine.sampling.draw import draw
-from engine.sampling.masks import masks
 from engine.sampling.matcher import GrammarFault
-from engine.sampling.penalties import penalize
 from models.network.likeliest import find_peaks
+
+Masks: TypeAlias = tuple[dict[int, Tensor], dict[int, GrammarFault]]
+
+
+def masks(rows: Sequence[Row], logits: Tensor) -> Masks:
+    """For each place of a row with a grammar: what may follow there (vocab,), boolean, or the fault that hides it.
+
+    logits  (rows, vocab), whose device and width the masks take
+
+    A fault is the row's own; the others never notice. Rows without a grammar cost nothing.
+    """
+    bits: dict[int, NDArray[np.uint8]] = {}
+    faults: dict[int, GrammarFault] = {}
+    for place, row in enumerate(rows):
+        try:
+            line = row.allowed()
+        except GrammarFault as fault:
+            faults[place] = fault
+        else:
+            if line is not None:
+                bits[place] = line
+    if not bits:
+        return {}, faults
+    packed = torch.from_numpy(np.stack(list(bits.values()))).to(logits.device)
+    return dict(zip(bits, unpack(packed, logits.shape[-1]), strict=True)), faults
+
+
+def unpack(packed: Tensor, width: int) -> Tensor:
+    """(rows, bytes) of eight tokens each, the least bit first -> (rows, width), boolean. One copy for all rows."""
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return ((packed[:, :, None] >> places) & 1).bool().flatten(1)[:, :width]
+
+
+def penalize(rows: Sequence[Row], logits: Tensor) -> list[int]:
+    """Apply the penalties of the rows that have some, in place on (rows, vocab); returns the places of these rows."""
+    penalized = [place for place, row in enumerate(rows) if row.sampling.penalizes]
+    if not penalized:
+        return []
+    said = [rows[place].said for place in penalized]
+    wishes = [rows[place].sampling for place in penalized]
+    given = [(one.repetition_penalty, one.frequency_penalty, one.presence_penalty) for one in wishes]
+    lengths = torch.tensor([len(one.tokens) for one in said])
+    # A line for each token that a row has said: where it is, how often the answer has it, the row's three penalties.
+    tokens = torch.from_numpy(np.concatenate([np.frombuffer(one.tokens, np.int64) for one in said])).to(logits.device)
+    counts = torch.from_numpy(np.concatenate([np.frombuffer(one.counts, np.float32) for one in said]))
+    places = torch.tensor(penalized).repeat_interleave(lengths).to(logits.device)
+    lines = torch.cat([counts[:, None], torch.tensor(given).repeat_interleave(lengths, dim=0)], dim=1)
+    often, repetition, frequency, presence = lines.to(logits.device).unbind(dim=1)
+    values = logits[places, tokens]
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    logits[places, tokens] = values - (frequency * often + presence * (often > 0))
+    return penalized
 
 
 class NonFiniteLogits(RowFault):

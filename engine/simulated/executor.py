@@ -10,19 +10,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.device import Action
+from engine.device import HEADROOM, Action
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from engine.lifecycle import Lifecycle
 from engine.messages import Admit, Cancel, Command, Deliver, ExecutorInfo, Pause, StepReport, Stop, Tally
-from engine.simulated.batch import SimulatedBatch
-from engine.simulated.cost import Cost
+from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
+from engine.simulated.cost import Cost, Pace, Work, keep_pace
 from engine.simulated.device import SimulatedDevice
-from engine.simulated.row import SimulatedKv, SimulatedRow
-from engine.simulated.work import Pace, Work, keep_pace
-
-HEADROOM = 32
-"""Columns that must stay free when a row joins others, as on a real device."""
 
 
 @dataclass(slots=True)

@@ -10,10 +10,9 @@ from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
 from engine.messages import ExecutorInfo, Report, StepReport, Tally
 from engine.sampling.params import SamplingParams
-from engine.simulated.cost import Cost
+from engine.simulated.batch import SimulatedKv, SimulatedRow
+from engine.simulated.cost import Cost, Pace, keep_pace
 from engine.simulated.executor import SimulatedExecutor, Usage
-from engine.simulated.row import SimulatedKv, SimulatedRow
-from engine.simulated.work import Pace, keep_pace
 from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import Parts
 from scheduler.clock import Clock

@@ -14,7 +14,7 @@ from engine import health as health_module
 from engine.device import Action
 from engine.executor import Executor
 from engine.forward.prefill import Prefill
-from engine.health import FIRST_CALM, Health
+from engine.health import FIRST_CALM, Health, Shape
 from engine.kv.arena import KvArena
 from engine.messages import (
     Admit,
@@ -28,7 +28,6 @@ from engine.messages import (
     StepReport,
 )
 from engine.pipeline import Pipeline
-from engine.proof import Shape
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.forward.batch import RunningBatch
+from engine.group import similar_lengths
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.messages import (
@@ -27,7 +28,6 @@ from engine.messages import (
 from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.repetition import LEAST_TOKENS
-from engine.similar import similar_lengths
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text

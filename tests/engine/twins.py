@@ -16,9 +16,8 @@ from engine.lifecycle import Lifecycle
 from engine.messages import HandedBack, RowId, RowSpec, RowUpdate, Terms
 from engine.row import Row
 from engine.sampling.grammar import Grammars
-from engine.simulated.batch import SimulatedBatch
+from engine.simulated.batch import SimulatedBatch, SimulatedRow
 from engine.simulated.device import SimulatedDevice
-from engine.simulated.row import SimulatedRow
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.simulated.device import STEADY

@@ -11,7 +11,8 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from engine.forward.batch import HEADROOM, RunningBatch
+from engine.device import HEADROOM
+from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.pipeline import Pipeline
 from loadgen.experiments.engine.options import BenchedModel

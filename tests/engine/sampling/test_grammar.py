@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.sampling.grammar import Compiled, GrammarError, Grammars, GrammarsFull, tell
-from engine.sampling.masks import unpack
 from engine.sampling.matcher import MASK_SECONDS, TOKEN_SECONDS, GrammarFault, GrammarTooCostly, Matcher
 from engine.sampling.params import Grammar, GrammarKind
+from engine.sampling.sampler import unpack
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.sampling.bombs import BOMBS, REAL, SLOW_MASKS

@@ -15,8 +15,7 @@ from torch import Tensor
 from engine.row import Choice, Row
 from engine.sampling import draw as drawing
 from engine.sampling.draw import BLOCK, CANDIDATES, uniforms
-from engine.sampling.penalties import penalize
-from engine.sampling.sampler import NonFiniteLogits, sample
+from engine.sampling.sampler import NonFiniteLogits, penalize, sample
 from models.text import Text
 from tests.engine.rows import END_TOKEN, row_of
 

@@ -23,8 +23,8 @@ from engine.messages import (
     Stop,
     Terms,
 )
+from engine.simulated.batch import SimulatedRow
 from engine.simulated.device import GLANCE
-from engine.simulated.row import SimulatedRow
 from scheduler.serving_time.bilinear import Bilinear
 from tests.engine.simulated.device import Device, row
 

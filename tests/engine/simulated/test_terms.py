@@ -8,7 +8,7 @@ import pytest
 
 from engine.kv.host_store import HostStore
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Admit, Entry, FinishReason, Overflow, Tally, Terms
-from engine.simulated.row import SimulatedRow
+from engine.simulated.batch import SimulatedRow
 from tests.engine.simulated.device import PER_COLUMN, STEADY, Device, row
 
 CLOSED = Terms(closed=True)
