@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
-from engine.group import MOST_PADDING
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Terms
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
@@ -36,7 +35,7 @@ class Limits:
     """Most prompt tokens, padding included, to prefill as one group; one longer prompt may go alone."""
     prefill_ahead: int
     """Rows an executor may hold beyond its slots, prefilled and waiting for one."""
-    max_padding: float = MOST_PADDING
+    max_padding: float = 0.25
     """Most padding in a prefill group, as a fraction of its cells: what "similar length" means."""
     max_batch_size: int | None = None
     """Most rows of a closed batch; None: as many as the executor has slots."""
