@@ -65,7 +65,7 @@ class PowerOfTwo:
 
 
 class ByWork:
-    """The node that is expected to be done with the request first (scheduler/placement/nodes.py)."""
+    """The node with the least predicted work left (scheduler/placement/nodes.py)."""
 
     def __init__(self) -> None:
         self.due = 0.0

@@ -1,18 +1,9 @@
-"""Which of several nodes, each a whole server, a request goes to: the one that is expected to be done with it first.
+"""Which of several nodes, each a whole server, a request goes to: the one with the least predicted work left.
 
-A node tells its load now and then, a router sends requests all the time. Let R be the requests that it had at that
-moment `at` and those sent to it since, W the seconds that all of these take the node, less those since `at`, and
-a = max(0, R + 1 - slots) / R the part of them that waits for a slot. Nodes are ranked by
-
-    a·W  +  a²·own  +  (1 - a²)·(seconds to read the prompt + g·v(min(R + 1, slots)))
-
-for a request of g tokens. While slots are free none waits, and what a token takes depends on how many rows share the
-node, v (prices.py), and not on how long they will go on. Where all are taken, it waits for its part of the work; the
-more wait, the less it matters how fast its own tokens come there, and the more what it takes of the node, `own`: by its
-own speed alone all long requests went to the fastest node, and short ones could not overtake them there. With one slot
-this is the least work left, with many and little else that an iteration costs the shortest queue. What the node is
-thought to keep, the beginnings of prompts that were sent to it, costs nothing to read. Nodes of different speed thus
-get work by seconds. It knows no network; time is passed in.
+A node tells its load now and then, a router sends requests all the time: work left is what the node told, less the
+seconds since, and what was sent to it since, with the request itself. The beginnings of prompts that were sent to a
+node cost nothing to read there. Nodes of different speed thus get work by seconds. It knows no network; time is passed
+in.
 """
 
 from __future__ import annotations
@@ -41,7 +32,7 @@ class NodeLoad:
     at: float
     """When it told, in seconds of a clock that nodes and routers share."""
     work: float
-    """Seconds until all that it has would be answered, if nothing came."""
+    """Seconds of the node for all that it has to do."""
     prices: Prices
     """Prices of rows there, its executors together; so `unit` is seconds of the node."""
     requests: int = 0
@@ -86,21 +77,13 @@ class _Node:
     prefixes: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
     def own_work(self, job: Job) -> float:
-        """Seconds of the node for a request, while all its slots are taken."""
+        """Seconds of the node for a request."""
         prices = self.load.prices
         return prices.unit * prices.price(self._unread(job), job.prompt_tokens, self._length(job))
 
-    def seconds(self, job: Job, now: float) -> float:
-        """Seconds by which the node is ranked for a request: until it is done, or more where many wait."""
-        load, prices = self.load, self.load.prices
-        requests = load.requests + len(self.sent)
-        work = max(0.0, load.work - (now - load.at)) + self.seconds_sent
-        part = max(0, requests + 1 - load.slots) / max(1, requests)
-        read = prices.unit * prices.price(self._unread(job), 0, 0.0)
-        length = self._length(job)
-        context = job.prompt_tokens + length / 2
-        running = read + length * prices.seconds_per_token(min(requests + 1, load.slots), load.slots, context)
-        return part * work + part**2 * self.own_work(job) + (1 - part**2) * running
+    def work_left(self, job: Job, now: float) -> float:
+        """Seconds of the node for all that it has and a request."""
+        return max(0.0, self.load.work - (now - self.load.at)) + self.seconds_sent + self.own_work(job)
 
     def _unread(self, job: Job) -> int:
         kept = 0
@@ -135,7 +118,7 @@ class _Node:
 
 
 class WorkRouter(Generic[Name]):
-    """Ranks nodes, whatever names them, by when they are expected to be done with a request."""
+    """Ranks nodes, whatever names them, by the work that they would have left with a request."""
 
     def __init__(self) -> None:
         self._nodes: dict[Name, _Node] = {}
@@ -152,7 +135,7 @@ class WorkRouter(Generic[Name]):
     def rank(self, names: Iterable[Name], job: Job, now: float) -> list[Name]:
         """These nodes, the best for a request first; of equals the one that was sent the fewest requests."""
         nodes = {name: self._node(name) for name in names}
-        return sorted(nodes, key=lambda name: (nodes[name].seconds(job, now), nodes[name].jobs))
+        return sorted(nodes, key=lambda name: (nodes[name].work_left(job, now), nodes[name].jobs))
 
     def note_sent(self, name: Name, job: Job, now: float) -> None:
         """Take note that a request was sent to a node."""
@@ -162,5 +145,5 @@ class WorkRouter(Generic[Name]):
         """The node of that name; one that has told nothing is idle, and as fast and large as another."""
         if name not in self._nodes:
             other = next((node.load for node in self._nodes.values()), NodeLoad(-inf, 0.0, device_prices()))
-            self._nodes[name] = _Node(replace(other, at=-inf, work=0.0, requests=0))
+            self._nodes[name] = _Node(replace(other, at=-inf, work=0.0))
         return self._nodes[name]

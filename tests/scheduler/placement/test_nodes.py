@@ -20,7 +20,7 @@ JOB = Job(prompt_tokens=20, output_tokens=4.0)
 
 
 def load(at: float, work: float, unit: float = 0.5) -> NodeLoad:
-    return NodeLoad(at, work, replace(PRICES, unit=unit), requests=1 if work else 0)
+    return NodeLoad(at, work, replace(PRICES, unit=unit))
 
 
 def told(**works: float) -> WorkRouter[str]:
@@ -88,19 +88,6 @@ def test_prefixes_depend_on_all_that_is_before() -> None:
     one, two = list_prefixes(b"aaaabbbb", 4), list_prefixes(b"ccccbbbb", 4)
     assert len(one) == len(two) == 2 and not set(one) & set(two)
     assert list_prefixes(b"aaaabb", 4) == one[:1]
-
-
-def test_while_slots_are_free_a_request_goes_where_the_fewest_share_the_node() -> None:
-    """It went where the least work was left, so that a short one shared a node with ten short ones and not
-    with one long one: with 8 nodes at 0.7 and 0.9 of what they serve the mean was 3 to 6 % longer."""
-    short, long = replace(load(10.0, 5.0), requests=10, slots=32), replace(load(10.0, 20.0), requests=1, slots=32)
-    router: WorkRouter[str] = WorkRouter()
-    router.tell("short", short)
-    router.tell("long", long)
-    assert router.rank(("short", "long"), JOB, 10.0) == ["long", "short"]
-    for name, one in (("short", short), ("long", long)):
-        router.tell(name, replace(one, at=11.0, requests=one.requests + 50))
-    assert router.rank(("short", "long"), JOB, 11.0) == ["short", "long"], "none is free: the work counts"
 
 
 def test_a_token_takes_what_an_iteration_costs_and_each_row_adds() -> None:
