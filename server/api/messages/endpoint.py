@@ -35,11 +35,10 @@ from server.api.messages.reply import (
     message_error,
 )
 from server.api.models import model_name
-from server.api.output.answer import gather_answers, register_call, stream_answers
-from server.api.output.call import Call, Part, Updates
-from server.api.output.large_json import send_reply, weigh
+from server.api.output.answer import ItemWriter, gather_answers, register_call, stream_answers
+from server.api.output.call import Call, Part
+from server.api.output.large_json import send_reply
 from server.api.output.reply import Head, json_response
-from server.api.output.sse import EventStream
 from server.api.served_model import MODEL
 from server.api.ticket import TICKET
 from server.api.tools.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
@@ -56,12 +55,11 @@ async def messages(request: web.Request) -> web.StreamResponse:
         chat = await model.run_in_thread(as_chat, body)
         prompt = await chat_prompt(chat, model)
         async with register_call(request, chat, [prompt], head) as call:
-            form = MessageForm(head, call)
+            words = MessageWords(head, call, request_id(request))
             if body.stream:
-                writer = MessageWriter(form, request_id(request))
-                return await stream_answers(request, call, writer, StreamOptions())
+                return await stream_answers(request, call, ItemWriter(call, words), StreamOptions())
             (result,) = await gather_answers(call)
-            return await send_reply(request, form.whole(result.join()), result.answer.take_weight())
+            return await send_reply(request, words.whole(result.join()), result.answer.take_weight())
 
 
 async def count_tokens(request: web.Request) -> web.Response:
@@ -85,26 +83,70 @@ async def count_tokens(request: web.Request) -> web.Response:
 
 
 @dataclass(slots=True)
-class MessageForm:
-    """Words one answer as Anthropic's messages: a block for its text, and one for each call."""
+class MessageWords:
+    """Words one answer as Anthropic's messages: a block for its text, and one for each call.
+
+    The last event of a stream is its end marker: Anthropic sends no [DONE].
+    """
 
     head: Head
     call: Call
-
-    def begun(self) -> MessageObject:
-        """The message before its first token."""
-        return self._message([], None)
+    request_id: str
+    _index: int = -1
+    """The block that has begun last."""
+    _open: type[ContentBlock] | None = field(default=None)
+    """Kind of the block that has begun last; None once that is whole."""
 
     def whole(self, part: Part) -> MessageObject:
         """The message with all its tokens."""
-        return self._message(_blocks(part.pieces), self.ending(part.update))
+        return self._message(_blocks(part.pieces), self._ending(part.update))
 
-    def usage(self) -> MessageUsage:
+    def begun(self) -> Iterator[msgspec.Struct]:
+        yield MessageStart(message=self._message([], None))
+
+    def events(self, part: Part) -> Iterator[msgspec.Struct]:
+        for piece in part.pieces:
+            yield from self._piece(piece)
+        if part.update.finish_reason is not None:
+            if self._index < 0:
+                yield from self._begin(TextBlock(""))
+            yield from self._end()
+            yield MessageDelta(delta=self._ending(part.update), usage=self._usage())
+            yield MessageStop()
+
+    def failed(self, error: ApiError) -> msgspec.Struct:
+        return message_error(error, self.request_id)
+
+    def _piece(self, piece: Piece) -> Iterator[msgspec.Struct]:
+        match piece:
+            case TextPiece(text):
+                if self._open is not TextBlock:
+                    yield from self._begin(TextBlock(""))
+                yield BlockDelta(index=self._index, delta=BlockText(text))
+            case CallPiece(arguments=arguments):
+                yield from self._begin(ToolUseBlock(_id(piece), piece.name, {}))
+                if arguments:
+                    yield BlockDelta(index=self._index, delta=BlockInput(arguments))
+            case ArgumentsPiece(arguments=arguments):
+                yield BlockDelta(index=self._index, delta=BlockInput(arguments))
+
+    def _begin(self, block: ContentBlock) -> Iterator[msgspec.Struct]:
+        yield from self._end()
+        self._index += 1
+        self._open = type(block)
+        yield BlockStart(index=self._index, content_block=block)
+
+    def _end(self) -> Iterator[msgspec.Struct]:
+        if self._open is not None:
+            self._open = None
+            yield BlockStop(index=self._index)
+
+    def _usage(self) -> MessageUsage:
         usage = self.call.usage()
         cached = usage.prompt_tokens_details.cached_tokens
         return MessageUsage(usage.prompt_tokens - cached, usage.completion_tokens, cached)
 
-    def ending(self, update: RowUpdate) -> Ending:
+    def _ending(self, update: RowUpdate) -> Ending:
         """Why the answer ended, once all of it is read."""
         sequence = update.stop_reason
         stopped = sequence if isinstance(sequence, str) and sequence != REPETITION else None
@@ -121,7 +163,7 @@ class MessageForm:
             content=content,
             stop_reason=None if ending is None else ending.stop_reason,
             stop_sequence=None if ending is None else ending.stop_sequence,
-            usage=self.usage(),
+            usage=self._usage(),
         )
 
 
@@ -163,59 +205,3 @@ def _object(text: str) -> dict[str, object]:
     except orjson.JSONDecodeError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-@dataclass(slots=True)
-class MessageWriter:
-    """One message as typed events. The last of them is the end marker: Anthropic sends no [DONE]."""
-
-    form: MessageForm
-    request_id: str
-    _index: int = -1
-    """The block that has begun last."""
-    _open: type[ContentBlock] | None = field(default=None)
-    """Kind of the block that has begun last; None once that is whole."""
-
-    async def write(self, stream: EventStream) -> None:
-        await stream.send([MessageStart(message=self.form.begun())])
-        async with Updates(self.form.call.requests) as updates:
-            async for arrivals in updates:
-                part = self.form.call.receive(0, arrivals[0])
-                await stream.send(self._events(part), weigh(part.update))
-
-    async def fail(self, stream: EventStream, error: ApiError) -> None:
-        await stream.send([message_error(error, self.request_id)])
-
-    def _events(self, part: Part) -> Iterator[msgspec.Struct]:
-        for piece in part.pieces:
-            yield from self._piece(piece)
-        if part.update.finish_reason is not None:
-            if self._index < 0:
-                yield from self._begin(TextBlock(""))
-            yield from self._end()
-            yield MessageDelta(delta=self.form.ending(part.update), usage=self.form.usage())
-            yield MessageStop()
-
-    def _piece(self, piece: Piece) -> Iterator[msgspec.Struct]:
-        match piece:
-            case TextPiece(text):
-                if self._open is not TextBlock:
-                    yield from self._begin(TextBlock(""))
-                yield BlockDelta(index=self._index, delta=BlockText(text))
-            case CallPiece(arguments=arguments):
-                yield from self._begin(ToolUseBlock(_id(piece), piece.name, {}))
-                if arguments:
-                    yield BlockDelta(index=self._index, delta=BlockInput(arguments))
-            case ArgumentsPiece(arguments=arguments):
-                yield BlockDelta(index=self._index, delta=BlockInput(arguments))
-
-    def _begin(self, block: ContentBlock) -> Iterator[msgspec.Struct]:
-        yield from self._end()
-        self._index += 1
-        self._open = type(block)
-        yield BlockStart(index=self._index, content_block=block)
-
-    def _end(self) -> Iterator[msgspec.Struct]:
-        if self._open is not None:
-            self._open = None
-            yield BlockStop(index=self._index)

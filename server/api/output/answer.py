@@ -24,7 +24,7 @@ from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
 from server.api.limits import LIMITS
 from server.api.output.call import Answer, Call, Part, Updates, open_call
 from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
-from server.api.output.large_json import send_reply
+from server.api.output.large_json import send_reply, weigh
 from server.api.output.progress import FIRST_LOOK, HEADER, PlaceNotes, is_asked
 from server.api.output.reply import Head, Metrics, Usage
 from server.api.output.sse import TICKER, EventStream
@@ -186,3 +186,38 @@ class FormWriter:
     def _events(self, parts: Sequence[Part]) -> Iterator[msgspec.Struct]:
         usage = self.call.usage() if self.options.continuous_usage_stats else None
         return (event for part in parts for event in self.form.events(part, usage))
+
+
+class ItemWords(Protocol):
+    """The wording of one answer as typed events, of which the last is the end marker."""
+
+    def begun(self) -> Iterable[msgspec.Struct]:
+        """Events before the first token."""
+        ...
+
+    def events(self, part: Part) -> Iterable[msgspec.Struct]:
+        """Events of a part; those of the last part end the stream."""
+        ...
+
+    def failed(self, error: ApiError) -> msgspec.Struct:
+        """The last event of a stream that failed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ItemWriter:
+    """A stream of the typed events of a call's only answer."""
+
+    call: Call
+    words: ItemWords
+
+    async def write(self, stream: EventStream) -> None:
+        await stream.send(self.words.begun())
+        async with Updates(self.call.requests) as updates:
+            async for arrivals in updates:
+                part = self.call.receive(0, arrivals[0])
+                ends = part.update.finish_reason is not None  # with events that have all of the answer again
+                await stream.send(self.words.events(part), part.answer.weight if ends else weigh(part.update))
+
+    async def fail(self, stream: EventStream, error: ApiError) -> None:
+        await stream.send([self.words.failed(error)])

@@ -4,10 +4,10 @@ kept.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import orjson
@@ -19,12 +19,11 @@ from server.api.input.body import read_call
 from server.api.input.fields import ignore
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody, Message, StreamOptions
-from server.api.output.answer import gather_answers, register_call, stream_answers
-from server.api.output.call import Call, Part, Updates
-from server.api.output.large_json import send_reply, weigh
+from server.api.output.answer import ItemWriter, gather_answers, register_call, stream_answers
+from server.api.output.call import Call, Part
+from server.api.output.large_json import send_reply
 from server.api.output.logprobs import chat_logprobs
 from server.api.output.reply import ChatLogprob, Head, encode, json_response
-from server.api.output.sse import EventStream
 from server.api.responses.body import (
     OWN_NAMES,
     OWN_WORDS,
@@ -63,17 +62,12 @@ async def responses(request: web.Request) -> web.StreamResponse:
         prompt = await chat_prompt(chat, request.app[MODEL])
         async with register_call(request, chat, [prompt], head) as call:
             custom = frozenset(tool.name or "" for tool in body.tools or () if tool.type == "custom")
-            answer = ResponseAnswer(head, request.app[MODEL].text, body, call, OutputItems(head.id, custom))
             keep = Keeping(request.app[STORE], holder_of(request), spoken) if body.store is not False else None
+            words = ResponseWords(head, request.app[MODEL].text, body, call, OutputItems(head.id, custom), keep)
             if body.stream:
-                return await stream_answers(request, call, ResponseWriter(answer, keep), StreamOptions())
+                return await stream_answers(request, call, ItemWriter(call, words), StreamOptions())
             (result,) = await gather_answers(call)
-            part = result.join()
-            deque(answer.receive(part), maxlen=0)
-            reply = answer.ended(part.update)
-            if keep is not None:
-                keep(reply)
-            return await send_reply(request, reply, result.answer.take_weight())
+            return await send_reply(request, words.whole(result.join()), result.answer.take_weight())
 
 
 async def read_chat(request: web.Request, body: ResponsesBody) -> tuple[ChatBody, tuple[Message, ...]]:
@@ -119,37 +113,48 @@ class Keeping:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseAnswer:
-    """One answer in the words of OpenAI's responses."""
+class ResponseWords:
+    """Words one answer as OpenAI's responses: typed, numbered events, without a [DONE]."""
 
     head: Head
     text: Codec
     body: ResponsesBody
     call: Call
     items: OutputItems
+    keep: Keeping | None
 
-    def receive(self, part: Part) -> Iterator[msgspec.Struct]:
-        """Take the next part of the answer; yields the events that tell it."""
-        update = part.update
-        yield from self.items.push(part.pieces, self._logprobs(update))
-        if update.finish_reason is not None:
-            yield from self.items.finish("incomplete" if update.finish_reason is FinishReason.LENGTH else "completed")
-
-    def begun(self) -> ResponseObject:
-        """The response before its first token."""
-        return self._response("in_progress", [])
-
-    def ended(self, last: RowUpdate) -> ResponseObject:
+    def whole(self, part: Part) -> ResponseObject:
         """The response with all its tokens."""
-        cut = last.finish_reason is FinishReason.LENGTH
-        details = IncompleteDetails("max_output_tokens") if cut else None
-        return self._response("incomplete" if cut else "completed", self.items.done, incomplete_details=details)
+        *_, last = self.events(part)
+        assert isinstance(last, ResponseEvent), "which ends each stream"
+        return last.response
 
-    def failed(self, error: ApiError) -> ResponseObject:
-        """The response with the items that there were when it failed, or was broken off."""
+    def begun(self) -> Iterator[msgspec.Struct]:
+        response = self._response("in_progress", [])
+        yield self._event("response.created", response)
+        yield self._event("response.in_progress", response)
+
+    def events(self, part: Part) -> Iterator[msgspec.Struct]:
+        update, cut = part.update, part.update.finish_reason is FinishReason.LENGTH
+        yield from self.items.push(part.pieces, self._logprobs(update))
+        if update.finish_reason is None:
+            return
+        status: Literal["incomplete", "completed"] = "incomplete" if cut else "completed"
+        yield from self.items.finish(status)
+        details = IncompleteDetails("max_output_tokens") if cut else None
+        response = self._response(status, self.items.done, incomplete_details=details)
+        if self.keep is not None:
+            self.keep(response)
+        yield self._event(f"response.{status}", response)
+
+    def failed(self, error: ApiError) -> msgspec.Struct:
+        """The last event, with the items that there were when the answer failed, or was broken off."""
         failure = ResponseFailure(error_body(error).error.code, error.message)
         status: Status = "cancelled" if self.call.record.cancelled else "failed"
-        return self._response(status, self.items.all("incomplete"), error=failure)
+        return self._event("response.failed", self._response(status, self.items.all("incomplete"), error=failure))
+
+    def _event(self, kind: str, response: ResponseObject) -> ResponseEvent:
+        return ResponseEvent(type=kind, sequence_number=next(self.items.numbers), response=response)
 
     def _logprobs(self, update: RowUpdate) -> Sequence[ChatLogprob]:
         wanted = wants_logprobs(self.body) and update.logprobs
@@ -211,34 +216,6 @@ def _format(body: ResponsesBody) -> FormatReply:
     if asked is None or asked.type != "json_schema":
         return FormatReply("text" if asked is None else asked.type)
     return FormatReply(asked.type, asked.name, orjson.loads(bytes(asked.schema)), asked.strict)
-
-
-@dataclass(slots=True)
-class ResponseWriter:
-    """One response as typed, numbered events. The last of them is the end marker: OpenAI sends no [DONE] here."""
-
-    answer: ResponseAnswer
-    keep: Keeping | None
-
-    async def write(self, stream: EventStream) -> None:
-        begun = self.answer.begun()
-        await stream.send([self._event("response.created", begun), self._event("response.in_progress", begun)])
-        call = self.answer.call
-        async with Updates(call.requests) as updates:
-            async for arrivals in updates:
-                part = call.receive(0, arrivals[0])
-                ends = part.update.finish_reason is not None  # with events that tell all of it again
-                await stream.send(self.answer.receive(part), call.answers[0].weight if ends else weigh(part.update))
-        response = self.answer.ended(part.update)
-        if self.keep is not None:
-            self.keep(response)
-        await stream.send([self._event(f"response.{response.status}", response)], call.answers[0].take_weight())
-
-    async def fail(self, stream: EventStream, error: ApiError) -> None:
-        await stream.send([self._event("response.failed", self.answer.failed(error))])
-
-    def _event(self, kind: str, response: ResponseObject) -> ResponseEvent:
-        return ResponseEvent(type=kind, sequence_number=next(self.answer.items.numbers), response=response)
 
 
 EACH = 1000
