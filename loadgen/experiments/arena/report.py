@@ -9,11 +9,10 @@ import msgspec
 
 from loadgen.console import format_number
 from loadgen.experiments.arena.loads import ArenaLoad
-from loadgen.experiments.grid.cells import Cell
-from loadgen.experiments.grid.contenders import BASE
+from loadgen.experiments.grid.cells import BASE
 from loadgen.experiments.grid.figures import Figures, Results
 from loadgen.html.page import render_page
-from loadgen.html.plot import Plot, Spec
+from loadgen.html.plot import Plot, Point, specify_named_points
 from loadgen.html.table import Cell as TableCell
 from loadgen.html.table import Table
 from loadgen.simulate.report import find_frontier
@@ -22,15 +21,15 @@ TEMPLATE = Path(__file__).with_name("report.html.j2")
 MEASURED = Path(__file__).parents[3] / "docs" / "research" / "validation"
 """Result files of `simulate --validate`."""
 
-HEADS = ("", "mean JCT s", f"to {BASE} %", "p99 s", f"to {BASE} %", "longest s", "longest wait s", "mean TTFT s",
-         "req/s", "fairness")  # fmt: skip
+HEADS = ("", "mean JCT s", f"to {BASE} %", "p99 s", f"to {BASE} %", "longest s", "s a token", f"to {BASE} %",
+         "slowdown", "longest wait s", "mean TTFT s", "req/s", "fairness")  # fmt: skip
 
 NEAR = 2.0
 """Ratio to BASE, in mean and in p99, up to which a strategy is drawn."""
 
 
 def _find_best(rows: Mapping[str, Figures]) -> set[str]:
-    return find_frontier({name: (one["mean"], one["p99"]) for name, one in rows.items()})
+    return find_frontier({name: (one["jct_mean"], one["jct_p99"]) for name, one in rows.items()})
 
 
 def tabulate(results: Results, loads: Mapping[str, ArenaLoad]) -> Iterator[Table]:
@@ -38,26 +37,28 @@ def tabulate(results: Results, loads: Mapping[str, ArenaLoad]) -> Iterator[Table
     for name, load in loads.items():
         rows = results[load.cell]
         front, base = _find_best(rows), rows[BASE]
-        ordered = sorted(rows, key=lambda one: rows[one]["mean"])
+        ordered = sorted(rows, key=lambda one: rows[one]["jct_mean"])
         yield Table(
-            f"{name}: {describe_cell(load.cell)}",
+            f"{name}: {load.cell.described}",
             HEADS,
             tuple(_row(one, rows[one], base, one in front) for one in ordered),
         )
 
 
-def describe_cell(cell: Cell) -> str:
-    """A load in a few words."""
-    return f"{cell.machine}, {Path(cell.load).stem}, ρ {cell.rho:g}, predictions {cell.prediction}"
-
-
 def _row(name: str, one: Figures, base: Figures, front: bool) -> tuple[str | TableCell, ...]:
-    def share(figure: str) -> str:
-        return f"{100 * (one[figure] / base[figure] - 1):+.1f}"
+    def beside(figure: str) -> tuple[str, str]:
+        return format_number(one[figure]), f"{100 * (one[figure] / base[figure] - 1):+.1f}"
 
-    shown = (format_number(one[figure]) for figure in ("longest", "wait", "ttft", "throughput"))
-    mean, p99 = (format_number(one[figure]) for figure in ("mean", "p99"))
-    return (f"▲ {name}" if front else name, mean, share("mean"), p99, share("p99"), *shown, f"{one['fairness']:.2f}")
+    last = ("slowdown_mean", "wait", "ttft_mean", "throughput")
+    return (
+        f"▲ {name}" if front else name,
+        *beside("jct_mean"),
+        *beside("jct_p99"),
+        format_number(one["jct_worst"]),
+        *beside("normalized_mean"),
+        *(format_number(one[figure]) for figure in last),
+        f"{one['fairness']:.2f}",
+    )
 
 
 def tabulate_measured(folder: Path = MEASURED) -> Iterator[Table]:
@@ -82,33 +83,7 @@ def make_page(results: Results, loads: Mapping[str, ArenaLoad]) -> str:
 
 def _plot(name: str, rows: Mapping[str, Figures]) -> Plot:
     """Mean against p99 of what is near the frontier; strategies far beyond it are in the table alone."""
-    front, base = _find_best(rows), rows[BASE]
-    near = {
-        one: found for one, found in rows.items() if all(found[axis] <= NEAR * base[axis] for axis in ("mean", "p99"))
-    }
-    values = [{"name": one, "x": found["p99"], "y": found["mean"]} for one, found in near.items()]
-    alike: dict[tuple[str, str], list[str]] = {}
-    for one in sorted(front & near.keys()):
-        alike.setdefault((format_number(near[one]["p99"]), format_number(near[one]["mean"])), []).append(one)
-    best = [
-        {"name": names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"}
-        | {"x": near[names[0]]["p99"], "y": near[names[0]]["mean"]}
-        for names in alike.values()
-    ]
-    encoding: Spec = {
-        axis: {"field": axis, "type": "quantitative", "title": title, "scale": {"zero": False, "padding": 20}}
-        for axis, title in (("x", "p99 JCT, s"), ("y", "mean JCT, s"))
-    }
-    label = {"mark": {"type": "text", "align": "left", "dx": 6, "dy": -6}, "encoding": {"text": {"field": "name"}}}
-    layers: list[Spec] = [
-        {"data": {"values": values}, "mark": {"type": "point", "color": "var(--faint)"}},
-        {
-            "data": {"values": best},
-            "layer": [
-                {"mark": {"type": "line", "point": {"color": "var(--c0)"}, "color": "var(--c0)", "strokeDash": [3, 3]}},
-                label,
-            ],
-        },
-    ]
-    spec: Spec = {"width": 420, "height": 290, "encoding": encoding, "layer": layers}
+    points = {one: Point(found["jct_p99"], found["jct_mean"]) for one, found in rows.items()}
+    corner = Point(NEAR * points[BASE].x, NEAR * points[BASE].y)
+    spec = specify_named_points(points, _find_best(rows), "p99 JCT, s", "mean JCT, s", corner)
     return Plot(name, f"Mean and p99 JCT of strategies where {name}; the frontier is named.", spec)

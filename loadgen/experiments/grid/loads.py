@@ -26,7 +26,7 @@ Counts: TypeAlias = NDArray[np.int64]
 def _log_normal(random: Generator, count: int) -> tuple[Counts, Counts]:
     """Heavy tails: the longest tenth of the answers holds half of all tokens."""
     prompts, answers = random.lognormal(math.log(150), 1.0, count), random.lognormal(math.log(80), 1.4, count)
-    return np.clip(np.rint(prompts), 1, LONGEST).astype(int), np.clip(np.rint(answers), 1, LONGEST).astype(int)
+    return _clip(prompts), _clip(answers)
 
 
 def _bimodal(random: Generator, count: int) -> tuple[Counts, Counts]:
@@ -44,8 +44,37 @@ def _equal(random: Generator, count: int) -> tuple[Counts, Counts]:
     return np.full(count, 120), np.full(count, 200)
 
 
+def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """As in ServeGen: a few of 30 clients send most, prompts of each are log-normal with a heavy tail, and its answers
+    exponential, by means that differ between clients by a factor of three (standard deviation)."""
+    shares = np.arange(1, 31) ** -1.2
+    client = random.choice(30, count, p=shares / shares.sum())
+    prompts, answers = random.lognormal(math.log(250), 0.8, 30), random.lognormal(math.log(120), 1.1, 30)
+    tail = np.where(random.random(count) < 0.1, random.pareto(1.5, count) + 1, 1.0)
+    return (
+        _clip(random.lognormal(np.log(prompts[client]), 0.5) * tail),
+        _clip(random.exponential(answers[client])),
+    )
+
+
+def _mooncake(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """As in Mooncake's conversations, cut at LONGEST: nearly all prompts are longer, answers have some 340 tokens."""
+    return _clip(random.lognormal(math.log(7000), 1.2, count)), _clip(random.lognormal(math.log(290), 0.6, count))
+
+
+def _clip(lengths: NDArray[np.float64]) -> Counts:
+    return np.clip(np.rint(lengths), 1, LONGEST).astype(int)
+
+
 SHAPES: Mapping[str, Callable[[Generator, int], tuple[Counts, Counts]]] = MappingProxyType(
-    {"log-normal": _log_normal, "bimodal": _bimodal, "narrow": _narrow, "equal": _equal}
+    {
+        "log-normal": _log_normal,
+        "bimodal": _bimodal,
+        "servegen": _serve_gen,
+        "mooncake": _mooncake,
+        "narrow": _narrow,
+        "equal": _equal,
+    }
 )
 TASKS = "tasks"
 """The built-in tasks of `lengthwise simulate`."""

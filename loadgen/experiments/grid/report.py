@@ -1,61 +1,93 @@
-"""The grid's figures as tables for a terminal and a picture of mean against p99, a plot a load."""
+"""The grid's figures as tables for a terminal, what is asked of the default, and a picture of mean against p99."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.experiments.grid.cells import ALIKE, HARD, USUAL, Cell
-from loadgen.experiments.grid.contenders import CONTENDERS
-from loadgen.experiments.grid.figures import Difference, Results, compare
+from loadgen.experiments.grid.cells import MISLEADING, OVERLOADS, USUAL, Cell, group_cells
+from loadgen.experiments.grid.figures import KINDS, Difference, Results, compare
 
-HEADS = ("", "mean JCT", "p99", "longest", "worst mean", "worst p99", "worst longest", "least req/s", "beyond")
-"""Differences in %, but for `beyond`: the cells in which a rule is worse than 5 % in mean or 10 % in p99."""
+HEADS = ("", "JCT", "TTFT", "normalized latency", "slowdown", "median TTFT", "worst cells", "latest", "least req/s")
+READING = (
+    "Differences to first come, first served in %, geometric means over cells: mean / p99 / worst request. "
+    "Worst cells: the largest difference of mean / p99 JCT. Latest: by how much a request ended later, at most, as a "
+    "share of the p99 JCT of first come, first served. Normalized latency: JCT by tokens of the answer."
+)
+DEFAULT = "lengthwise"
+QUEUE = f"a queue, predictions {USUAL}"
+
+Bound = tuple[str, str, str, float, bool]
+BOUNDS: Sequence[Bound] = (
+    (QUEUE, "jct_mean", "typical", -20, True),
+    (QUEUE, "normalized_mean", "typical", -50, True),
+    (QUEUE, "ttft_median", "typical", -75, True),
+    (QUEUE, "jct_p99", "typical", 6, True),
+    (QUEUE, "jct_p99", "most", 25, True),
+    *((f"a queue, predictions {one}", "jct_mean", "most", 3, True) for one in MISLEADING),
+    *((f"a queue, predictions {one}", "jct_p99", "most", 20, True) for one in MISLEADING),
+    *(
+        (f"an overload of {count} requests", "jct_mean", "typical", mean, True)
+        for count, mean in zip(OVERLOADS, (-10, -40), strict=True)
+    ),
+    *((f"an overload of {count} requests", "jct_p99", "most", 25, True) for count in OVERLOADS),
+    *((name, "jct_mean", "most", 1, True) for name in ("no queue", "lengths alike")),
+    *((name, "jct_p99", "most", 2, True) for name in ("no queue", "lengths alike")),
+    ("all", "later", "most", 0.7, True),
+    ("all", "throughput", "least", -1, False),
+)
+"""What is asked of the default: group, figure, over its cells the typical, the most or the least difference, the bound
+in percent (`later`: a share), and whether it is an upper one."""
 
 
-def show(results: Results, console: Console) -> None:
-    """Print a table over all cells, one a machine and load with usual predictions, and one a quality of these."""
-    for title, cells in group_cells(results).items():
-        table = Table(*HEADS, title=f"{title}: {len(cells)} cells, difference to first come, first served in %")
-        for one in compare(results, tuple(CONTENDERS), cells):
+def show(results: Results, contenders: Sequence[str], requests: int, console: Console) -> None:
+    """Print a table for each group of cells, and what is asked of the default where it has run."""
+    console.print(READING)
+    for title, cells in group_cells([*results], requests).items():
+        table = Table(*HEADS, title=f"{title}: {len(cells)} cells")
+        for one in compare(results, contenders, cells):
             table.add_row(*_cells(one))
+        console.print(table)
+    if DEFAULT in contenders and results:
+        table = Table("cells", "figure", "measured", "bound", "within", title=f"What is asked of {DEFAULT}")
+        for row in check_bounds(results, requests):
+            table.add_row(*row)
         console.print(table)
 
 
-def group_cells(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-    """The cells of each table; most are in several."""
-    groups: dict[str, list[Cell]] = {"all": []}
-    for cell in cells:
-        groups["all"].append(cell)
-        if cell.prediction == USUAL:
-            groups.setdefault(cell.machine, []).append(cell)
-            groups.setdefault(Path(cell.load).stem, []).append(cell)
-        if cell.rho == HARD and cell.load not in ALIKE:
-            groups.setdefault(cell.prediction, []).append(cell)
-    return groups
-
-
 def _cells(one: Difference) -> tuple[str, ...]:
-    ratios = (one.mean, one.p99, one.longest, one.worst_mean, one.worst_p99, one.worst_longest, one.least_throughput)
-    return (one.contender, *(f"{(ratio - 1) * 100:+.1f}" for ratio in ratios), f"{one.beyond}")
+    kinds = (" / ".join(f"{one.typical[f'{kind}_{part}']:+.1f}" for part in ("mean", "p99", "worst")) for kind in KINDS)
+    worst = f"{one.most['jct_mean']:+.1f} / {one.most['jct_p99']:+.1f}"
+    last = (f"{one.typical['ttft_median']:+.1f}", worst, f"{one.later:.2f}", f"{one.least['throughput']:+.1f}")
+    return (one.contender, *kinds, *last)
 
 
-def draw(results: Results) -> str:
-    """The picture as SVG: for each load the differences of all contenders in p99 (x) and mean JCT (y), in %."""
+def check_bounds(results: Results, requests: int) -> Iterator[tuple[str, str, str, str, str]]:
+    """A row for each of BOUNDS whose cells were played."""
+    groups = group_cells([*results], requests) | {"all": [*results]}
+    for group, figure, how, bound, upper in BOUNDS:
+        if group in groups:
+            [found] = compare(results, (DEFAULT,), groups[group])
+            value = found.later if figure == "later" else getattr(found, how)[figure]
+            word, unit = "at most" if upper else "at least", "" if figure == "later" else " %"
+            name = f"{figure.replace('_', ' ')}, {'geometric mean' if how == 'typical' else f'{how} of any cell'}"
+            holds = value <= bound if upper else value >= bound
+            yield group, name, f"{value:+.2f}{unit}", f"{word} {bound:+g}{unit}", "yes" if holds else "no"
+
+
+def draw(results: Results, contenders: Sequence[str], requests: int) -> str:
+    """The picture as SVG: for each group the differences of all contenders in p99 (x) and mean JCT (y), in %."""
     import vl_convert  # of the extra [report]
 
-    loads: dict[str, list[Cell]] = {}
-    for cell in results:
-        loads.setdefault(Path(cell.load).stem, []).append(cell)
+    groups: dict[str, list[Cell]] = group_cells([*results], requests)
     rows = [
-        {"load": load, "rule": one.contender, "x": (one.p99 - 1) * 100, "y": (one.mean - 1) * 100}
-        for load, cells in sorted(loads.items())
-        for one in compare(results, tuple(CONTENDERS), cells)
+        {"group": name, "rule": one.contender, "x": one.typical["jct_p99"], "y": one.typical["jct_mean"]}
+        for name, cells in groups.items()
+        for one in compare(results, contenders, cells)
     ]
-    rule = {"field": "rule", "type": "nominal", "scale": {"domain": list(CONTENDERS)}, "legend": {"title": None}}
+    rule = {"field": "rule", "type": "nominal", "scale": {"domain": list(contenders)}, "legend": {"title": None}}
     encoding = {
         "x": {"field": "x", "type": "quantitative", "title": "p99 JCT, %"},
         "y": {"field": "y", "type": "quantitative", "title": "mean JCT, %"},
@@ -64,7 +96,7 @@ def draw(results: Results) -> str:
     }
     spec = {
         "data": {"values": rows},
-        "facet": {"field": "load", "type": "nominal", "title": None},
+        "facet": {"field": "group", "type": "nominal", "title": None},
         "columns": 3,
         "spec": {"width": 220, "height": 170, "mark": {"type": "point", "filled": True}, "encoding": encoding},
         "config": {"background": "white", "point": {"size": 70, "opacity": 0.9}, "legend": {"orient": "bottom"}},

@@ -1,9 +1,9 @@
-"""Runs the grid: one simulation a cell and contender, each a line of a file, so that a run that ends goes on later."""
+"""Plays cells: one simulation a cell and contender, each a line of a file, so that a run that ends goes on later."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -11,74 +11,94 @@ from pathlib import Path
 import numpy as np
 
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.grid.cells import Cell
-from loadgen.experiments.grid.contenders import BASE, BOOST, CONTENDERS
-from loadgen.experiments.grid.figures import Figures, Results
+from loadgen.experiments.grid.cells import BASE, REQUESTS, Cell
+from loadgen.experiments.grid.figures import Figures, Results, measure
 from loadgen.experiments.grid.loads import load_lengths
-from loadgen.experiments.grid.machines import MACHINES, WIDE_MACHINES
+from loadgen.experiments.grid.machines import MACHINES
 from loadgen.load.arrivals import Arrivals, arrival_times
 from loadgen.simulate.prediction import Forecast, Predict, read_prediction, replay_forecasts
 from loadgen.simulate.run import GROUP_TOKENS
 from loadgen.simulate.simulation import Simulation, simulate
 from loadgen.workload.lengths import Lengths
+from models.progress import Bars
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.options import Scheduling
-from scheduler.strategy import Length, Strategy
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import STRATEGIES, Length, Strategy
+
+BOOST = 30.0
+"""1/γ of boost, in works of the load's mean request: chosen well for it, since the rule itself does not say."""
+SECONDS = 1.5e-3  # that a simulated request takes on one core of an AMD EPYC (Zen 5)
+
+Runs = Sequence[tuple[Cell, Strategy]]
 
 
-def run_grid(file: Path, cells: Sequence[Cell], count: int, done: Callable[[], None]) -> Results:
-    """Play what the file does not hold yet, and return all; `done` is called after each run. Raises UserError."""
-    runs = [(cell, name) for cell in cells for name in CONTENDERS]
-    return run_all(file, runs, lambda cell, name: measure(cell, name, count), done)
+def estimate_seconds(file: Path, runs: Runs) -> float:
+    """How long the runs take that the file does not hold yet."""
+    held = read_results(file)
+    return SECONDS * sum(cell.requests for cell, one in runs if one.name not in held.get(cell, {}))
 
 
-def run_all(
-    file: Path, runs: Iterable[tuple[Cell, str]], play: Callable[[Cell, str], Figures], done: Callable[[], None]
-) -> Results:
-    """Play the runs (cell, contender) that the file does not hold yet, each a line of it, and return all."""
-    results = _read(file)
-    with file.open("a") as lines:
-        for cell, name in runs:
-            found = results.setdefault(cell, {})
-            if name not in found:
-                found[name] = play(cell, name)
-                print(json.dumps([asdict(cell), name, found[name]]), file=lines, flush=True)
-            done()
-    return results
+def play_all(file: Path, runs: Runs, done: Callable[[], None]) -> tuple[Results, bool]:
+    """Play the runs that the file does not hold yet, each a line of it; `done` is called after each.
+
+    Returns the results, and whether they are all there: Ctrl-C leaves those of the cells that are complete.
+    """
+    results = read_results(file)
+    try:
+        with file.open("a") as lines:
+            for cell, strategy in runs:
+                found = results.setdefault(cell, {})
+                if strategy.name not in found:
+                    found[strategy.name] = play(cell, strategy)
+                    print(json.dumps([asdict(cell), strategy.name, found[strategy.name]]), file=lines, flush=True)
+                done()
+    except KeyboardInterrupt:
+        lacking = {cell for cell, strategy in runs if strategy.name not in results.get(cell, {})}
+        return {cell: found for cell, found in results.items() if cell not in lacking}, False
+    return results, True
 
 
-def _read(file: Path) -> dict[Cell, dict[str, Figures]]:
+def show_playing(title: str, file: Path, runs: Runs) -> tuple[Results, bool]:
+    """As `play_all`, below a bar."""
+    with Bars() as bars:
+        bars.begin(title, len(runs))
+        return play_all(file, runs, bars.advance)
+
+
+def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
+    """The results that a file holds; runs of an earlier version, with fewer figures, are played again."""
     results: dict[Cell, dict[str, Figures]] = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         cell, name, found = json.loads(line)
-        results.setdefault(Cell(**cell), {})[name] = found
+        if "later" in found:
+            results.setdefault(Cell(**cell), {})[name] = found
     return results
 
 
-def measure(cell: Cell, name: str, count: int) -> Figures:
-    """The figures of one run of so many requests; times in seconds, requests a second."""
-    done = play_cell(cell, CONTENDERS[name], count)
-    jct = np.array([one.end - one.arrival for one in done.requests])
-    return {
-        "mean": float(jct.mean()),
-        "p99": float(np.percentile(jct, 99)),
-        "longest": float(jct.max()),
-        "throughput": done.throughput,
-    }
+def play(cell: Cell, strategy: Strategy) -> Figures:
+    """The figures of one run."""
+    base = _play_base(cell)
+    done = base if strategy.name == BASE else _play_cell(cell, strategy)
+    return measure(done, MACHINES[cell.machine], base.requests)
 
 
-def play_cell(cell: Cell, strategy: Strategy, count: int) -> Simulation:
-    """One run of so many requests."""
-    lengths = load_lengths(cell.load, count, cell.seed)
-    served = measure_capacity(cell.machine, cell.load, count, cell.seed)
+@lru_cache(maxsize=1)
+def _play_base(cell: Cell) -> Simulation:
+    return _play_cell(cell, STRATEGIES[BASE])
+
+
+def _play_cell(cell: Cell, strategy: Strategy) -> Simulation:
+    lengths = load_lengths(cell.load, cell.requests, cell.seed)
+    served = measure_capacity(cell.machine, cell.load, cell.seed)
     times = arrival_times(
         Arrivals(cell.rho * served, cell.burstiness), len(lengths), np.random.default_rng(cell.seed + 1)
     )
     load = [replace(one, arrival=float(time)) for one, time in zip(lengths, times, strict=True)]
     answers = tuple(one.output_length for one in load)
     told = answers if strategy.length == Length.ORACLE else _forecasts(cell.prediction, cell.seed, answers)
-    return _play(cell.machine, strategy, load, served, replay_forecasts(told))
+    return _simulate(cell.machine, strategy, load, served, replay_forecasts(told))
 
 
 @lru_cache(maxsize=1)
@@ -90,21 +110,21 @@ def _forecasts(prediction: str, seed: int, answers: tuple[int, ...]) -> tuple[Fo
 
 
 @cache
-def measure_capacity(machine: str, load: str, count: int, seed: int) -> float:
-    """Requests a second that BASE serves where all come at once; the last tenth, which runs beside few, left out."""
-    lengths = [replace(one, arrival=0.0) for one in load_lengths(load, count, seed)]
-    ends = sorted(one.end for one in _play(machine, CONTENDERS[BASE], lengths, 1.0, None).requests)
+def measure_capacity(machine: str, load: str, seed: int) -> float:
+    """Requests a second that BASE serves where REQUESTS come at once, without the last tenth, beside which few run."""
+    lengths = [replace(one, arrival=0.0) for one in load_lengths(load, REQUESTS, seed)]
+    ends = sorted(one.end for one in _simulate(machine, STRATEGIES[BASE], lengths, 1.0, None).requests)
     most = int(0.9 * len(ends))
     return most / ends[most - 1]
 
 
-def _play(
+def _simulate(
     machine: str, strategy: Strategy, load: Sequence[Lengths], served: float, predict: Predict | None
 ) -> Simulation:
     """A load on a machine by a rule; `served` requests a second tell what the mean one takes, for boost."""
-    chosen = MACHINES.get(machine) or WIDE_MACHINES[machine]
-    sizes = chosen.machine
+    sizes = MACHINES[machine]
     limits = Limits.of(Scheduling(boost_gamma=served / BOOST), GROUP_TOKENS, sizes.max_num_seqs)
     limits = limits.within(sizes.capacity_tokens, sizes.context_length, sizes.max_num_seqs)
-    parts = assemble(strategy, limits, chosen.profile)
+    assert isinstance(sizes.cost, Bilinear), "the grid's machines have profiles"
+    parts = assemble(strategy, limits, sizes.cost)
     return simulate(parts, sizes, load, max(one.output_length for one in load), predict=predict)

@@ -11,16 +11,16 @@ import pytest
 from loadgen.experiments.arena import report
 from loadgen.experiments.arena.loads import ALL, LOADS, ORDERS, ArenaLoad, find_loads
 from loadgen.experiments.arena.report import make_page, tabulate, tabulate_measured
-from loadgen.experiments.arena.run import measure_fairness, measure_slowdown, run_arena
-from loadgen.experiments.grid.cells import Cell
-from loadgen.experiments.grid.contenders import BASE
+from loadgen.experiments.grid.cells import BASE, Cell
+from loadgen.experiments.grid.figures import measure_fairness
+from loadgen.experiments.grid.machines import MACHINES
+from loadgen.experiments.grid.run import play_all
+from loadgen.simulate.figures import measure_slowdown
 from loadgen.simulate.report import find_frontier
 from loadgen.simulate.simulation import Served
 from scheduler.strategy import STRATEGIES
 
-HERE = ArenaLoad(
-    Cell("A100, scarce slots", "tasks", 1.6, 1.0, "noisy:0.3", 0), (BASE, "srpt", "scls", "sjf-oracle-continuous")
-)
+HERE = ArenaLoad(Cell("A100, scarce slots", "tasks", 1.6, requests=80), (BASE, "srpt", "scls", "sjf-oracle-continuous"))
 
 
 def test_every_row_of_the_table_plays_and_orders_differ_in_the_order_alone() -> None:
@@ -28,6 +28,7 @@ def test_every_row_of_the_table_plays_and_orders_differ_in_the_order_alone() -> 
     assert {BASE, "lengthwise", "tie", "mlfq", "past-future"} <= set(ORDERS) < set(ALL)
     assert not {"vs", "ccb", "ils", "baton"} & set(ORDERS)
     assert all(BASE in load.names for load in LOADS.values()), "what all are compared with"
+    assert {load.cell.requests for load in find_loads((), 80).values()} == {80, 200}
 
 
 def test_fairness_is_jains_index_of_what_requests_took_beside_alone() -> None:
@@ -35,7 +36,7 @@ def test_fairness_is_jains_index_of_what_requests_took_beside_alone() -> None:
     assert measure_fairness([1.0, 3.0]) == pytest.approx(16 / 20)
     one = Served(5.0, 6.0, 7.0, 13.0, 100, 11, 1, None)
     alone = 0.02 + 100 * 9e-4 + 10 * (0.0405 + 8e-4 + 1.15e-6 * 105.5)
-    assert measure_slowdown(one, "small CPU") == pytest.approx(8.0 / alone)
+    assert measure_slowdown(one, MACHINES["small CPU"].cost) == pytest.approx(8.0 / alone)
 
 
 def test_the_frontier_is_what_none_beats_in_both() -> None:
@@ -57,13 +58,14 @@ def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     trace = tmp_path / "few.csv"
     lines = [f"2023-11-16 18:00:{second},50,{5 + 17 * second % 90}" for second in range(10, 40)]
     trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
-    traced = replace(find_loads([str(trace)])[f"{trace}, too many come"], names=(BASE, "srpt"))
+    traced = replace(find_loads([str(trace)], 80)[f"{trace}, too many come"], names=(BASE, "srpt"))
     loads = {"too many come": HERE, "as in the trace": traced}
     steps = list[None]()
-    results = run_arena(tmp_path / "arena.jsonl", loads, 80, lambda: steps.append(None))
+    runs = [(load.cell, STRATEGIES[name]) for load in loads.values() for name in load.names]
+    results, _ = play_all(tmp_path / "arena.jsonl", runs, lambda: steps.append(None))
     assert len(steps) == 6 and set(results[HERE.cell]) == set(HERE.names)
     rows = results[HERE.cell]
-    assert rows["srpt"]["mean"] < rows[BASE]["mean"] < rows["scls"]["mean"]
+    assert rows["srpt"]["jct_mean"] < rows[BASE]["jct_mean"] < rows["scls"]["jct_mean"]
     table, other = tabulate(results, loads)
     assert "baton-pd" in str(other.rows[-1][0]) and "few, ρ 1.6" in other.caption
     assert [row[0] for row in table.rows][-1] == "scls" and any(str(row[0]).startswith("▲") for row in table.rows)

@@ -10,26 +10,28 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from loadgen.experiments.grid.cells import HARD, Cell, all_cells
-from loadgen.experiments.grid.contenders import BASE, CONTENDERS
-from loadgen.experiments.grid.figures import compare
+from loadgen.experiments.grid import run
+from loadgen.experiments.grid.cells import BASE, HARD, OVERLOADED, Cell, all_cells, group_cells, list_contenders
+from loadgen.experiments.grid.command import Grid
+from loadgen.experiments.grid.figures import KINDS, Figures, compare
 from loadgen.experiments.grid.loads import LONGEST, SHAPES, TASKS, check_predicted, check_traces, load_lengths
-from loadgen.experiments.grid.machines import MACHINES
-from loadgen.experiments.grid.options import Grid
-from loadgen.experiments.grid.report import draw, group_cells, show
-from loadgen.experiments.grid.run import measure, measure_capacity, run_grid
+from loadgen.experiments.grid.machines import GRID
+from loadgen.experiments.grid.report import check_bounds, draw, show
+from loadgen.experiments.grid.run import estimate_seconds, measure_capacity, play, play_all
 from models.errors import UserError
 from models.flags import read_options
+from scheduler.strategy import STRATEGIES, Strategy
 from server.cli import main as cli
 
-ONE = Cell("small CPU", "bimodal", 1.3, 1.0, "noisy:0.3", 0)
-OTHER = Cell("small CPU", "narrow", 1.0, 0.02, "noisy:0.3", 0)
+ONE = Cell("small CPU", "bimodal", 1.3, requests=40)
+OTHER = Cell("small CPU", "narrow", 1.0, 0.02, requests=40)
 
 
 def test_every_machine_meets_every_load_once_a_seed() -> None:
     cells = all_cells(("trace.csv",), 2)
-    assert len(set(cells)) == len(cells) == 2 * len(MACHINES) * (7 * 5 - 5 + 4 * 4)
-    assert {(cell.machine, cell.load) for cell in cells[:60]} >= {(machine, "bimodal") for machine in MACHINES}
+    overloads = 2 * len(OVERLOADED[0]) * len(OVERLOADED[1])
+    assert len(set(cells)) == len(cells) == 2 * len(GRID) * (8 * 5 + 6 * 5) + overloads
+    assert {(cell.machine, cell.load) for cell in cells[:80]} >= {(machine, "bimodal") for machine in GRID}
     assert all_cells((), 1) == all_cells((), 1)
 
 
@@ -46,40 +48,114 @@ def test_a_tenth_of_the_log_normal_answers_holds_half_of_all_tokens() -> None:
     assert 0.4 < answers[-200:].sum() / answers.sum() < 0.6
 
 
+def test_answers_as_in_servegen_have_a_heavy_tail_and_prompts_as_in_mooncake_reach_the_cut() -> None:
+    answers = np.sort([one.output_length for one in load_lengths("servegen", 2000, 0)])
+    assert answers[-200:].sum() / answers.sum() > 0.3 and np.median(answers) < answers.mean() / 1.5
+    prompts = [one.input_length for one in load_lengths("mooncake", 2000, 0)]
+    assert np.mean(np.array(prompts) == LONGEST) > 0.9
+    assert 300 < np.mean([one.output_length for one in load_lengths("mooncake", 2000, 0)]) < 380
+
+
+def test_cells_are_grouped_by_whether_a_rule_can_gain() -> None:
+    cells = [
+        Cell("H100", "bimodal", 1.0, 0.02),
+        Cell("H100", "bimodal", 0.7),
+        Cell("H100", "narrow", 1.6),
+        Cell("H100", "bimodal", 1.3, prediction="inverted"),
+        Cell("H100", "bimodal", 1.3, requests=100),
+    ]
+    assert {name: cells.index(found) for name, [found] in group_cells(cells).items()} == {
+        "a queue, predictions noisy:0.3": 0,
+        "no queue": 1,
+        "lengths alike": 2,
+        "a queue, predictions inverted": 3,
+        "an overload of 100 requests": 4,
+    }
+
+
 def test_figures_are_of_the_load_and_equal_when_measured_again() -> None:
-    found = measure(ONE, "lengthwise", 40)
-    assert found == measure(ONE, "lengthwise", 40)
-    assert 0 < found["mean"] < found["p99"] <= found["longest"]
-    assert found["throughput"] <= 1.3 * measure_capacity(ONE.machine, ONE.load, 40, 0)
+    found = play(ONE, STRATEGIES["lengthwise"])
+    assert found == play(ONE, STRATEGIES["lengthwise"])
+    for kind in KINDS:
+        assert 0 < found[f"{kind}_mean"] < found[f"{kind}_p99"] <= found[f"{kind}_worst"]
+    assert found["normalized_mean"] < found["jct_mean"] and found["slowdown_mean"] > 1
+    assert found["throughput"] <= 1.3 * measure_capacity(ONE.machine, ONE.load, 0)
+    more = replace(ONE, rho=4.0, requests=100)
+    assert play(more, STRATEGIES[BASE])["later"] == 0.0 < play(more, STRATEGIES["srpt"])["later"]
 
 
-def test_differences_are_geometric_means_and_count_what_is_beyond_the_limits() -> None:
-    base = {"mean": 10.0, "p99": 20.0, "longest": 40.0, "throughput": 2.0}
-    better = {"mean": 5.0, "p99": 22.4, "longest": 40.0, "throughput": 2.2}
-    worse = {"mean": 10.4, "p99": 20.0, "longest": 90.0, "throughput": 1.0}
-    results = {ONE: {BASE: base, "a": better}, OTHER: {BASE: base, "a": worse}}
+def figures_of(**changes: float) -> Figures:
+    kinds = {f"{kind}_{part}": 10.0 for kind in KINDS for part in ("mean", "median", "p99", "worst")}
+    return {**kinds, "throughput": 2.0, "later": 0.0, "wait": 0.0, **changes}
+
+
+def test_differences_are_geometric_means_with_the_worst_cell() -> None:
+    better = figures_of(jct_mean=5.0, jct_p99=11.2, throughput=2.2, later=0.3, wait=4.0)
+    worse = figures_of(jct_mean=10.4, jct_worst=22.5, throughput=1.0, later=0.9)
+    results = {ONE: {BASE: figures_of(), "a": better}, OTHER: {BASE: figures_of(), "a": worse}}
     same, one = compare(results, (BASE, "a"), [ONE, OTHER])
-    assert (same.mean, same.p99, same.beyond) == (1.0, 1.0, 0)
-    assert one.mean == pytest.approx((0.5 * 1.04) ** 0.5) and one.p99 == pytest.approx(1.12**0.5)
-    worst = (one.worst_mean, one.worst_p99, one.worst_longest, one.least_throughput)
-    assert worst == pytest.approx((1.04, 1.12, 2.25, 0.5))
-    assert one.beyond == 1
+    assert (same.typical["jct_mean"], same.later) == (0.0, 0.0)
+    assert one.typical["jct_mean"] == pytest.approx(100 * ((0.5 * 1.04) ** 0.5 - 1))
+    assert (one.most["jct_mean"], one.most["jct_p99"], one.most["jct_worst"]) == pytest.approx((4.0, 12.0, 125.0))
+    assert one.least["throughput"] == pytest.approx(-50.0) and one.later == 0.9
+    assert "wait" not in one.typical, "nothing waited under first come, first served"
     assert compare(results, (BASE,), []) == []
 
 
-def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
+def test_what_is_asked_of_the_default_is_answered_for_the_groups_that_were_played() -> None:
+    good = figures_of(jct_mean=7.0, normalized_mean=4.0, ttft_median=1.0, jct_p99=10.5, throughput=1.99, later=0.5)
+    rows = {
+        (group, figure): (measured, holds)
+        for group, figure, measured, _, holds in check_bounds({ONE: {BASE: figures_of(), "lengthwise": good}}, 40)
+    }
+    queue = "a queue, predictions noisy:0.3"
+    assert {group for group, _ in rows} == {queue, "all"}
+    assert rows[queue, "jct mean, geometric mean"] == ("-30.00 %", "yes")
+    assert rows[queue, "jct p99, geometric mean"] == ("+5.00 %", "yes")
+    assert rows["all", "later, most of any cell"] == ("+0.50", "yes")
+    late = {ONE: {BASE: figures_of(), "lengthwise": {**good, "later": 0.71, "throughput": 1.9}}}
+    assert [row[4] for row in check_bounds(late, 40) if row[0] == "all"] == ["no", "no"]
+
+
+def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, steps = tmp_path / "grid.jsonl", list[None]()
-    results = run_grid(file, [ONE, OTHER], 12, lambda: steps.append(None))
-    assert {cell: set(found) for cell, found in results.items()} == dict.fromkeys((ONE, OTHER), set(CONTENDERS))
+    contenders = list_contenders()
+    runs = [
+        (cell, one) for cell in (replace(ONE, requests=12), replace(OTHER, requests=12)) for one in contenders.values()
+    ]
+    results, complete = play_all(file, runs, lambda: steps.append(None))
+    assert complete and {cell: set(found) for cell, found in results.items()} == {
+        cell: set(contenders) for cell, _ in runs
+    }
     lines = file.read_text().splitlines()
-    assert len(lines) == len(steps) == 2 * len(CONTENDERS)
+    assert len(lines) == len(steps) == len(runs) and estimate_seconds(file, runs) == 0.0
     file.write_text("\n".join(lines[:-3]) + "\n")
-    assert run_grid(file, [ONE, OTHER], 12, lambda: None) == results
+    assert estimate_seconds(file, runs) == pytest.approx(3 * 12 * run.SECONDS)
+
+    def interrupt(cell: Cell, strategy: Strategy) -> Figures:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "play", interrupt)
+        left, complete = play_all(file, runs, lambda: None)
+    assert not complete and [*left] == [runs[0][0]], "the cell that is complete is told"
+    assert play_all(file, runs, lambda: None) == (results, True)
     assert sorted(file.read_text().splitlines()) == sorted(lines)
     out = io.StringIO()
-    show(results, Console(file=out, width=200))
-    assert "all: 2 cells" in out.getvalue() and out.getvalue().count("lengthwise") == len(group_cells(results))
-    assert draw(results).startswith("<svg")
+    show(results, tuple(contenders), 12, Console(file=out, width=200))
+    assert "lengths alike: 1 cells" in out.getvalue() and "What is asked of lengthwise" in out.getvalue()
+    assert draw(results, tuple(contenders), 12).startswith("<svg")
+
+
+def test_the_command_plays_a_sample_of_some_contenders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "grid.jsonl"
+    flags = ("--num-prompts", "12", "--cells", "2", "--save-result", str(file))
+    assert cli.main(["bench", "grid", *flags, "--strategies", "srpt"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("It takes some ") < shown.index("srpt") and "hrrn" not in shown
+    assert len(file.read_text().splitlines()) == 4
+    assert cli.main(["bench", "grid", *flags, "--strategies", "scls"]) == 1
+    assert "scls is none of baton-pd, lengthwise" in capsys.readouterr().err
 
 
 def test_a_trace_that_will_not_do_is_refused_before_the_first_run(tmp_path: Path) -> None:
@@ -109,10 +185,11 @@ def test_predicted_lengths_may_come_from_a_file(tmp_path: Path) -> None:
     backwards.write_text("\n".join(map(str, reversed(lengths))) + "\n")
     check_predicted([str(trace)], [str(file)], 60)
     cells = all_cells([str(trace)], 2, [str(file)])
-    told = Cell("A100, scarce slots", str(trace), HARD, 1.0, f"file:{file}", 0)
-    assert told in cells and len(cells) == len(all_cells([str(trace)], 2)) + len(MACHINES)
+    told = Cell("A100, scarce slots", str(trace), HARD, prediction=f"file:{file}")
+    assert told in cells and len(cells) == len(all_cells([str(trace)], 2)) + len(GRID)
     true, wrong = replace(told, prediction="oracle"), replace(told, prediction=f"file:{backwards}")
-    assert measure(told, "srpt", 60) == measure(true, "srpt", 60) != measure(wrong, "srpt", 60)
+    srpt = STRATEGIES["srpt"]
+    assert play(told, srpt) == play(true, srpt) != play(wrong, srpt)
 
 
 def test_each_request_of_a_trace_wants_its_predicted_length(tmp_path: Path) -> None:
