@@ -86,10 +86,17 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             stack.enter_context(closing(loaded.grammars))
         model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
         feed.show(Scene(dispatcher, model.id, config.strategy, model.context_length))
-        kept = loaded.store, loaded.prefixes
-        Gauges(
-            metrics, Sources(dispatcher, *kept, lengths.learned, config.strategy, feed, parts.learning, lengths.journal)
+        sources = Sources(
+            dispatcher=dispatcher,
+            store=loaded.store,
+            prefixes=loaded.prefixes,
+            learned=lengths.learned,
+            strategy=config.strategy,
+            feed=feed,
+            serving_times=parts.learning,
+            journal=lengths.journal,
         )
+        Gauges(metrics, sources)
         yield Service(
             dispatcher,
             model,
@@ -114,12 +121,12 @@ async def _load_beside_predictor(
     with ThreadPoolExecutor(1, "loader") as loader:  # gone before executors start: models/own_thread.py tells why
         loaded = await asyncio.get_running_loop().run_in_executor(loader, load_engine, config, relay.deliver)
     context = PredictorContext(
-        metrics.prediction.observe,
-        metrics.late.observe,
-        loaded.model.device.type == "cpu",
-        loaded.token_features,
-        niced.submit,
-        partial(niced.run, fit),
+        held=metrics.prediction.observe,
+        late=metrics.late.observe,
+        shared_cores=loaded.model.device.type == "cpu",
+        token_features=loaded.token_features,
+        submit=niced.submit,
+        fit=partial(niced.run, fit),
     )
     return loaded, await stack.enter_async_context(open_lengths(config, predictor, clock, context))
 
