@@ -35,7 +35,7 @@ from server.cli.commands import (
     whatif,
 )
 from server.cli.examples import write_example, write_overview
-from server.process.openmp import spin_briefly
+from server.process.openmp import tune_libraries
 from server.version import VERSION
 
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     args = parser.parse_args(given_words)
     if getattr(args, "computes", False):  # with torch in this process, for commands that may not import the server
-        spin_briefly(os.environ)
+        tune_libraries(os.environ)
     return run_command(args)
 
 

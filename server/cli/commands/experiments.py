@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 
 from models.flags import Subparsers
-from server.process.openmp import spin_briefly
+from server.process.openmp import tune_libraries
 
 BENCHMARKS = ("engine", "quality", "grid")
 COMMANDS = ("paper", "arena")
@@ -44,7 +44,7 @@ def validate(args: argparse.Namespace) -> int:
     """Run `simulate --validate`; returns the exit code."""
     if not are_here():
         return _refuse("simulate --validate")
-    spin_briefly(os.environ)
+    tune_libraries(os.environ)
     from loadgen.experiments.validation.validate import validate  # torch, which other commands can do without
 
     return validate(args)

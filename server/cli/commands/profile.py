@@ -16,7 +16,7 @@ from models.flags import Subparsers, add_options, read_options
 from models.options import Positive, option, options_of
 from server.cli.config import GROUPS, read_config
 from server.cli.settings import add_settings
-from server.process.openmp import spin_briefly
+from server.process.openmp import tune_libraries
 
 if TYPE_CHECKING:
     from server.composition.profiling import Watch
@@ -70,7 +70,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, print and keep a profile; returns the exit code."""
     config = read_config(args)
-    spin_briefly(os.environ)
+    tune_libraries(os.environ)
     # These import torch, which other commands and --help can do without.
     from models.catalog.catalog import default_cache
     from scheduler.serving_time.profile_file import load_profile, require_writable, write_profile

@@ -14,7 +14,7 @@ from server.cli.config import GROUPS, NO_EMBEDDINGS, ServeConfig, read_config
 from server.cli.settings import PREFIX, add_settings, find_strangers
 from server.composition.cache_paths import require_writable
 from server.http.keys import read_keys
-from server.process.openmp import spin_briefly
+from server.process.openmp import tune_libraries
 from server.process.port import taken
 
 ELSEWHERE = ("CONFIG", "CACHE")
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     for stranger in find_strangers(options_of(ServeConfig), os.environ, ELSEWHERE):
         print(f"lengthwise: warning: {stranger}", file=sys.stderr)
     require_startable(config)
-    spin_briefly(os.environ)
+    tune_libraries(os.environ)
     if sys.stderr.isatty():
         print(f"Loading {config.model}, which takes from seconds to a minute ...", file=sys.stderr, flush=True)
     # These import torch, which other commands and --help can do without.
