@@ -12,10 +12,83 @@ from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
 
-from loadgen.bench.accuracy import Accuracy, Ending, judge
-from loadgen.bench.distribution import Distribution, summarize
+import numpy as np
+
 from loadgen.bench.metrics import METRICS, ttft
-from loadgen.client.outcome import Outcome
+from loadgen.client.outcome import Foretold, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Figures of at least one sample, in seconds."""
+
+    count: int
+    mean: float
+    std: float
+    """The deviation of these samples, not an estimate for what they were drawn from."""
+    median: float
+    percentiles: Mapping[float, float]
+
+
+def summarize(samples: Sequence[float], percentiles: Sequence[float]) -> Distribution | None:
+    """The figures of samples in seconds; None when there are none. Percentiles are in (0, 100]."""
+    if not samples:
+        return None
+    ordered = sorted(samples)
+    return Distribution(
+        count=len(samples),
+        mean=float(np.mean(samples)),
+        std=float(np.std(samples)),
+        median=find_percentile(ordered, 50.0),
+        percentiles={percentile: find_percentile(ordered, percentile) for percentile in percentiles},
+    )
+
+
+def find_percentile(ordered: Sequence[float], percentile: float) -> float:
+    """A percentile by nearest rank: one of the samples, which are in ascending order, never a value between two."""
+    # Multiplied first: 99.9 / 100 is rounded up, and numpy's `inverted_cdf` takes the 1,999th of 2,000 for it.
+    return ordered[math.ceil(len(ordered) * percentile / 100) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """An answer that was foretold and is complete."""
+
+    foretold: Foretold
+    seconds: float
+    """From its request to its end."""
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Errors are medians of the distance from the true time, as shares of that."""
+
+    answers: int
+    error: float
+    error_with_lengths: float | None
+    """The error had lengths been known: what the wait and the speed make of it. None where no length was foretold."""
+    inside: float
+    """Share of the answers that ended within the interval."""
+
+
+def judge(endings: Sequence[Ending]) -> Accuracy | None:
+    """How well ends were foretold; None where none was."""
+    ended = [one for one in endings if one.seconds > 0]
+    if not ended:
+        return None
+    known = [(one, end) for one in ended if (end := one.foretold.with_length(one.tokens)) is not None]
+    return Accuracy(
+        answers=len(ended),
+        error=median(_error(one, one.foretold.median) for one in ended),
+        error_with_lengths=median(_error(one, end) for one, end in known) if known else None,
+        inside=sum(one.foretold.low <= one.seconds <= one.foretold.high for one in ended) / len(ended),
+    )
+
+
+def _error(one: Ending, expected: float) -> float:
+    return abs(expected - one.seconds) / one.seconds
+
 
 NO_GOALS: Mapping[str, float] = MappingProxyType({})
 

@@ -5,25 +5,67 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+import os
+import uuid
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
 import uvloop
 from rich.console import Console
 
-from loadgen.bench import report, result
+from loadgen.bench import report
 from loadgen.bench.flags import Arriving, BenchFlags
-from loadgen.bench.options import options
 from loadgen.bench.run import Benchmark, BenchOptions, bench
+from loadgen.client.client import Target
+from loadgen.load.arrivals import Arrivals, Ramp
 from loadgen.load.progress import show_run
+from loadgen.load.schedule import Cancellations
 from loadgen.result_file import explain_unwritable, save_json
 from loadgen.workload import table as workload
-from loadgen.workload.conversations import join_turns
 from loadgen.workload.flags import choose
-from models.errors import INTERRUPTED
+from loadgen.workload.table import join_turns
+from models.errors import INTERRUPTED, UserError
 from models.files import require_writable_folder
 from models.flags import read_options
 from models.options import options_of
+
+
+def options(asked: BenchFlags, ignore_eos: bool = False, environ: Mapping[str, str] = os.environ) -> BenchOptions:
+    """Read the flags together; `ignore_eos` asks for it also without the flag. Raises UserError."""
+    if not asked.url.startswith(("http://", "https://")):
+        raise UserError(f"--base-url {asked.url}: must begin with http:// or https://")
+    return BenchOptions(
+        target=Target(asked.url, asked.headers(environ), asked.timeout),
+        model=asked.model,
+        endpoint=asked.endpoint,
+        fields=asked.fields(ignore_eos),
+        arrivals=_arrivals(asked),
+        seed=asked.seed,
+        max_concurrency=asked.max_concurrency,
+        num_warmups=asked.num_warmups,
+        cancellations=Cancellations(asked.cancel_rate, asked.cancel_delay),
+        metrics=tuple(dict.fromkeys(asked.percentile_metrics)),
+        percentiles=asked.metric_percentiles,
+        goals=dict(asked.goodput),
+        id_prefix=asked.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-",
+        keep_text=asked.save_detailed or asked.turns > 1,
+        think_time=asked.think_time,
+    )
+
+
+def _arrivals(one: Arriving) -> Arrivals | None:
+    start, end = one.ramp_up_start_rps, one.ramp_up_end_rps
+    if one.ramp_up_strategy is None:
+        if (start, end) != (None, None):
+            raise UserError("--ramp-up-start-rps and --ramp-up-end-rps need a --ramp-up-strategy")
+        return None if one.request_rate is None else Arrivals(one.request_rate, one.burstiness)
+    if start is None or end is None:
+        raise UserError("--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps")
+    if one.request_rate is not None:
+        raise UserError("--ramp-up-strategy sets the rate: leave out --request-rate")
+    return Arrivals(burstiness=one.burstiness, ramp=Ramp(one.ramp_up_strategy, start, end))
+
 
 FOLDER_FLAG = "--result-dir"
 
@@ -73,10 +115,10 @@ def _find_folder(asked: BenchFlags) -> Path:
 def _save(asked: BenchFlags, done: Benchmark, what: BenchOptions) -> None:
     date = datetime.now().strftime("%Y%m%d-%H%M%S")
     document = {"date": date, "label": asked.label, **_list_setting(asked, done, what)}
-    document |= dict(asked.metadata) | result.run_json(done.run) | result.figures_json(done.figures)
-    document |= result.client_json(done.run.client)
+    document |= dict(asked.metadata) | report.run_json(done.run) | report.figures_json(done.figures)
+    document |= report.client_json(done.run.client)
     if asked.save_detailed:
-        document |= result.details_json(done.run.outcomes)
+        document |= report.details_json(done.run.outcomes)
     path = _find_folder(asked) / (asked.result_filename or _name_file(asked, done.model, date))
     save_json(path, document, FOLDER_FLAG)
 

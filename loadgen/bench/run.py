@@ -13,8 +13,7 @@ from typing import TypeAlias
 from loadgen.bench.measures import Figures, measure
 from loadgen.bench.metrics import DEFAULT_METRICS
 from loadgen.client.client import Client, ServerError, Target, connect
-from loadgen.client.prompt import Prompt
-from loadgen.client.request import RequestForm
+from loadgen.client.request import Prompt, RequestForm
 from loadgen.load.arrivals import Arrivals
 from loadgen.load.load import Observer, Run, play
 from loadgen.load.schedule import NO_CANCELLATIONS, Cancellations, schedule

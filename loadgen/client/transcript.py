@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.client.foretold import Foretold
-from loadgen.client.outcome import ErrorKind, Failure
+from loadgen.client.outcome import ErrorKind, Failure, Foretold
 from loadgen.client.sse import EventParser
 
 

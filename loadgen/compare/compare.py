@@ -13,11 +13,10 @@ from rich.console import Console
 
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions
 from loadgen.compare.options import read_plan
-from loadgen.compare.progress import CompareProgress
 from loadgen.compare.record import Comparison, Setting
 from loadgen.compare.report.document import collect_flags, make_document
-from loadgen.compare.report.terminal import make_summary
-from loadgen.compare.rounds import play_rounds
+from loadgen.compare.report.notes import make_summary
+from loadgen.compare.rounds import CompareProgress, play_rounds
 from loadgen.console import table_console
 from loadgen.html.plot import INSTALL, can_draw
 from loadgen.program import stoppable

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import inf
 
-from loadgen.compare.flags import CompareFlags
-from loadgen.compare.plan import Contestant, Plan, Point
+from loadgen.compare.command import CompareFlags
+from loadgen.compare.record import Contestant, Plan, Point
 from loadgen.program import PROGRAM
 from models.errors import UserError
 from models.flags import read_options

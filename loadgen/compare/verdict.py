@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from loadgen.compare.plan import LEAST_ROUNDS, Contestant, Point
 from loadgen.compare.quantities import QUANTITIES, Better, Quantity
-from loadgen.compare.record import Comparison
+from loadgen.compare.record import LEAST_ROUNDS, Comparison, Contestant, Point
 
 CONFIDENCE = 0.95
 """The probability with which the bounds of a change enclose it; what is left is that of a verdict between equals."""

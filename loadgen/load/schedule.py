@@ -8,8 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from loadgen.client.prompt import Prompt
-from loadgen.client.request import PreparedRequest, RequestForm
+from loadgen.client.request import PreparedRequest, Prompt, RequestForm
 from loadgen.load.arrivals import Arrivals, arrival_times
 from models.errors import UserError
 

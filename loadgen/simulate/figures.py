@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from engine.simulated.cost import Cost
-from loadgen.bench.accuracy import Accuracy, Ending, judge
-from loadgen.bench.distribution import Distribution, summarize
-from loadgen.bench.result import accuracy_json, spread_json
+from loadgen.bench.measures import Accuracy, Distribution, Ending, judge, summarize
+from loadgen.bench.report import accuracy_json, spread_json
 from loadgen.result_file import Json
 from loadgen.simulate.simulation import Served, Simulation
 from models.errors import UserError

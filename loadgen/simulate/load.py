@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadgen.client.prompt import Prompt
+from loadgen.client.request import Prompt
 from loadgen.load.arrivals import Arrivals, arrival_times
 from loadgen.simulate.options import LoadFlags
 from loadgen.workload import table
 from loadgen.workload.flags import Choice, Workload, choose
-from loadgen.workload.lengths import Lengths, load_trace
+from loadgen.workload.lengths import TRACES, Lengths, load_trace
 from loadgen.workload.tokens import Count, load_vocabulary
-from loadgen.workload.traces import TRACES
 from models.errors import UserError
 
 RATE = 20.0

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from engine.sampling.params import SamplingParams
-from loadgen.workload.lines import at, text_lines
+from loadgen.workload.lengths import at, text_lines
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.oracle import true_length
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loadgen.console import table_console
 from loadgen.html.plot import require_drawing
-from loadgen.html.terminal import show_table
+from loadgen.html.table import show_table
 from loadgen.program import stoppable
 from loadgen.result_file import Json, require_writable, save, save_json
 from loadgen.simulate.figures import SimulatedFigures, figures, figures_json

@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from loadgen.client.prompt import Prompt
-from loadgen.workload import sharegpt, tasks
+from loadgen.client.request import Prompt
 from loadgen.workload.flags import Choice, Part
-from loadgen.workload.jsonl import read_jsonl
-from loadgen.workload.lengths import clip, load_trace
-from loadgen.workload.sample import Sample
+from loadgen.workload.lengths import TRACES, clip, load_trace
+from loadgen.workload.sample import Sample, fits, read_jsonl, read_sharegpt
 from loadgen.workload.stdlib import read_material
+from loadgen.workload.tasks import samples as draw_samples
 from loadgen.workload.tokens import Count, RandomTokens, Vocabulary, draw_length, token_prompt
-from loadgen.workload.traces import TRACES
 from models.errors import UserError
 
 LEAST_MODULES, REQUESTS_PER_MODULE = 16, 16
@@ -56,7 +54,7 @@ class Portion:
 
 def _builtin(portion: Portion) -> list[Prompt]:
     material = read_material(portion.rng, LEAST_MODULES + portion.number // REQUESTS_PER_MODULE)
-    drawn = itertools.islice(tasks.samples(material, portion.rng), DRAWS_PER_REQUEST * portion.number)
+    drawn = itertools.islice(draw_samples(material, portion.rng), DRAWS_PER_REQUEST * portion.number)
     fitting = itertools.islice(filter(portion.takes, drawn), portion.number)
     prompts = [sample.prompt(portion.count) for sample in fitting]
     if len(prompts) < portion.number:
@@ -71,10 +69,10 @@ def _jsonl(portion: Portion) -> list[Prompt]:
 
 def _sharegpt(portion: Portion) -> list[Prompt]:
     fitting = []
-    for sample in sharegpt.read_sharegpt(portion.file):
+    for sample in read_sharegpt(portion.file):
         length = portion.choice.sharegpt_output_len or sample.output_length(portion.count) or 0
         answer = clip(length, portion.choice.max_output_len)
-        if sharegpt.fits(sample.input_length(portion.count), answer, portion.choice.max_input_len):
+        if fits(sample.input_length(portion.count), answer, portion.choice.max_input_len):
             fitting.append(replace(sample.prompt(portion.count), replay_tokens=length))
     return _drawn(portion, fitting)
 

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from loadgen.workload.lengths import Cut
+from loadgen.workload.lengths import TRACES, Cut
 from loadgen.workload.tokens import VOCABULARY
-from loadgen.workload.traces import TRACES
 from models.errors import UserError
 from models.flags import add_groups
 from models.options import Count, NonNegative, Positive, option

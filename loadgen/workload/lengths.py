@@ -5,12 +5,180 @@ It knows no prompt. The formats are in traces.py; here a trace is put in order, 
 
 from __future__ import annotations
 
+import csv
+import json
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from loadgen.workload.traces import TRACES, Entry, recognize
 from models.errors import UserError
+
+TRUNCATED = "the file may be truncated"
+GZIP = b"\x1f\x8b"
+"""Bytes that a compressed file begins with."""
+
+
+def at(path: Path, line: int, reason: str) -> UserError:
+    """The error for one line of a file, counted from 1."""
+    return UserError(f"{path}, line {line}: {reason}")
+
+
+def read_text(path: Path) -> str:
+    """A whole UTF-8 file; raises UserError."""
+    return "".join(text for _, text in text_lines(path))
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Every line with its number, its end included; raises UserError where it is not UTF-8."""
+    number, raw = 0, b""
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        packed = "; it is compressed: unpack it with gunzip first" if number == 1 and raw.startswith(GZIP) else ""
+        raise at(path, number, f"is not UTF-8 text: {error.reason} at byte {error.start}{packed}") from None
+
+
+def json_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects of a JSONL file with their lines; empty lines are passed over."""
+    for number, text in text_lines(path):
+        if not text.strip():
+            continue
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise at(path, number, f"is not valid JSON ({error}); {TRUNCATED}") from None
+        if not isinstance(value, dict):
+            raise at(path, number, f"must be a JSON object, not {type(value).__name__}")
+        yield number, value
+
+
+def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects of a JSONL file that have at least `columns`, with their lines."""
+    for number, row in json_objects(path):
+        if missing := [key for key in columns if key not in row]:
+            raise at(path, number, f"lacks {', '.join(missing)}")
+        yield number, row
+
+
+def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """The rows below a header that has at least `columns`, by column, with their lines."""
+    reader = csv.reader((text for _, text in text_lines(path)), strict=True)
+    rows = _parsed(path, reader)
+    header = next((row for _, row in rows), [])
+    missing = [column for column in columns if column not in header]
+    if missing:
+        raise at(path, 1, f"the header must name {', '.join(columns)}; it lacks {', '.join(missing)}")
+    for number, row in rows:
+        if len(row) != len(header):
+            raise at(path, number, f"has {len(row)} fields, the header has {len(header)}; {TRUNCATED}")
+        yield number, dict(zip(header, row, strict=True))
+
+
+def _parsed(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the number of their last line; empty lines are passed over."""
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise at(path, reader.line_num, f"is not valid CSV: {error}") from None
+        if row:
+            yield reader.line_num, [field.strip() for field in row]
+
+
+LONGEST = 10_000_000
+"""Tokens that no real prompt or answer has: what is longer is a damaged number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request as the trace has it; `time` is in seconds since whenever the trace's clock started."""
+
+    time: float
+    input_length: int
+    output_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: how to read rows, and the columns of time, prompt tokens and answer tokens."""
+
+    rows: Callable[[Path, Sequence[str]], Iterator[tuple[int, Mapping[str, Any]]]]
+    columns: tuple[str, str, str]
+    per_second: float = 1.0
+    """Units of time in a second, where times are numbers."""
+
+    def read(self, path: Path) -> Iterator[Entry]:
+        """Every request of a file; raises UserError."""
+        time, prompt, answer = self.columns
+        for line, row in self.rows(path, self.columns):
+            yield Entry(
+                _seconds(path, line, time, row[time], self.per_second),
+                _tokens(path, line, prompt, row[prompt], least=1),
+                _tokens(path, line, answer, row[answer]),
+            )
+
+
+def _seconds(path: Path, line: int, name: str, value: Any, per_second: float) -> float:
+    """The seconds of a time, which is a number or a date, in UTC unless it says otherwise."""
+    number = _number(value)
+    if math.isnan(number) and isinstance(value, str):
+        with suppress(ValueError):
+            date = datetime.fromisoformat(value)
+            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    if not (math.isfinite(number) and number >= 0):
+        raise at(path, line, f"{name}: {value!r} is neither a number nor a date like 2023-11-16 18:15:46.680")
+    return number / per_second
+
+
+def _tokens(path: Path, line: int, name: str, value: Any, *, least: int = 0) -> int:
+    number = _number(value)
+    if not number.is_integer() or not least <= number <= LONGEST:
+        raise at(path, line, f"{name}: {value!r} is not a number of tokens from {least} to {LONGEST:,}")
+    return int(number)
+
+
+def _number(value: Any) -> float:
+    """The number that a field holds; NaN where it holds none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+TRACES: Mapping[str, Format] = MappingProxyType(
+    {
+        "azure": Format(csv_rows, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")),
+        # 0 response tokens are a failed request.
+        "burstgpt": Format(csv_rows, ("Timestamp", "Request tokens", "Response tokens")),
+        # Its hash_ids, the shared prefixes, are not used.
+        "mooncake": Format(json_rows, ("timestamp", "input_length", "output_length"), per_second=1000.0),
+    }
+)
+
+
+def recognize(path: Path) -> Format:
+    """The format that a file's first line shows; raises UserError where that is none of them."""
+    first = next((text for _, text in text_lines(path) if text.strip()), "")
+    if first.lstrip().startswith("{"):
+        return TRACES["mooncake"]
+    header = {field.strip().strip('"') for field in first.split(",")}
+    tables = [one for one in TRACES.values() if one.rows is csv_rows]
+    for one in tables:
+        if header.issuperset(one.columns):
+            return one
+    known = " or ".join(", ".join(one.columns) for one in tables)
+    raise at(path, 1, f"is no trace of a known format: the header must name {known}, or each line be a JSON object")
 
 
 @dataclass(frozen=True, slots=True)

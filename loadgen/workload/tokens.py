@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from loadgen.client.prompt import Prompt
+from loadgen.client.request import Prompt
 from models.errors import UserError
 
 Count: TypeAlias = Callable[[str], int]

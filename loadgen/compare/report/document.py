@@ -8,10 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from shlex import join
 
-from loadgen.compare.plan import Contestant, Point
+from loadgen.compare.machine import HIDDEN, hide, hide_all
 from loadgen.compare.quantities import QUANTITIES
-from loadgen.compare.record import Comparison, Play, Setting
-from loadgen.compare.secrets import HIDDEN, hide, hide_all
+from loadgen.compare.record import Comparison, Contestant, Play, Point, Setting
 from loadgen.compare.verdict import Verdict, find_spread, judge_all
 
 SECRET_FLAGS = frozenset({"api_key", "header"})

@@ -1,13 +1,18 @@
-"""Sentences that a reader must know before believing the figures of a comparison."""
+"""Sentences that a reader must know before believing the figures of a comparison, and its summary on a terminal."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 
-from loadgen.compare.plan import Contestant, Point
-from loadgen.compare.record import Comparison
-from loadgen.compare.verdict import CONFIDENCE, Verdict
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from loadgen.compare.quantities import find_quantity
+from loadgen.compare.record import Comparison, Contestant, Point
+from loadgen.compare.verdict import CONFIDENCE, Spread, Verdict, find_spread, judge_all
+from loadgen.console import format_number
 
 MUCH_STOLEN = 0.02
 """The share of the processors' time from which on a warning says that the host took it."""
@@ -116,3 +121,33 @@ def _is_silent(comparison: Comparison, contestant: Contestant) -> bool:
 
 def _round(value: float) -> str:
     return f"{value:.1f}" if value < 10 and not math.isclose(value, round(value)) else f"{value:.0f}"
+
+
+SHOWN = ("request_throughput", "mean_jct_ms", "p99_jct_ms", "mean_ttft_ms")
+
+
+def make_summary(comparison: Comparison) -> RenderableType:
+    """The figures that matter most; the report has the others."""
+    tables = (_table(comparison, point) for point in comparison.plan.points)
+    return Group(*tables, Text(warm_up(comparison.plan.num_warmups)), *_verdicts(comparison))
+
+
+def _table(comparison: Comparison, point: Point) -> Table:
+    quantities = [find_quantity(key) for key in SHOWN]
+    table = Table("", *(one.axis for one in quantities), title=f"{point.label}: median (lowest to highest)")
+    for contestant in comparison.plan.contestants:
+        cells = (_show_spread(find_spread(comparison, contestant, point, one)) for one in quantities)
+        table.add_row(Text(contestant.name), *cells)
+    return table
+
+
+def _show_spread(one: Spread | None) -> str:
+    if one is None:
+        return "-"
+    return f"{format_number(one.median)} ({format_number(one.low)} to {format_number(one.high)})"
+
+
+def _verdicts(comparison: Comparison) -> Iterator[Text]:
+    for one in judge_all(comparison):
+        if one.baseline == comparison.plan.baseline and one.quantity.key in SHOWN:
+            yield Text(f"{one.contestant} against {one.baseline}, {one.point.label}, {one.quantity.short}: {one.text}")

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import join
 
-from loadgen.compare.plan import Contestant, Point
+from loadgen.compare.machine import hide
 from loadgen.compare.quantities import COUNTS, QUANTITIES
-from loadgen.compare.record import Comparison, Setting
+from loadgen.compare.record import Comparison, Contestant, Point, Setting
 from loadgen.compare.report.notes import describe_judging, find_warnings
 from loadgen.compare.report.plots import make_plots
-from loadgen.compare.secrets import hide
 from loadgen.compare.verdict import Spread, Verdict, find_spread, judge_all
 from loadgen.console import format_number
 from loadgen.html.page import render_page

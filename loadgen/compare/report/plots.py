@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from loadgen.bench.distribution import find_percentile
-from loadgen.compare.plan import Contestant, Point
+from loadgen.bench.measures import find_percentile
 from loadgen.compare.quantities import QUANTITIES, Quantity
-from loadgen.compare.record import Comparison
+from loadgen.compare.record import Comparison, Contestant, Point
 from loadgen.compare.verdict import Spread, find_spread
 from loadgen.console import format_number
 from loadgen.html import plot

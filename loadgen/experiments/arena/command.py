@@ -47,7 +47,7 @@ def _play(asked: Arena) -> int:
     from loadgen.experiments.grid.loads import check_traces
     from loadgen.experiments.grid.run import estimate_seconds, show_playing
     from loadgen.html.plot import require_drawing
-    from loadgen.html.terminal import show_table
+    from loadgen.html.table import show_table
     from loadgen.result_file import require_writable, save
     from scheduler.assembly import find_strategies
     from scheduler.strategy import STRATEGIES

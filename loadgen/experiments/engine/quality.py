@@ -15,8 +15,7 @@ from loadgen.console import table_console
 from loadgen.experiments.engine.floor import weight_bytes
 from loadgen.experiments.engine.options import KINDS, QualityBench
 from loadgen.experiments.engine.setup import hush
-from loadgen.workload.jsonl import read_jsonl
-from loadgen.workload.sample import Sample
+from loadgen.workload.sample import Sample, read_jsonl
 from loadgen.workload.stdlib import read_material
 from loadgen.workload.tasks import samples
 from models.catalog.catalog import Catalog

@@ -30,9 +30,8 @@ from loadgen.experiments.paper.row import (
 from loadgen.experiments.paper.trial import Line, Point
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.presets import V100_CHATGLM_6B
-from loadgen.workload.jsonl import read_jsonl
 from loadgen.workload.lengths import Lengths, clip
-from loadgen.workload.sample import Sample
+from loadgen.workload.sample import Sample, read_jsonl
 from loadgen.workload.tokens import estimate
 from models.errors import UserError
 

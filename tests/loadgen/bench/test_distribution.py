@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadgen.bench.distribution import summarize
+from loadgen.bench.measures import summarize
 
 
 def test_small_sets_by_hand() -> None:

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.bench.accuracy import Ending, judge
-from loadgen.bench.measures import compute_fairness, measure, meets
-from loadgen.client.foretold import Foretold
+from loadgen.bench.measures import Ending, compute_fairness, judge, measure, meets
+from loadgen.client.outcome import Foretold
 from tests.loadgen.bench.outcomes import completed, ended
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.bench import command as bench_command
 from loadgen.bench.flags import BenchFlags, add_flags
-from loadgen.bench.options import options
+from loadgen.bench.output import options
 from loadgen.bench.run import BenchOptions
 from loadgen.load.arrivals import Arrivals, Ramp
 from loadgen.load.schedule import Cancellations

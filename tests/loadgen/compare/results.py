@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadgen.compare.plan import Contestant, Plan, Point
-from loadgen.compare.record import Comparison, Play, Setting
+from loadgen.compare.record import Comparison, Contestant, Plan, Play, Point, Setting
 
 SETTING = Setting(
     date="2026-01-02 03:04:05",

@@ -6,9 +6,9 @@ import argparse
 
 import pytest
 
-from loadgen.compare.flags import add_flags
+from loadgen.compare.command import add_flags
 from loadgen.compare.options import read_plan
-from loadgen.compare.plan import Plan, Point
+from loadgen.compare.record import Plan, Point
 from loadgen.program import PROGRAM
 from models.errors import UserError
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.compare.flags import add_flags
+from loadgen.compare.command import add_flags
+from loadgen.compare.machine import hide, is_secret
 from loadgen.compare.options import read_plan
 from loadgen.compare.record import Comparison, Setting
 from loadgen.compare.report.document import collect_flags, make_document
 from loadgen.compare.report.page import make_page
-from loadgen.compare.secrets import hide, is_secret
 from tests.loadgen.compare.results import SETTING
 
 SECRET = "s3cret"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from loadgen.client.prompt import Prompt
-from loadgen.client.request import CHAT, COMPLETIONS, RequestForm
+from loadgen.client.request import CHAT, COMPLETIONS, Prompt, RequestForm
 from loadgen.load.arrivals import Arrivals
 from loadgen.load.schedule import Cancellations, schedule
 from models.errors import UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from loadgen.client.prompt import Prompt
+from loadgen.client.request import Prompt
 from loadgen.workload.flags import Choice, Workload, add_flags, choose
 from loadgen.workload.table import load
 from models.flags import read_options

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.workload import damage
+from loadgen.workload import tasks as damage
 from loadgen.workload.sample import Sample
 from loadgen.workload.stdlib import Material, prose, read_material
 from loadgen.workload.tasks import TASKS, samples

@@ -9,11 +9,10 @@ import orjson
 import pytest
 
 from loadgen.client.outcome import Failure, Outcome
-from loadgen.client.prompt import Prompt
-from loadgen.client.request import PreparedRequest, RequestForm
+from loadgen.client.request import PreparedRequest, Prompt, RequestForm
 from loadgen.load.load import Clock, Run, play
 from loadgen.load.schedule import schedule
-from loadgen.workload.conversations import join_turns
+from loadgen.workload.table import join_turns
 from models.errors import UserError
 from tests.loadgen.load.test_load import Counting
 

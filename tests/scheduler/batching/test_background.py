@@ -10,8 +10,7 @@ import pytest
 
 from engine.messages import Cause, FinishReason, HandedBack, Pause, StepReport
 from engine.sampling.params import SamplingParams
-from loadgen.simulate.node import Machine, Node
-from loadgen.simulate.virtual_clock import VirtualClock
+from loadgen.simulate.node import Machine, Node, VirtualClock
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.background import Background
 from scheduler.batching.batcher import Limits

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from engine.sampling.params import SamplingParams
-from loadgen.simulate.node import Machine, Node
-from loadgen.simulate.virtual_clock import VirtualClock
+from loadgen.simulate.node import Machine, Node, VirtualClock
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.request import BACKGROUND, Request

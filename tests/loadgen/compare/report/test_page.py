@@ -10,8 +10,7 @@ from html.parser import HTMLParser
 import orjson
 import pytest
 
-from loadgen.compare.plan import Point
-from loadgen.compare.record import Comparison, Trouble
+from loadgen.compare.record import Comparison, Point, Trouble
 from loadgen.compare.report.document import make_document
 from loadgen.compare.report.page import make_page
 from tests.loadgen.compare.results import POINTS, SETTING, comparison
