@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import inf
 
-from loadgen.compare.command import CompareFlags
+from loadgen.compare.flags import CompareFlags
 from loadgen.compare.record import Contestant, Plan, Point
 from loadgen.program import PROGRAM
 from models.errors import UserError

@@ -12,8 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from loadgen.compare.quantities import QUANTITIES, Better, Quantity
+from loadgen.columns import COLUMNS, Better, Column
 from loadgen.compare.record import LEAST_ROUNDS, Comparison, Contestant, Point
+
+COMPARED = tuple(
+    COLUMNS[key]
+    for key in (
+        *("request_throughput", "output_throughput"),
+        *("mean_jct_ms", "median_jct_ms", "p95_jct_ms", "p99_jct_ms"),
+        *("mean_ttft_ms", "median_ttft_ms", "p95_ttft_ms", "p99_ttft_ms"),
+        *("mean_normalized_latency_s", "p95_normalized_latency_s", "mean_slowdown", "jain_fairness_index"),
+        *("server_mean_batch_rows", "server_pad_tokens", "server_invalid_tokens"),
+        *("server_load_imbalance_s", "server_mean_prediction_error_tokens"),
+    )
+)
+"""Columns in the order of the report; those that begin with `server_` are the server's own."""
+
+COUNTS = ("completed", "failed", "rejected")
 
 CONFIDENCE = 0.95
 """The probability with which the bounds of a change enclose it; what is left is that of a verdict between equals."""
@@ -42,6 +57,16 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """A quantity of a contestant under a load, in all rounds: what every page and file of a comparison is made of."""
+
+    quantity: Column
+    contestant: Contestant
+    point: Point
+    spread: Spread
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """How far a contestant is from another, and between which bounds that is with a probability of CONFIDENCE."""
 
@@ -64,15 +89,27 @@ class Verdict:
     contestant: str
     baseline: str
     point: Point
-    quantity: Quantity
+    quantity: Column
     outcome: Outcome
     text: str
 
 
-def find_spread(comparison: Comparison, contestant: Contestant, point: Point, quantity: Quantity) -> Spread | None:
+def find_spread(comparison: Comparison, contestant: Contestant, point: Point, quantity: Column) -> Spread | None:
     """A contestant's figures in the quantity's unit; None where there are none."""
     values = comparison.values(contestant, point, quantity.key)
     return Spread(tuple(value * quantity.scale for value in values)) if values else None
+
+
+def list_rows(comparison: Comparison) -> list[Row]:
+    """Every figure that a contestant has under a load: by quantity, contestant and load, in their orders."""
+    plan = comparison.plan
+    return [
+        Row(quantity, contestant, point, spread)
+        for quantity in COMPARED
+        for contestant in plan.contestants
+        for point in plan.points
+        if (spread := find_spread(comparison, contestant, point, quantity))
+    ]
 
 
 def judge_all(comparison: Comparison) -> list[Verdict]:
@@ -90,7 +127,7 @@ def judge_against(comparison: Comparison, baseline: Contestant, others: Sequence
     """The verdicts on each of the others against the baseline, wherever both have figures."""
     found = []
     for point in comparison.plan.points:
-        for quantity in (one for one in QUANTITIES if one.judged):
+        for quantity in (one for one in COMPARED if one.judged):
             for other in others:
                 verdict = _judge_quantity(comparison, other, baseline, point, quantity)
                 found += [verdict] if verdict else []
@@ -98,7 +135,7 @@ def judge_against(comparison: Comparison, baseline: Contestant, others: Sequence
 
 
 def _judge_quantity(
-    comparison: Comparison, contestant: Contestant, baseline: Contestant, point: Point, quantity: Quantity
+    comparison: Comparison, contestant: Contestant, baseline: Contestant, point: Point, quantity: Column
 ) -> Verdict | None:
     own, base = (comparison.by_round(one, point, quantity.key) for one in (contestant, baseline))
     if not own or not base:

@@ -100,7 +100,6 @@ def specify_lines(
     x_label: str,
     y_label: str,
     *,
-    log_x: bool = False,
     steps: bool = False,
     bands: bool = False,
 ) -> Spec:
@@ -123,9 +122,6 @@ def specify_lines(
             parts.append({"mark": {"type": "point", "xOffset": shift}, "encoding": {"shape": _shapes(series)}})
         layers.append({"data": {"values": _rows(one)}, "layer": parts})
     x: Spec = {"field": "x", "type": "quantitative", "title": x_label, "scale": {"zero": True}}
-    if log_x:
-        ticks = sorted({point.x for one in series for point in one.points})
-        x |= {"scale": {"type": "log", "nice": False, "padding": 14}, "axis": {"values": ticks, "format": "~r"}}
     encoding: Spec = {"x": x, "y": _height(y_label), "color": _colours(series)}
     if not marked:
         encoding["strokeDash"] = _scale(series, [DASHES[one.look % len(DASHES)] for one in series])

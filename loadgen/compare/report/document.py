@@ -9,9 +9,8 @@ from pathlib import Path
 from shlex import join
 
 from loadgen.compare.machine import HIDDEN, hide, hide_all
-from loadgen.compare.quantities import QUANTITIES
 from loadgen.compare.record import Comparison, Contestant, Play, Point, Setting
-from loadgen.compare.verdict import Verdict, find_spread, judge_all
+from loadgen.compare.verdict import Verdict, judge_all, list_rows
 
 SECRET_FLAGS = frozenset({"api_key", "header"})
 NOT_FLAGS = frozenset({"run"})
@@ -52,21 +51,22 @@ def _contestant_json(comparison: Comparison, one: Contestant) -> dict[str, objec
 
 
 def _summary_json(comparison: Comparison) -> list[dict[str, object]]:
+    plan = comparison.plan
+    rows = sorted(
+        list_rows(comparison), key=lambda one: (plan.contestants.index(one.contestant), plan.points.index(one.point))
+    )
     return [
         {
-            "contestant": contestant.name,
-            **_load_json(point),
-            "quantity": quantity.key,
-            "unit": quantity.unit,
-            "median": found.median,
-            "lowest": found.low,
-            "highest": found.high,
-            "rounds": found.values,
+            "contestant": row.contestant.name,
+            **_load_json(row.point),
+            "quantity": row.quantity.key,
+            "unit": row.quantity.unit,
+            "median": row.spread.median,
+            "lowest": row.spread.low,
+            "highest": row.spread.high,
+            "rounds": row.spread.values,
         }
-        for contestant in comparison.plan.contestants
-        for point in comparison.plan.points
-        for quantity in QUANTITIES
-        if (found := find_spread(comparison, contestant, point, quantity))
+        for row in rows
     ]
 
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.compare.quantities import find_quantity
+from loadgen.columns import COLUMNS
 from loadgen.compare.record import Comparison, Contestant, Point
 from loadgen.compare.verdict import CONFIDENCE, Spread, Verdict, find_spread, judge_all
 from loadgen.console import format_number
@@ -123,7 +123,7 @@ def _round(value: float) -> str:
     return f"{value:.1f}" if value < 10 and not math.isclose(value, round(value)) else f"{value:.0f}"
 
 
-SHOWN = ("request_throughput", "mean_jct_ms", "p99_jct_ms", "mean_ttft_ms")
+SHOWN = ("request_throughput", "mean_jct_ms", "p99_jct_ms", "mean_ttft_ms", "mean_normalized_latency_s")
 
 
 def make_summary(comparison: Comparison) -> RenderableType:
@@ -133,7 +133,7 @@ def make_summary(comparison: Comparison) -> RenderableType:
 
 
 def _table(comparison: Comparison, point: Point) -> Table:
-    quantities = [find_quantity(key) for key in SHOWN]
+    quantities = [COLUMNS[key] for key in SHOWN]
     table = Table("", *(one.axis for one in quantities), title=f"{point.label}: median (lowest to highest)")
     for contestant in comparison.plan.contestants:
         cells = (_show_spread(find_spread(comparison, contestant, point, one)) for one in quantities)

@@ -8,11 +8,10 @@ from pathlib import Path
 from shlex import join
 
 from loadgen.compare.machine import hide
-from loadgen.compare.quantities import COUNTS, QUANTITIES
 from loadgen.compare.record import Comparison, Contestant, Point, Setting
 from loadgen.compare.report.notes import describe_judging, find_warnings
 from loadgen.compare.report.plots import make_plots
-from loadgen.compare.verdict import Spread, Verdict, find_spread, judge_all
+from loadgen.compare.verdict import COUNTS, Spread, Verdict, judge_all, list_rows
 from loadgen.console import format_number
 from loadgen.html.page import render_page
 from loadgen.html.table import Cell, Table
@@ -75,17 +74,19 @@ def _show_verdict(one: Verdict) -> Cell:
 
 def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
     """A table for every load: quantities below each other, contestants side by side."""
+    rows = list_rows(comparison)
     for point in comparison.plan.points:
         contestants = [one for one in comparison.plan.contestants if comparison.whole_plays(one, point)]
-        rows: list[tuple[str | Cell, ...]] = []
-        for quantity in QUANTITIES:
-            found = [find_spread(comparison, one, point, quantity) for one in contestants]
-            rows += [(quantity.label, *map(_show_spread, found))] if any(found) else []
+        cells = {(row.quantity, row.contestant): row.spread for row in rows if row.point == point}
+        told: list[tuple[str | Cell, ...]] = [
+            (quantity.label, *(_show_spread(cells.get((quantity, one))) for one in contestants))
+            for quantity in dict.fromkeys(quantity for quantity, _ in cells)
+        ]
         for count in COUNTS:
             totals = (format_number(sum(comparison.values(one, point, count))) for one in contestants)
-            rows.append((f"Requests {count}, all rounds", *totals))
+            told.append((f"Requests {count}, all rounds", *totals))
         if contestants:
-            yield Table(f"At {point.label}", ("", *(one.name for one in contestants)), tuple(rows))
+            yield Table(f"At {point.label}", ("", *(one.name for one in contestants)), tuple(told))
 
 
 def _show_spread(one: Spread | None) -> Cell | str:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from loadgen.compare.quantities import QUANTITIES
-from loadgen.compare.verdict import CONFIDENCE, find_change, judge, judge_against
+from loadgen.columns import COLUMNS
+from loadgen.compare.verdict import COMPARED, CONFIDENCE, find_change, judge, judge_against
 from tests.loadgen.compare.results import POINTS, comparison
 
 BASE = (10.0, 12.0, 11.0)
@@ -81,5 +81,5 @@ def test_runs_that_were_cut_short_do_not_count() -> None:
     assert {one.outcome for one in judge_against(cut, base, [other])} == {"no verdict"}
 
 
-def test_keys_of_quantities_are_distinct() -> None:
-    assert len({one.key for one in QUANTITIES}) == len(QUANTITIES)
+def test_a_column_stands_under_its_own_key() -> None:
+    assert all(key == one.key for key, one in COLUMNS.items()) and set(COMPARED) <= set(COLUMNS.values())

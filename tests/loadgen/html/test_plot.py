@@ -62,11 +62,6 @@ def test_a_range_too_few_is_a_mistake() -> None:
         specify_lines([Series("a", POINTS, 0, [(0, 1)])], "x", "y")
 
 
-def test_a_logarithmic_axis_has_a_tick_at_every_x() -> None:
-    root = draw(specify_lines([Series("a", [Point(0.25, 1), Point(3, 2), Point(40, 3)], 0)], "x", "y", log_x=True))
-    assert {"0.25", "3", "40"} <= texts(root)
-
-
 def test_bars_have_names_and_figures() -> None:
     root = draw(specify_bars([Bar("first", 0, 1234.5, 1000, 1400), Bar("second", 1, 0.5, 0.5, 0.5)], "time (s)"))
     assert {"first", "second", "1,234", "0.5", "time (s)"} <= texts(root)
