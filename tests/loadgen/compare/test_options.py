@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from loadgen.compare.command import add_flags
+from loadgen.compare.flags import add_flags
 from loadgen.compare.options import read_plan
 from loadgen.compare.record import Plan, Point
 from loadgen.program import PROGRAM

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.compare.command import add_flags
+from loadgen.compare.flags import add_flags
 from loadgen.compare.machine import hide, is_secret
 from loadgen.compare.options import read_plan
 from loadgen.compare.record import Comparison, Setting
