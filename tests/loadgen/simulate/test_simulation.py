@@ -15,7 +15,8 @@ from engine.messages import Tally
 from engine.sampling.params import SamplingParams
 from loadgen.simulate.figures import figures
 from loadgen.simulate.node import Machine, Node, VirtualClock
-from loadgen.simulate.simulation import ROUTERS, Cluster, Conversations, Served, Simulation, WorkerRecord, simulate
+from loadgen.simulate.routers import ROUTERS
+from loadgen.simulate.simulation import Cluster, Conversations, Served, Simulation, WorkerRecord, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts, assemble
