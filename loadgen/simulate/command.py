@@ -21,7 +21,7 @@ from loadgen.simulate.options import (
 )
 from loadgen.workload import flags as workload_flags
 from models.flags import add_groups, read_options
-from models.options import option
+from models.options import Count, option
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -51,6 +51,7 @@ class Validation:
         metavar="N,N,...",
     )
     quick: bool = option(False, "with --validate: a shorter trace")
+    num_requests: Count | None = option(None, "with --validate and without --rate: requests of each load")
 
 
 def add_parser(subparsers: Subparsers, cache: Callable[[], Path], validate: Validate | None = None) -> None:

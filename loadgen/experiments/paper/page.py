@@ -112,13 +112,14 @@ def _specify(numbers: Sequence[Numbers], unit: str) -> Spec:
     """A line a row: its published range as a bar, its measured figures as dots."""
     published = [{"name": one.what, "low": one.low, "high": one.high} for one in numbers]
     measured = [{"name": one.what, "value": value} for one in numbers for value in one.measured]
-    y: Spec = {"field": "name", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 200}}
-    x: Spec = {"type": "quantitative", "title": unit or "figure"}
+    y: Spec = {"field": "name", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 0}}
+    ends = [end for one in numbers for end in (one.high, *one.measured)]
+    scale = {"domainMax": 1.05 * max(ends), "nice": True} if max(ends) > 0 else {}
+    x: Spec = {"type": "quantitative", "title": unit or "figure", "scale": scale}
     bar: Spec = {"type": "bar", "height": 12, "color": "var(--edge)", "stroke": "var(--faint)", "minBandSize": 2}
     return {
-        "width": 420,
+        "width": 320,
         "height": 26 * len(numbers) + 40,
-        "autosize": {"type": "fit", "contains": "padding"},
         "encoding": {"y": y},
         "layer": [
             {

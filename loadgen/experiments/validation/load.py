@@ -54,6 +54,6 @@ def paced(args: argparse.Namespace, probe: Sequence[Lengths], rate: float) -> li
     """Requests of the probe's kind, so many a second."""
     size = QUICK if args.quick else FULL
     duration = min(args.duration, size.duration)
-    count = max(size.least, round(rate * duration))
+    count = args.num_requests or max(size.least, round(rate * duration))
     times = arrival_times(Arrivals(rate, args.burstiness), count, np.random.default_rng(args.seed))
     return [replace(probe[place % len(probe)], arrival=float(time)) for place, time in enumerate(times)]

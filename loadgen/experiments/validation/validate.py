@@ -26,7 +26,7 @@ from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
-from models.errors import UserError
+from models.errors import INTERRUPTED, UserError
 from models.own_thread import run_in_own_thread
 from models.progress import Bars
 from scheduler.assembly import Parts, find_strategies
@@ -38,21 +38,24 @@ from server.composition.scheduling import parts_for
 
 
 def validate(args: argparse.Namespace) -> int:
-    """Play, simulate, print and save; returns the exit code: 1 when they are too far apart, or it cannot be done."""
-    verdicts = _validate(args)
-    return 0 if all(one.holds for one in verdicts) else 1
-
-
-def _validate(args: argparse.Namespace) -> list[Verdict]:
+    """Play, simulate, print and save; returns the exit code: 1 when they are too far apart, or it cannot be done, 130
+    after Ctrl-C, which leaves what was judged until then."""
     find_strategies(args.strategies)
     require_writable(args.save_result)
-    config = _config(args)
-    engine = run_in_own_thread(partial(load_engine, config))
-    verdicts = _verdicts(args, engine)
-    table_console().print(table(verdicts))
-    machine = describe_machine()
-    save_json(args.save_result, {"machine": machine, "verdicts": [verdict_json(one) for one in verdicts]})
-    return verdicts
+    engine = run_in_own_thread(partial(load_engine, _config(args)))
+    machine, found = describe_machine(), list[Verdict]()
+    interrupted = False
+    try:
+        for verdict in _judge(args, engine):
+            found.append(verdict)
+            document = {"machine": machine, "verdicts": [verdict_json(one) for one in found]}
+            save_json(args.save_result, document)
+    except KeyboardInterrupt:
+        interrupted = True
+    table_console().print(table(found))
+    if interrupted:
+        return INTERRUPTED
+    return 0 if all(one.holds for one in found) else 1
 
 
 def _config(args: argparse.Namespace) -> ServeConfig:
@@ -72,8 +75,8 @@ def _config(args: argparse.Namespace) -> ServeConfig:
     return load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
 
 
-def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
-    found = []
+def _judge(args: argparse.Namespace, engine: Engine) -> Iterator[Verdict]:
+    """The verdicts on each strategy at each load, as they come."""
     with Bars() as bars:
         for name in args.strategies:
             config = replace(engine.config, strategy=name)
@@ -84,8 +87,7 @@ def _verdicts(args: argparse.Namespace, engine: Engine) -> list[Verdict]:
                 by_run = replace(twin, cost=speed.prices, pace=speed.curve.pace)
                 simulated = [_simulate(config, engine, one, trace) for one in (twin, by_run)]
                 compared = compare(*(measure_latencies(one.requests) for one in (real, *simulated)))
-                found.append(Verdict(name, rho, len(trace), speed.slowdown, compared))
-    return found
+                yield Verdict(name, rho, len(trace), speed.slowdown, compared)
 
 
 def _play(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,6 +57,16 @@ def test_a_figure_has_one_verdict_and_a_plot_a_unit() -> None:
     assert page.count("<svg") == 2
     assert "Fig. 1; IV, Fig. 1: 2 as published, 1 less of 3" in page and "skipped: no GPU" in page
     assert "All together: 2 as published, 1 less of 3." in page
+
+
+def test_names_are_whole_and_the_axis_goes_beyond_the_largest_figure() -> None:
+    """Names were cut off, and bars ended at the last tick."""
+    name = "Baton-PD, 8 rows: throughput to Benchmark's, and more"
+    row = Published(2.49, 2.49, TIMES, "5.2").beside(name, {"8 rows": 3.31})
+    page = make_page("baton", [experiment([row])])
+    drawn = page[page.index("<svg") : page.index("</svg")]
+    assert "and more<" in drawn and "…" not in drawn
+    assert any(float(tick) >= 3.31 for tick in re.findall(r">(\d\.\d)</text>", drawn))
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:

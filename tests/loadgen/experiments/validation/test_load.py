@@ -65,3 +65,8 @@ def test_the_command_hands_over_to_the_validator(flags: tuple[str, ...], strateg
     args = parser.parse_args(["simulate", "--validate", "some-model", *flags])
     assert args.run(args) == 7
     assert (seen[0].validate, seen[0].strategies) == ("some-model", strategies)
+
+
+def test_a_number_of_requests_makes_a_check_short() -> None:
+    args = parse("--num-requests", "12")
+    assert len(paced(args, lengths(args, 4096), 5.0)) == 12

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from engine.measure.timing import Timings
+from loadgen.experiments.validation import validate
 from models.network.loader import LoadedModel
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Profile, write_profile
@@ -81,6 +83,25 @@ def test_without_a_rate_the_machine_sets_the_pace(tiny_folder: Path, capsys: pyt
     output = capsys.readouterr()
     assert output.err.count("vs on the engine: ") >= 3, "a probe, and two loads"
     assert "mean JCT" in output.out and "1.2" in output.out
+
+
+@pytest.mark.usefixtures("profiled")
+def test_ctrl_c_leaves_the_verdicts_until_then(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only when all strategies had been played was anything written."""
+    file, play, left = tmp_path / "result.json", validate._play, iter(range(1))
+
+    def until(*given: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return play(*given)
+
+    monkeypatch.setattr(validate, "_play", until)
+    flags = ["--validate", str(tiny_folder), *LOAD, "--strategies", "baton-pd,vs", "--save-result", str(file)]
+    assert cli.main(["simulate", *flags]) == 130
+    assert [one["strategy"] for one in json.loads(file.read_text())["verdicts"]] == ["baton-pd"]
+    assert "baton-pd" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
