@@ -107,7 +107,7 @@ def _set_up(asked: Experiments, paper: Paper) -> Stage:
 def _estimate(asked: Experiments, chosen: Sequence[str]) -> float:
     """Seconds that the experiments take, by those that they took at full size on one core."""
     seconds = {(paper, name): took for paper, name, took in PUBLISHED["seconds"]}
-    known = sum(seconds.get((asked.paper, name.removesuffix("-authors")), 1.0) for name in chosen)
+    known = sum(seconds.get((asked.paper, name.removesuffix("-authors").removesuffix("-ds")), 1.0) for name in chosen)
     arrivals = 1.0 if asked.duration is None or asked.paper == "ssjf" else asked.duration / MINUTES_10
     return float(known * asked.scale * arrivals)
 

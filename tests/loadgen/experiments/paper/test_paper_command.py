@@ -10,6 +10,7 @@ import pytest
 
 from loadgen.experiments.paper import command
 from loadgen.experiments.paper.plan import Stage
+from loadgen.experiments.paper.published import PUBLISHED
 from loadgen.experiments.paper.run import PAPERS
 from loadgen.experiments.paper.trial import Point, Trial
 from server.cli.main import run_command
@@ -171,3 +172,13 @@ def test_mistakes_are_told_with_their_remedy(
 def test_values_out_of_range_are_refused(flags: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit):
         parse(*flags)
+
+
+def test_every_experiment_has_the_time_that_it_takes() -> None:
+    timed = {(paper, name) for paper, name, _ in PUBLISHED["seconds"]}
+    plain = {
+        (paper, name.removesuffix("-authors").removesuffix("-ds"))
+        for paper in PAPERS
+        for name in PAPERS[paper].experiments
+    }
+    assert timed == plain
