@@ -49,7 +49,7 @@ class Prefill:
     def __init__(self, model: LoadedModel, rows: Iterable[Row], prefixes: PrefixCache[RowKv] | None = None) -> None:
         """`prefixes`: what is kept of prompts; without one chunks end anywhere, unless numbers shall not tell."""
         self._model = model
-        self._block = QUERY_BLOCK if model.batch_invariant else 1
+        self._block = QUERY_BLOCK if model.batch_invariant and not model.reads_apart else 1
         self._prefixes = PrefixCache[RowKv](0, chunk=self._block) if prefixes is None else prefixes
         self.rows: list[Row] = sorted(rows, key=lambda row: -row.length)
         for row in self.rows:
@@ -142,7 +142,8 @@ class Prefill:
     def begin_pass(self, rows: int, new: int) -> KvCells:
         """The columns [a, b) of the chunk, and all up to b that they read (a KvStore's verb)."""
         end = self._done
-        return KvCells(self._keys[:, :rows], self._values[:, :rows], slice(end - new, end), slice(end))
+        counts = [min(max(len(context) - (end - new), 0), new) for context in self._contexts[:rows]]
+        return KvCells(self._keys[:, :rows], self._values[:, :rows], slice(end - new, end), slice(end), counts)
 
     def _forward(self, begin: int, end: int, wanted: list[range]) -> Tensor:
         """Logits (sum of wanted, vocab) of the chunk [begin, end), row by row."""

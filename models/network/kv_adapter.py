@@ -5,7 +5,9 @@ It does not know where the memory lies or which rows are in it; a `KvStore` does
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -59,12 +61,22 @@ class PassingStore:
 
 
 class KvCells:
-    """A KvPass over two buffers (layers, rows, kv_heads, columns, head_dim), of which all views are taken at once."""
+    """A KvPass over two buffers (layers, rows, kv_heads, columns, head_dim); its first layer takes all views."""
 
-    def __init__(self, keys: Tensor, values: Tensor, new: slice, read: slice) -> None:
-        """Columns `new` are written, columns `read` are read."""
-        self._new = tuple(buffer[:, :, :, new].unbind() for buffer in (keys, values))
-        self._read = tuple(zip(*(buffer[:, :, :, read].unbind() for buffer in (keys, values)), strict=True))
+    def __init__(
+        self, keys: Tensor, values: Tensor, new: slice, read: slice, counts: Sequence[int] | None = None
+    ) -> None:
+        """Columns `new` are written, columns `read` are read; `counts`: new tokens of each row that are no padding."""
+        self.keys, self.values, self.new, self.read, self.counts = keys, values, new, read, counts
+
+    @cached_property
+    def _new(self) -> tuple[tuple[Tensor, ...], ...]:
+        return tuple(buffer[:, :, :, self.new].unbind() for buffer in (self.keys, self.values))
+
+    @cached_property
+    def _read(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        buffers = (buffer[:, :, :, self.read].unbind() for buffer in (self.keys, self.values))
+        return tuple(zip(*buffers, strict=True))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store new K and V in place (a KvPass's verb)."""

@@ -22,6 +22,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from models.errors import UserError, translate_failures
+from models.native.decoder import NativeDecoder, NotNative, take_over_natively
+from models.native.kernels import Kernels
+from models.native.library import Library, find_library
 from models.network import attention
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.family import NotOfFamily
@@ -60,7 +63,7 @@ class LoadedModel:
     """A network and what the engine must know of it. One thread may use it at a time; see `twin`."""
 
     folder: Path
-    network: Decoder | ForeignNetwork
+    network: Decoder | NativeDecoder | ForeignNetwork
     kv: KvShape
     vocab_size: int
     context_length: int
@@ -71,6 +74,11 @@ class LoadedModel:
     """The way in which the weights of its linear layers are kept."""
     batch_invariant: bool = False
     """Whether a row's numbers shall be the same bits whatever rows it is computed with."""
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether a row reads no columns but its own, and has the same bits whatever is computed beside it."""
+        return isinstance(self.network, NativeDecoder)
 
     @property
     def device(self) -> torch.device:
@@ -100,13 +108,22 @@ class LoadedModel:
 
 
 def load(
-    folder: Path, *, dtype: str = "auto", device: str = "cpu", quantization: str = "auto", batch_invariant: bool = False
+    folder: Path,
+    *,
+    dtype: str = "auto",
+    device: str = "cpu",
+    quantization: str = "auto",
+    batch_invariant: bool = False,
+    kernels: Kernels = Kernels.AUTO,
 ) -> LoadedModel:
     """Read a checkpoint; raises LoadError with the remedy when it cannot or must not be served."""
     where = torch.device(device)
     chosen = choose_dtype(dtype, where)
     with translate_failures(partial(_word_failure, folder)):
-        return _load(folder, chosen, where, quantization, narrows=dtype == "auto", batch_invariant=batch_invariant)
+        narrows = dtype == "auto"
+        return _load(
+            folder, chosen, where, quantization, narrows=narrows, batch_invariant=batch_invariant, kernels=kernels
+        )
 
 
 def _word_failure(folder: Path, why: str) -> LoadError:
@@ -116,7 +133,14 @@ def _word_failure(folder: Path, why: str) -> LoadError:
 
 
 def _load(
-    folder: Path, chosen: torch.dtype, where: torch.device, quantization: str, *, narrows: bool, batch_invariant: bool
+    folder: Path,
+    chosen: torch.dtype,
+    where: torch.device,
+    quantization: str,
+    *,
+    narrows: bool,
+    batch_invariant: bool,
+    kernels: Kernels,
 ) -> LoadedModel:
     config = read_config(folder)
     kept = _choose_quantization(quantization, config, chosen, where, narrows=narrows)
@@ -125,24 +149,27 @@ def _load(
     loaded = _read_network(folder, chosen, where)
     vocab_size = _head(loaded).out_features
     ends = _end_token_ids(loaded, vocab_size)
-    fold_norms = kept not in (Quantization.INT8, Quantization.INT4)
-    network = _choose_pass(loaded, context, fold_norms=fold_norms)
+    library = _choose_library(kernels, kept, chosen, where)
+    network = _choose_pass(loaded, context, kept, library)
     del loaded
     if network is None:
         network = _read_network(folder, chosen, where)
-    if batch_invariant and not (isinstance(network, Decoder) and kept is Quantization.NONE and packs(chosen, where)):
+    if kernels is Kernels.NATIVE and not isinstance(network, NativeDecoder):
+        raise LoadError(f"--kernels native: they do not compute {folder.name}, as the log says: leave the flag out")
+    packed = isinstance(network, Decoder) and kept is Quantization.NONE and packs(chosen, where)
+    if batch_invariant and not (packed or isinstance(network, NativeDecoder)):
         raise LoadError(
             f"--batch-invariant is for networks on this server's own pass, on a CPU, in float32 or a bfloat16 that the "
             f"CPU multiplies in, with --quantization none; this is {type(network).__name__} in "
             f"{str(chosen).removeprefix('torch.')} on {where.type} with --quantization {kept}: leave the flag out, or "
             "change what departs from that"
         )
-    if kept is not Quantization.NONE or packs(chosen, where):
+    if not isinstance(network, NativeDecoder) and (kept is not Quantization.NONE or packs(chosen, where)):
         pack(network, kept, _head(network), free=psutil.virtual_memory().available, paired=batch_invariant)
     move_weights(network)
     return LoadedModel(
         folder=folder,
-        network=network if isinstance(network, Decoder) else ForeignNetwork(network),
+        network=ForeignNetwork(network) if isinstance(network, PreTrainedModel) else network,
         kv=read_kv_shape(config, chosen, where),
         vocab_size=vocab_size,
         context_length=context,
@@ -153,13 +180,17 @@ def _load(
     )
 
 
-def _choose_pass(loaded: PreTrainedModel, context_length: int, *, fold_norms: bool) -> Decoder | PreTrainedModel | None:
+def _choose_pass(
+    loaded: PreTrainedModel, context_length: int, kept: Quantization, library: Library | None
+) -> Decoder | NativeDecoder | PreTrainedModel | None:
     """This server's own forward pass where it computes what transformers does, else the network as it was; None where
     that has to be read again, once all of this one is gone: there may be no memory for two.
     """
     name = type(loaded).__name__
     try:
-        return take_over(loaded, context_length, fold_norms=fold_norms)
+        if library is None:
+            return take_over(loaded, context_length, fold_norms=kept not in (Quantization.INT8, Quantization.INT4))
+        return _compile(take_over(loaded, context_length, fold_norms=False), kept, library)
     except NotOfFamily as departure:
         log.info("%s runs through transformers: %s", name, departure)
         return loaded
@@ -170,6 +201,39 @@ def _choose_pass(loaded: PreTrainedModel, context_length: int, *, fold_norms: bo
             str(difference),  # whose frames hold the network
         )
         return None
+
+
+def _compile(decoder: Decoder, kept: Quantization, library: Library) -> Decoder | NativeDecoder:
+    """The compiled pass of a decoder, or the decoder where there is none for it. Raises OtherLogits."""
+    weights = torch.bfloat16 if kept is Quantization.FLOAT16 else decoder.embeddings.dtype
+    try:
+        network = take_over_natively(decoder, library, weights)
+    except NotNative as departure:
+        log.info("passes run on torch's kernels: %s", departure)
+        return decoder
+    log.info("passes run on this server's own kernels (%s)", library.build)
+    return network
+
+
+def _choose_library(kernels: Kernels, kept: Quantization, dtype: torch.dtype, device: torch.device) -> Library | None:
+    """The compiled pass where it is wanted and this machine can run it. Raises LoadError where it must and cannot."""
+    if kernels is Kernels.TORCH or (device.type != "cpu" and kernels is Kernels.AUTO):
+        return None
+    library = find_library()
+    if library is None:
+        reason = "none were compiled for this CPU; with a C++ compiler (`apt install g++`) installing again makes them"
+    elif device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16):
+        reason = "they compute in float32 and bfloat16, on CPUs"
+    elif dtype is torch.bfloat16 and not library.computes_bfloat16:
+        reason = "this CPU does not multiply in bfloat16"
+    elif kept in (Quantization.INT8, Quantization.INT4):
+        reason = f"they do not compute in {kept}"
+    else:
+        return library
+    if kernels is Kernels.NATIVE:
+        raise LoadError(f"--kernels native: {reason}")
+    log.info("passes run on torch's kernels: %s", reason)
+    return None
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:

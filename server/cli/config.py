@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
+from models.native.kernels import Kernels
 from models.network.generation_config import check_overrides
 from models.network.quantization import QUANTIZATIONS
 from models.options import Count, Natural, NonNegative, Positive, option, options_of
@@ -50,6 +51,10 @@ def _quantizations() -> Iterable[str]:
     return ("auto", *QUANTIZATIONS)
 
 
+def _kernels() -> Iterable[str]:
+    return tuple(Kernels)
+
+
 def _check_mode(mode: str) -> None:
     if not re.fullmatch("0?[0-7]{3}", mode):
         raise ValueError(f"{mode!r} is no mode such as 0660, for an owner and a group, or 0666, for every user")
@@ -75,6 +80,11 @@ class Model:
         "auto",
         "how a CPU keeps the weights; auto: 16-bit weights stay so where the CPU multiplies in float32, else none",
         choices=_quantizations,
+    )
+    kernels: str = option(
+        "auto",
+        "who computes a pass on a CPU: this server's compiled kernels, or torch's; auto: compiled ones where they can",
+        choices=_kernels,
     )
     max_model_len: Annotated[int, Meta(ge=2)] | None = option(
         None, "longest prompt plus answer, in tokens; default: the model's context"

@@ -23,6 +23,7 @@ from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.catalog.checkpoint import count_values
+from models.native.kernels import Kernels
 from models.network.decoder.decoder import Decoder
 from models.network.loader import LoadedModel, LoadError, choose_dtype, load
 from models.progress import Bars
@@ -154,6 +155,7 @@ def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
         device=device,
         quantization=quantization(config),
         batch_invariant=config.batch_invariant,
+        kernels=Kernels(config.kernels),
     )
 
 
@@ -192,7 +194,8 @@ def build_executor(
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
     if model.device.type == "cuda":
         return Executor(info, pipeline, deliver)
-    return Executor(info, pipeline, deliver, threads=threads(config))
+    # Two pools of threads that wait by spinning take the cores from each other.
+    return Executor(info, pipeline, deliver, threads=1 if model.reads_apart else threads(config))
 
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:

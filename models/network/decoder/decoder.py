@@ -50,8 +50,13 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(layer, spec, self.rotary) for layer in taken)
         weight = norm_weight(body.get_submodule("norm"))
         # Not part of the head's product: the head may share its memory with the embeddings.
-        self.register_buffer("norm_weight", weight * math.sqrt(weight.numel()))
+        self.register_buffer("norm_weight", weight.float() * math.sqrt(weight.numel()))
         self.register_buffer("offset", weight.new_tensor(math.sqrt(spec.eps * weight.numel())))
+
+    @property
+    def spec(self) -> DecoderSpec:
+        """The facts of the network that it goes by."""
+        return self._spec
 
     @property
     def embeddings(self) -> Tensor:

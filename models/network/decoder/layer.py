@@ -45,21 +45,26 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self._spec = spec
         attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
-        self._turns = bool(getattr(attention, "use_rope", True))  # SmolLM3 has layers without positions
-        order = rotary.pair_order(spec.head_dim) if self._turns else None
+        self.turns = bool(getattr(attention, "use_rope", True))  # SmolLM3 has layers without positions
+        order = rotary.pair_order(spec.head_dim) if self.turns else None
         before, between = (norm_weight(layer.get_submodule(name)) for name in NORMS)
         folded = (before, between) if spec.folds_norms else (None, None)
         self.qkv = _fuse(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", folded[0])
         _reorder_heads(self.qkv, spec, order)
         self.gate_up = _fuse(mlp, ("gate_proj", "up_proj"), "gate_up_proj", folded[1])
         root = math.sqrt(before.numel())
-        self.register_buffer("before", None if spec.folds_norms else before * root)
-        self.register_buffer("between", None if spec.folds_norms else between * root)
+        self.register_buffer("before", None if spec.folds_norms else before.float() * root)
+        self.register_buffer("between", None if spec.folds_norms else between.float() * root)
         scale = float(getattr(layer, "residual_multiplier", 1.0))
         self.out, self.down = _scale(attention, "o_proj", scale), _scale(mlp, "down_proj", scale)
         self._activate = next(child for name, child in mlp.named_children() if name in ("act_fn", "activation_fn"))
         self.register_buffer("offset", before.new_tensor(math.sqrt(spec.eps * before.numel())))
         self._take_head_norms(attention, order)
+
+    @property
+    def activation(self) -> str:
+        """The class of the gate's activation."""
+        return type(self._activate).__name__
 
     def _take_head_norms(self, attention: nn.Module, order: Sequence[int] | None) -> None:
         """Norms of each query's and key's head (Qwen3): one weight for all of them, (heads + kv_heads, 1, head_dim)."""
@@ -84,7 +89,7 @@ class DecoderLayer(nn.Module):
         turning, values = torch.split(heads, [spec.heads + spec.kv_heads, spec.kv_heads], dim=1)
         if self.head_weight is not None:
             turning = normalize(turning, self.head_offset, self.head_weight)
-        if self._turns:
+        if self.turns:
             turning = rotation.turn(turning)
         queries, keys = torch.split(turning, [spec.heads, spec.kv_heads], dim=1)
         keys, values = kv.write(layer, keys, values)

@@ -53,6 +53,11 @@ class Rotary(nn.Module):
         self.register_buffer("table", torch.cat(parts, dim=-1))
         self._turned = turned
 
+    @property
+    def positions(self) -> int:
+        """How many positions there may be."""
+        return len(self.table)
+
     def pair_order(self, head_dim: int) -> list[int] | None:
         """The order of a head's numbers in which pairs are half a head apart; None for the order that they have.
 

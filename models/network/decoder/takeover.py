@@ -30,12 +30,24 @@ def take_over(network: PreTrainedModel, context_length: int, *, fold_norms: bool
     Raises NotOfFamily, the network being as it was, and OtherLogits, the network being of no more use.
     """
     spec = replace(read_spec(network), folds_norms=fold_norms)
-    tokens = torch.arange(10, 10 + min(TOKENS, context_length), device=network.device)[None] % network.config.vocab_size
+    tokens = sample_text(context_length, network.config.vocab_size).to(network.device)
     expected: Tensor = network(input_ids=tokens, use_cache=False).logits.float()
     decoder = Decoder(network, spec, context_length)
-    # In 16 bits a text's first places are off by a tenth in any pass, the reference's own included: no context yet.
-    errors = (decoder.read(tokens) - expected).norm(dim=-1) / expected.norm(dim=-1)
-    error = float(errors[:, tokens.shape[1] // 2 :].median())
-    if not error <= max(EXACT, ROUNDING * torch.finfo(network.dtype).eps):
-        raise OtherLogits(f"relative error {error:.2g}")
+    require_alike(decoder.read(tokens), expected, network.dtype)
     return decoder
+
+
+def sample_text(context_length: int, vocabulary: int) -> Tensor:
+    """A text (1, tokens) that two passes read, to compare what they compute."""
+    return torch.arange(10, 10 + min(TOKENS, context_length))[None] % vocabulary
+
+
+def require_alike(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    """Raises OtherLogits unless logits (1, tokens, vocab) are those expected, but for rounding in `dtype`.
+
+    In 16 bits a text's first places are off by a tenth in any pass, the reference's own included: no context yet.
+    """
+    errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    error = float(errors[:, found.shape[1] // 2 :].median())
+    if not error <= max(EXACT, ROUNDING * torch.finfo(dtype).eps):
+        raise OtherLogits(f"relative error {error:.2g}")

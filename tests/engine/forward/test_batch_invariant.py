@@ -20,6 +20,7 @@ from engine.messages import NO_LENGTH, RowId, RowSpec, Terms
 from engine.pipeline import Pipeline
 from engine.row import Choice, Row
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
+from models.native.kernels import Kernels
 from models.network.attention import Mask
 from models.network.kv_adapter import KvStore
 from models.network.linear import PackedLinear, PairedLinear
@@ -37,10 +38,14 @@ pytestmark = pytest.mark.skipif(
 LENGTHS = (40, 7, 65, 1, 128, 19, 64, 100, 3, 130, 12, 33, 2, 90, 71, 5, 27)
 
 
-@pytest.fixture(scope="module", params=["bfloat16", "float32"])
+@pytest.fixture(
+    scope="module",
+    params=[(dtype, kernels) for dtype in ("bfloat16", "float32") for kernels in (Kernels.TORCH, Kernels.AUTO)],
+)
 def model(tiny_folder: Path, request: pytest.FixtureRequest) -> LoadedModel:
     torch.set_grad_enabled(False)
-    return load(tiny_folder, dtype=request.param, batch_invariant=True)
+    dtype, kernels = request.param
+    return load(tiny_folder, dtype=dtype, batch_invariant=True, kernels=kernels)
 
 
 def read(
@@ -121,7 +126,7 @@ def test_a_hit_beside_others_has_the_bits_of_a_miss_alone(model: LoadedModel, ti
 
 def test_a_prompt_as_long_as_the_context_is_padded_beyond_it(tiny_folder: Path, tiny_text: Text) -> None:
     """Padding of the last block had positions that the rotation's table lacks."""
-    whole = load(tiny_folder, dtype="bfloat16", batch_invariant=True)
+    whole = load(tiny_folder, dtype="bfloat16", batch_invariant=True, kernels=Kernels.TORCH)
     short = replace(whole, context_length=500)
     rotary = short.network.get_submodule("rotary")
     rotary.table = rotary.get_buffer("table")[:500]
@@ -166,9 +171,9 @@ def test_a_machine_whose_kernels_depend_on_the_number_of_rows_is_refused(model: 
 
 
 def test_what_cannot_keep_it_is_refused(tiny_folder: Path) -> None:
-    for departure in ({"dtype": "float16"}, {"dtype": "bfloat16", "quantization": "int8"}):
+    for dtype, quantization in (("float16", "none"), ("bfloat16", "int8")):
         with pytest.raises(LoadError, match="--batch-invariant is for networks on this server's own pass"):
-            load(tiny_folder, batch_invariant=True, **departure)
+            load(tiny_folder, batch_invariant=True, dtype=dtype, quantization=quantization)
 
 
 def test_a_product_of_one_row_is_that_of_the_row_among_others() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -20,8 +21,9 @@ from engine.forward.graphs import WARMUPS, DecodeGraphs, DecodeStep, GraphError,
 from engine.kv.arena import KvArena
 from engine.messages import Entry, Terms
 from engine.pipeline import Pipeline
+from models.native.kernels import Kernels
 from models.network.kv_adapter import KvStore
-from models.network.loader import LoadedModel
+from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests.engine.rows import faulty, finish, pipeline_of, spec, tokens_of
 
@@ -36,6 +38,12 @@ def with_graphs(model: LoadedModel, text: Text, capacity: int, rows: int) -> tup
     graphs.prepare(lambda: None)
     batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
     return Pipeline(model, text, batch, max_prefill_tokens=64), graphs
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tiny_folder: Path) -> LoadedModel:
+    """The tiny network on torch's kernels, which are what a graph captures."""
+    return load(tiny_folder, dtype="float32", kernels=Kernels.TORCH)
 
 
 @pytest.mark.parametrize("terms", [Terms(), Terms(entry=Entry.SHAPE), Terms(closed=True)])

@@ -21,6 +21,7 @@ from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.row import Choice
+from models.native.kernels import Kernels
 from models.network import loader
 from models.network.decoder import decoder
 from models.network.decoder.decoder import Decoder
@@ -50,7 +51,7 @@ def plain(folder: Path) -> PreTrainedModel:
 @pytest.mark.parametrize("served", SERVED, ids=str)
 def test_each_architecture_runs_on_its_pass_and_computes_what_transformers_does(tmp_path: Path, served: Served) -> None:
     folder = build(tmp_path, served.kind, served.sizes)
-    network = load(folder, dtype="float32").network
+    network = load(folder, dtype="float32", kernels=Kernels.TORCH).network
     assert isinstance(network, Decoder if served.own else ForeignNetwork)
     torch.testing.assert_close(network.read(TEXT), plain(folder)(TEXT).logits, atol=5e-5, rtol=5e-5)
 
@@ -95,7 +96,9 @@ def test_nothing_is_compiled_for_prompts_once_a_network_is_warm(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory grew by 2.4 MiB at each new number of tokens, for as long as a server met new ones."""
-    network = load(tiny.build(tmp_path, intermediate=112), dtype="float32").network  # a width that no other test has
+    network = load(
+        tiny.build(tmp_path, intermediate=112), dtype="float32", kernels=Kernels.TORCH
+    ).network  # a width that no other test has
     assert isinstance(network, Decoder)
     network.warm_up(200, 4)
 
@@ -142,7 +145,7 @@ def test_a_network_that_computes_something_else_than_its_kind_runs_through_trans
     monkeypatch.setattr(norm, "forward", lambda self, hidden: usual(self, hidden) + 0.5)
     folder = build(tmp_path, "Llama", GROUPED)
     with caplog.at_level(logging.WARNING):
-        network = load(folder, dtype="float32").network
+        network = load(folder, dtype="float32", kernels=Kernels.TORCH).network
     assert isinstance(network, ForeignNetwork)
     torch.testing.assert_close(network.read(TEXT), plain(folder)(TEXT).logits, atol=5e-5, rtol=5e-5)
     (said,) = caplog.messages
@@ -153,7 +156,7 @@ def test_a_network_of_another_kind_runs_through_transformers_for_a_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        load(build(tmp_path, "Mixtral", {**GROUPED, "num_local_experts": 4}), dtype="float32")
+        load(build(tmp_path, "Mixtral", {**GROUPED, "num_local_experts": 4}), dtype="float32", kernels=Kernels.TORCH)
     assert "MixtralForCausalLM runs through transformers: its MLP is not a gated one" in caplog.messages
 
 
@@ -194,7 +197,7 @@ def test_a_row_among_sixteen_is_bitwise_the_row_among_fewer(
     """In bfloat16 as long as both are few cells or both many, since these are read by another kernel."""
     if dtype == "bfloat16" and not packs(torch.bfloat16, torch.device("cpu")):
         pytest.skip("this CPU does not compute in bfloat16")
-    model = load(build(tmp_path, "Llama", GROUPED), dtype=dtype)
+    model = load(build(tmp_path, "Llama", GROUPED), dtype=dtype, kernels=Kernels.TORCH)
     assert isinstance(model.network, Decoder)
     most = 5 if dtype == "bfloat16" and rows == 3 else 16
     few, many = running(model, tiny_text, rows), running(model, tiny_text, most)
@@ -218,7 +221,9 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_a_step_takes_eighteen_operations_a_layer(tmp_path: Path, tiny_text: Text) -> None:
     """Transformers' modules take 43. Without inference mode, so that composite operations are seen as their parts."""
     layers = 30
-    model = load(build(tmp_path, "Llama", {**GROUPED, "num_hidden_layers": layers}), dtype="float32")
+    model = load(
+        build(tmp_path, "Llama", {**GROUPED, "num_hidden_layers": layers}), dtype="float32", kernels=Kernels.TORCH
+    )
     batch = running(model, tiny_text, 4)
     with torch.no_grad(), Operations() as seen:
         batch.step()

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from models.native.kernels import Kernels
 from models.network import loader
 from models.network.decoder.decoder import Decoder
 from models.network.generation_config import SamplingDefaults
@@ -98,7 +99,7 @@ def test_auto_is_bfloat16_where_the_cpu_computes_with_it(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(loader, "packs", lambda dtype, device: False)  # this CPU may lack the kernels
-    model = load(folder)
+    model = load(folder, kernels=Kernels.TORCH)
     assert model.kv.dtype is expected
     assert {parameter.dtype for parameter in model.network.parameters()} == {expected}
 
@@ -114,7 +115,7 @@ def test_auto_keeps_weights_of_16_bits_in_16_bits_unless_told_otherwise(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     edit(folder / "config.json", dtype=stored)
-    model = load(folder, dtype=asked)
+    model = load(folder, dtype=asked, kernels=Kernels.TORCH)
     assert model.kv.dtype is torch.float32
     assert model.quantization == expected
     assert isinstance(model.network, Decoder)
@@ -207,7 +208,7 @@ def test_a_selection_of_nothing_gives_no_logits(tiny_model: LoadedModel) -> None
 @pytest.fixture(params=["Llama", "StableLm"])
 def any_model(request: pytest.FixtureRequest, tmp_path: Path) -> LoadedModel:
     """A network of this server's own, and one of transformers'."""
-    return load(build(tmp_path, request.param, GROUPED), dtype="float32")
+    return load(build(tmp_path, request.param, GROUPED), dtype="float32", kernels=Kernels.TORCH)
 
 
 def test_a_twin_has_the_same_weights_in_the_same_memory(any_model: LoadedModel) -> None:

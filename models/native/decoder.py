@@ -1,0 +1,267 @@
+"""A decoder whose whole pass is one call of compiled code: the weights in panels, and what a pass asks of K and V.
+
+    panel of float32     [k][outputs of a panel]
+    panel of bfloat16    [k / 2][outputs of a panel][2]
+
+Gate and up are one matrix, whose panels hold as many outputs of the one as of the other, gate first. A row's numbers
+are the same bits whatever rows and however many tokens are computed with it.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from models.native.library import LayerFields, Library, MatrixFields, NetworkFields, PassFields
+from models.network.attention import Mask, Spans
+from models.network.decoder.decoder import Decoder
+from models.network.decoder.layer import DecoderLayer
+from models.network.decoder.takeover import require_alike, sample_text
+from models.network.kv_adapter import KvCells, KvStore, PassingStore
+
+ACTIVATIONS = ("SiLU", "SiLUActivation")
+"""Classes of the activation that the pass computes."""
+
+
+class NotNative(ValueError):
+    """The compiled pass does not compute this network; the message says why."""
+
+
+class NativeDecoder(nn.Module):
+    """A Llama-shaped network. One thread may use it at a time; see `twin`."""
+
+    embed: Tensor
+    fields: NetworkFields  # what the compiled pass knows of it
+
+    def __init__(self, decoder: Decoder, library: Library, weights: torch.dtype) -> None:
+        """Takes the decoder's weights, layer by layer; raises NotNative, and leaves it as it was.
+
+        weights   dtype in which they are kept: that of the decoder, or bfloat16 where it holds all of them exactly
+        """
+        super().__init__()
+        _require_computed(decoder, library, weights)
+        self._library, self._weights = library, weights
+        self._spec, self._dtype = decoder.spec, decoder.embeddings.dtype
+        self._threads = torch.get_num_threads()
+        self.register_buffer("embed", decoder.embeddings.to(weights))
+        self._tables = [decoder.norm_weight.float(), decoder.rotary.table.float().contiguous()]
+        self._layers = (LayerFields * len(decoder.layers))()
+        layers = [layer for layer in decoder.layers if isinstance(layer, DecoderLayer)]
+        self._inner = layers[0].gate_up.out_features // 2
+        for fields, layer in zip(self._layers, layers, strict=True):
+            self._take_layer(fields, layer)
+        self.fields = self._describe(decoder)
+        self._open()
+
+    def _open(self) -> None:
+        self._opened = self._library.open(self.fields, self._threads)
+        weakref.finalize(self, self._library.close, self._opened)
+
+    @property
+    def embeddings(self) -> Tensor:
+        """The embedding of each token, (vocabulary, hidden)."""
+        return self.embed
+
+    def twin(self) -> NativeDecoder:
+        """A network for another thread, which shares these weights and has threads of its own."""
+        twin = NativeDecoder.__new__(NativeDecoder)
+        nn.Module.__init__(twin)
+        twin.__dict__.update(self.__dict__)
+        twin._open()
+        return twin
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Mask,
+        store: KvStore,
+        select: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Logits in float32, as `LoadedModel.forward` has them. What is padding is not computed."""
+        rows, new = tokens.shape
+        cells = self._cells(store, rows, new)
+        begin, valid = _readable(mask, cells, rows)
+        row, place = _real_tokens(cells, valid, rows, new)
+        if select is None:
+            chosen = torch.arange(rows * new, dtype=torch.int32)
+        else:
+            index = torch.full((rows, new), -1, dtype=torch.int32)
+            index[row, place] = torch.arange(len(row), dtype=torch.int32)
+            chosen = index[select]
+        logits = torch.empty(len(chosen), self.fields.head.outputs)
+        arrays = [
+            one.to(torch.int32) for one in (tokens[row, place], positions[row, place], row, place + cells.new.start)
+        ]
+        layer, row_stride, head, *_ = cells.keys.stride()
+        token, position, of_row, column = (one.data_ptr() for one in arrays)
+        self._library.run(
+            self._opened,
+            PassFields(
+                tokens=len(row),
+                selected=len(chosen),
+                token=token,
+                position=position,
+                row=of_row,
+                column=column,
+                begin=begin.data_ptr(),
+                valid=None if valid is None else valid.data_ptr(),
+                valid_stride=0 if valid is None else valid.stride(0),
+                keys=cells.keys.data_ptr(),
+                values=cells.values.data_ptr(),
+                layer_stride=layer,
+                row_stride=row_stride,
+                head_stride=head,
+                select=chosen.data_ptr(),
+                logits=logits.data_ptr(),
+                logits_stride=logits.shape[1],
+            ),
+        )
+        logits = logits[:, : self.fields.vocabulary].contiguous()
+        return logits if select is not None else logits.view(rows, new, -1)
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Logits (rows, new, vocab) of texts in one pass, without a cache."""
+        positions = torch.arange(tokens.shape[1]).expand_as(tokens)
+        return self.forward(tokens, positions, None, PassingStore())
+
+    def _cells(self, store: KvStore, rows: int, new: int) -> KvCells:
+        """The cells of a pass; memory of its own for a store that keeps nothing."""
+        cells = store.begin_pass(rows, new)
+        if isinstance(cells, PassingStore):
+            layout = (self.fields.layers, rows, self.fields.kv_heads, new, self.fields.head_dim)
+            buffers = torch.empty((2, *layout), dtype=self._dtype)
+            return KvCells(buffers[0], buffers[1], slice(0, new), slice(0, new))
+        assert isinstance(cells, KvCells)
+        return cells
+
+    def _take_layer(self, fields: LayerFields, layer: DecoderLayer) -> None:
+        lanes = self._library.lanes
+        for name in ("qkv", "out", "down"):
+            linear = getattr(layer, name)
+            setattr(fields, name, self._matrix(linear.weight, linear.bias))
+            delattr(layer, name)
+        weight, bias = layer.gate_up.weight, layer.gate_up.bias
+        assert isinstance(weight, Tensor)
+        paired = None if bias is None else _pair_up(bias.detach(), lanes)
+        fields.gate_up = self._matrix(_pair_up(weight.detach(), lanes), paired)
+        delattr(layer, "gate_up")
+        for name in ("before", "between"):
+            setattr(fields, name, self._table(getattr(layer, name)))
+        fields.head_norm = None if layer.head_weight is None else self._table(layer.head_weight)
+        fields.turns = layer.turns
+
+    def _matrix(self, weight: Tensor, bias: Tensor | None) -> MatrixFields:
+        """A matrix (outputs, k) in panels, which a buffer of this module keeps."""
+        panel = 2 * self._library.lanes
+        outputs, k = (-(-size // panel) * panel for size in weight.shape)
+        padded = pad(weight.detach().to(self._weights), (0, k - weight.shape[1], 0, outputs - weight.shape[0]))
+        if self._weights is torch.bfloat16:
+            packed = padded.view(-1, panel, k // 2, 2).permute(0, 2, 1, 3).contiguous()
+        else:
+            packed = padded.view(-1, panel, k).permute(0, 2, 1).contiguous()
+        self.register_buffer(f"matrix_{len(self._buffers)}", packed)
+        wide = None if bias is None else self._table(pad(bias.detach().float(), (0, outputs - len(bias))))
+        return MatrixFields(packed.data_ptr(), wide, outputs, k)
+
+    def _table(self, values: Tensor | None) -> int:
+        """The address of numbers in float32, which this module keeps."""
+        assert values is not None
+        self._tables.append(values.detach().float().contiguous())
+        return self._tables[-1].data_ptr()
+
+    def _describe(self, decoder: Decoder) -> NetworkFields:
+        spec = decoder.spec
+        norm, rotations = self._tables[:2]
+        return NetworkFields(
+            layers=len(self._layers),
+            width=self.embed.shape[1],
+            heads=spec.heads,
+            kv_heads=spec.kv_heads,
+            head_dim=spec.head_dim,
+            inner=self._inner,
+            vocabulary=decoder.head.out_features,
+            bf16_cells=self._dtype is torch.bfloat16,
+            bf16_weights=self._weights is torch.bfloat16,
+            offset=math.sqrt(spec.eps * self.embed.shape[1]),
+            head_offset=math.sqrt(spec.eps * spec.head_dim),
+            attention_scale=spec.attention_scale,
+            embedding_scale=spec.embedding_scale,
+            logits_scale=1 / spec.logits_divisor,
+            layer=self._layers,
+            head=self._matrix(decoder.head.weight, decoder.head.bias),
+            embeddings=self.embed.data_ptr(),
+            norm=norm.data_ptr(),
+            rotations=rotations.data_ptr(),
+        )
+
+
+@torch.no_grad()
+def take_over_natively(decoder: Decoder, library: Library, weights: torch.dtype) -> NativeDecoder:
+    """The compiled pass of a decoder, whose weights it takes, `weights` as in NativeDecoder.
+
+    Raises NotNative, the decoder being as it was, and OtherLogits, the decoder being of no more use.
+    """
+    tokens = sample_text(decoder.rotary.positions, len(decoder.embeddings))
+    expected = decoder.read(tokens)
+    native = NativeDecoder(decoder, library, weights)
+    require_alike(native.read(tokens), expected, decoder.embeddings.dtype)
+    return native
+
+
+def _require_computed(decoder: Decoder, library: Library, weights: torch.dtype) -> None:
+    dtype = decoder.embeddings.dtype
+    if decoder.embeddings.device.type != "cpu":
+        raise NotNative("it is not on a CPU")
+    if dtype is not torch.float32 and not (dtype is torch.bfloat16 and library.computes_bfloat16):
+        raise NotNative(f"this CPU does not multiply in {str(dtype).removeprefix('torch.')}")
+    if any(layer.activation not in ACTIVATIONS for layer in decoder.layers):
+        raise NotNative("its activation is not SiLU")
+    if decoder.spec.folds_norms or decoder.spec.head_dim % 2:
+        raise NotNative("its norms are part of its products, or its heads are of an odd size")
+    if weights is not dtype and not all(torch.equal(one, one.to(weights).to(dtype)) for one in _matrices(decoder)):
+        raise NotNative(f"its weights are not exact in {str(weights).removeprefix('torch.')}")
+
+
+def _matrices(decoder: Decoder) -> list[Tensor]:
+    linears = [one.weight for one in decoder.modules() if isinstance(one, nn.Linear)]
+    return [decoder.embeddings, *linears]
+
+
+def _pair_up(gate_up: Tensor, lanes: int) -> Tensor:
+    """Outputs of gate and of up in turn, as many of each as a vector has lanes; zeros where the last are too few."""
+    gate, up = gate_up.chunk(2)
+    lacking = gate.new_zeros(-len(gate) % (2 * lanes), *gate.shape[1:])
+    parts = [torch.cat([part, lacking]).view(-1, lanes, *part.shape[1:]) for part in (gate, up)]
+    return torch.stack(parts, dim=1).flatten(0, 2)
+
+
+def _readable(mask: Mask, cells: KvCells, rows: int) -> tuple[Tensor, Tensor | None]:
+    """The first column that each row reads, (rows,), and a byte for each column that it may read: None for all others.
+
+    Of new tokens each reads up to its own column, so the mask's line of the last one tells of all.
+    """
+    start = cells.read.start or 0
+    if mask is None:
+        return torch.full((rows,), start, dtype=torch.int32), None
+    if isinstance(mask, Spans):
+        return torch.tensor(mask.origins, dtype=torch.int32) + start, None
+    assert isinstance(mask, Tensor)
+    readable = mask[:, 0, -1].expand(rows, -1).to(torch.uint8)
+    return readable.argmax(dim=1).to(torch.int32) + start, pad(readable, (start, 0)).contiguous()
+
+
+def _real_tokens(cells: KvCells, valid: Tensor | None, rows: int, new: int) -> tuple[Tensor, Tensor]:
+    """Rows and places, each (tokens,), of the new tokens that are no padding, row by row."""
+    if valid is not None:
+        real = valid[:, cells.new].bool()
+    elif cells.counts is not None:
+        real = torch.arange(new) < torch.tensor(cells.counts)[:, None]
+    else:
+        real = torch.ones((rows, new), dtype=torch.bool)
+    row, place = real.nonzero().unbind(dim=1)
+    return row, place

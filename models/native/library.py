@@ -1,0 +1,105 @@
+"""The compiled pass: which build of it this CPU can run, and its structures as ctypes sees them (see pass.h)."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+
+BUILDS = {
+    "avx512_bf16": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_bf16"),
+    "avx512": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq"),
+    "avx2": ("avx2", "fma3"),
+}
+"""Builds from the fastest on, and what each asks of the CPU, in torch's words."""
+
+
+class MatrixFields(Structure):
+    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int32), ("k", c_int32)]
+
+
+class LayerFields(Structure):
+    _fields_ = [
+        *((name, MatrixFields) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, c_void_p) for name in ("before", "between", "head_norm")),
+        ("turns", c_int32),
+    ]
+
+
+class NetworkFields(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "inner", "vocabulary")),
+        *((name, c_int32) for name in ("bf16_cells", "bf16_weights")),
+        *((name, c_float) for name in ("offset", "head_offset", "attention_scale", "embedding_scale", "logits_scale")),
+        ("layer", POINTER(LayerFields)),
+        ("head", MatrixFields),
+        *((name, c_void_p) for name in ("embeddings", "norm", "rotations")),
+    ]
+
+
+class PassFields(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("tokens", "selected")),
+        *((name, c_void_p) for name in ("token", "position", "row", "column", "begin", "valid")),
+        ("valid_stride", c_int64),
+        *((name, c_void_p) for name in ("keys", "values")),
+        *((name, c_int64) for name in ("layer_stride", "row_stride", "head_stride")),
+        *((name, c_void_p) for name in ("select", "logits")),
+        ("logits_stride", c_int64),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One build of the pass."""
+
+    build: str
+    lanes: int
+    """Numbers in one of its vectors; a panel of weights has twice as many outputs."""
+    _functions: ctypes.CDLL
+
+    @property
+    def computes_bfloat16(self) -> bool:
+        """Whether it multiplies bfloat16 by bfloat16."""
+        return self.build == "avx512_bf16"
+
+    def open(self, network: NetworkFields, threads: int) -> int:
+        """A network with `threads` threads of its own, one of them the caller's; its structures must outlive it."""
+        opened: int = self._functions.lengthwise_open(ctypes.byref(network), threads)
+        return opened
+
+    def run(self, opened: int, fields: PassFields) -> None:
+        """Compute a pass without Python's lock. One thread at a time may do so."""
+        self._functions.lengthwise_run(opened, ctypes.byref(fields))
+
+    def close(self, opened: int) -> None:
+        """End the network's threads and free its memory."""
+        self._functions.lengthwise_close(opened)
+
+
+@cache
+def find_library(build: str | None = None) -> Library | None:
+    """The fastest build, or the named one, that was compiled and that this CPU can run; None where there is none."""
+    able = torch.cpu.get_capabilities()
+    for name, needed in BUILDS.items():
+        if build not in (None, name) or not all(able.get(one) for one in needed):
+            continue
+        for suffix in EXTENSION_SUFFIXES:
+            path = Path(__file__).with_name(f"_{name}{suffix}")
+            if path.exists():
+                return _load(name, path)
+    return None
+
+
+def _load(build: str, path: Path) -> Library:
+    functions = ctypes.CDLL(str(path))
+    functions.lengthwise_lanes.restype = c_int32
+    functions.lengthwise_open.argtypes, functions.lengthwise_open.restype = [c_void_p, c_int32], c_void_p
+    functions.lengthwise_run.argtypes = [c_void_p, c_void_p]
+    functions.lengthwise_close.argtypes = [c_void_p]
+    return Library(build, functions.lengthwise_lanes(), functions)

@@ -1,0 +1,74 @@
+// What Python calls: a network is opened with threads of its own, computes passes one at a time, and is closed.
+#include "pass.h"
+
+template <class Cell, class Weight>
+static void work(Turn& turn, const void* job) {
+    Worker<Cell, Weight>(turn, *static_cast<const Job*>(job)).run();
+}
+
+static Pool::Work choose_work(const Network& network) {
+#if defined(__AVX512BF16__)
+    if (network.bf16_cells) return work<bf16, bf16>;
+#endif
+    return network.bf16_weights ? work<float, bf16> : work<float, float>;
+}
+
+class Opened {
+public:
+    Opened(const Network& network, int threads)
+        : network_(network), scratch_(threads),
+          pool_(threads, PHASES * (network.layers + 1), choose_work(network), sizeof(Job)) {}
+
+    void run(const Pass& pass) {
+        grow(pass.tokens > pass.selected ? pass.tokens : pass.selected);
+        cut(pass);
+        Job job{&network_, space_, pass, blocks_.data(), (int)blocks_.size(), scratch_.data()};
+        pool_.run(&job);
+    }
+
+private:
+    void grow(size_t tokens) {
+        if (tokens <= room_) return;
+        room_ = tokens + tokens / 4;
+        const size_t cell = network_.bf16_cells ? 2 : 4, dim = network_.head_dim;
+        const size_t sizes[] = {4 * padded(network_.width), 4 * padded((network_.heads + 2 * network_.kv_heads) * dim),
+                                cell * padded(network_.width), cell * network_.heads * dim,
+                                cell * padded(network_.heads * dim), cell * padded(network_.inner)};
+        size_t total = 0;
+        for (size_t size : sizes) total += aligned(size * room_);
+        memory_.assign(total + 64, 0);
+        char* next = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
+        void* parts[6];
+        for (int i = 0; i < 6; next += aligned(sizes[i] * room_), i++) parts[i] = next;
+        space_ = {static_cast<float*>(parts[0]), static_cast<float*>(parts[1]), parts[2], parts[3], parts[4], parts[5]};
+    }
+
+    static size_t padded(size_t n) { return round_up((int)n, PANEL); }
+    static size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
+
+    void cut(const Pass& pass) {
+        const int most = QUERIES / (network_.heads / network_.kv_heads);
+        blocks_.clear();
+        for (int t = 0; t < pass.tokens; t++) {
+            Block* last = blocks_.empty() ? nullptr : &blocks_.back();
+            const bool goes_on = last && last->count < most && pass.row[t] == pass.row[t - 1] && pass.column[t] == pass.column[t - 1] + 1;
+            if (goes_on) last->count++;
+            else blocks_.push_back({t, 1});
+        }
+    }
+
+    const Network network_;
+    std::vector<Scratch> scratch_;
+    std::vector<char> memory_;
+    std::vector<Block> blocks_;
+    Workspace space_{};
+    size_t room_ = 0;
+    Pool pool_;
+};
+
+extern "C" {
+int32_t lengthwise_lanes() { return W; }
+void* lengthwise_open(const Network* network, int32_t threads) { return new Opened(*network, threads); }
+void lengthwise_run(void* opened, const Pass* pass) { static_cast<Opened*>(opened)->run(*pass); }
+void lengthwise_close(void* opened) { delete static_cast<Opened*>(opened); }
+}

@@ -1,0 +1,211 @@
+"""The compiled pass: that it computes what transformers does, whatever is computed beside it, in each of its builds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from models.native.decoder import NativeDecoder, NotNative, take_over_natively
+from models.native.kernels import Kernels
+from models.native.library import BUILDS, Library, find_library
+from models.network import loader
+from models.network.decoder.takeover import OtherLogits, take_over
+from models.network.kv_adapter import KvCells
+from models.network.loader import LoadError, load
+from tests import tiny
+from tests.architectures import GROUPED, SERVED, Served, build
+
+TEXT = torch.randint(3, 320, (2, 60), generator=torch.Generator().manual_seed(0))
+"""Two texts (2, 60)."""
+
+pytestmark = pytest.mark.skipif(find_library() is None, reason="nothing was compiled for this CPU: no C++ compiler")
+
+
+@pytest.fixture(params=BUILDS)
+def library(request: pytest.FixtureRequest) -> Library:
+    found = find_library(request.param)
+    if found is None:
+        pytest.skip(f"this CPU cannot run the build for {request.param}")
+    return found
+
+
+def plain(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The checkpoint as transformers alone runs it."""
+    network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    torch.nn.Module.eval(network).requires_grad_(False)
+    return network
+
+
+def native(folder: Path, library: Library, dtype: torch.dtype = torch.float32) -> NativeDecoder:
+    return take_over_natively(take_over(plain(folder, dtype), 128, fold_norms=False), library, dtype)
+
+
+class Rows:
+    """A KvStore of rows side by side, which are read from a column of their own on."""
+
+    def __init__(self, network: NativeDecoder, rows: int, columns: int) -> None:
+        fields = network.fields
+        self.keys = torch.zeros((fields.layers, rows, fields.kv_heads, columns, fields.head_dim))
+        self.values, self.end = self.keys.clone(), 0
+
+    def begin_pass(self, rows: int, new: int) -> KvCells:
+        self.end += new
+        return KvCells(self.keys[:, :rows], self.values[:, :rows], slice(self.end - new, self.end), slice(0, self.end))
+
+
+def read_in_chunks(network: NativeDecoder, tokens: Tensor, cuts: list[int]) -> Tensor:
+    """Logits (rows, new, vocab) of texts that are read in several passes, which end at `cuts`."""
+    store, found, begin = Rows(network, len(tokens), tokens.shape[1]), [], 0
+    for end in [*sorted({cut for cut in cuts if 0 < cut < tokens.shape[1]}), tokens.shape[1]]:
+        positions = torch.arange(begin, end).expand(len(tokens), -1)
+        found.append(network.forward(tokens[:, begin:end], positions, None, store))
+        begin = end
+    return torch.cat(found, dim=1)
+
+
+@pytest.mark.parametrize("served", [one for one in SERVED if one.own and "GELU" not in str(one)], ids=str)
+def test_each_architecture_of_the_family_computes_what_transformers_does(
+    tmp_path: Path, served: Served, library: Library
+) -> None:
+    folder = build(tmp_path, served.kind, served.sizes)
+    found = native(folder, library).read(TEXT)
+    torch.testing.assert_close(found, plain(folder)(TEXT).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [{"head_dim": 80}, {"head_dim": 20}, {"hidden_size": 72, "head_dim": 128}], ids=str)
+def test_heads_of_any_even_size_are_computed(tmp_path: Path, sizes: dict[str, int], library: Library) -> None:
+    folder = build(tmp_path, "Llama", {**GROUPED, **sizes, "intermediate_size": 100})
+    found = native(folder, library).read(TEXT)
+    torch.testing.assert_close(found, plain(folder)(TEXT).logits, atol=1e-3, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> NativeDecoder:
+    """A small network in float32, on the fastest build."""
+    library = find_library()
+    assert library is not None
+    return native(tiny.build(tmp_path_factory.mktemp("native")), library)
+
+
+@given(cuts=st.lists(st.integers(1, 59), max_size=4))
+def test_no_cut_of_a_text_into_passes_changes_a_bit(one: NativeDecoder, cuts: list[int]) -> None:
+    assert torch.equal(read_in_chunks(one, TEXT, cuts), one.read(TEXT))
+
+
+@given(rows=st.integers(1, 40), length=st.integers(1, 40), seed=st.integers(0, 99))
+def test_a_text_among_others_has_the_bits_that_it_has_alone(
+    one: NativeDecoder, rows: int, length: int, seed: int
+) -> None:
+    texts = torch.randint(3, 320, (rows, length), generator=torch.Generator().manual_seed(seed))
+    together = one.read(texts)
+    for row in {0, rows // 2, rows - 1}:
+        assert torch.equal(one.read(texts[row : row + 1])[0], together[row])
+
+
+@given(
+    origins=st.lists(st.integers(0, 30), min_size=1, max_size=9),
+    holes=st.sets(st.integers(0, 30), max_size=12),
+    seed=st.integers(0, 99),
+)
+def test_rows_read_no_column_that_their_mask_leaves_out(
+    one: NativeDecoder, origins: list[int], holes: set[int], seed: int
+) -> None:
+    """What lies in such a column, be it as large as can be, changes nothing."""
+    rows, columns = len(origins), 40
+    generator = torch.Generator().manual_seed(seed)
+    valid = torch.ones((rows, columns), dtype=torch.bool)
+    for row, origin in enumerate(origins):
+        valid[row, :origin] = False
+        valid[row, [hole for hole in holes if hole >= origin]] = False
+    valid[:, -1] = True
+    found = []
+    for filler in (0.0, 1e30):
+        store = Rows(one, rows, columns)
+        noise = torch.randn(store.keys.shape, generator=generator.manual_seed(seed))
+        for buffer in (store.keys, store.values):
+            buffer.copy_(torch.where(valid[None, :, None, :, None], noise, torch.full_like(noise, filler)))
+        store.end = columns - 1
+        tokens, positions = torch.full((rows, 1), 7), torch.full((rows, 1), columns - 1)
+        found.append(one.forward(tokens, positions, valid[:, None, None], store))
+    assert torch.equal(*found) and bool(found[0].isfinite().all())
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_no_number_of_threads_changes_a_bit(tiny_folder: Path, one: NativeDecoder, threads: int) -> None:
+    """Seven threads on two cores: each is put off by the system again and again."""
+    expected, before = one.read(TEXT), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        network = native(tiny_folder, find_library() or pytest.fail("no library"))
+    finally:
+        torch.set_num_threads(before)
+    for _ in range(300):
+        assert torch.equal(network.read(TEXT), expected)
+
+
+def test_a_twin_computes_the_same_with_the_same_weights(one: NativeDecoder) -> None:
+    twin = one.twin()
+    assert {a.data_ptr() == b.data_ptr() for a, b in zip(twin.buffers(), one.buffers(), strict=True)} == {True}
+    assert torch.equal(twin.read(TEXT), one.read(TEXT))
+
+
+@pytest.mark.skipif(find_library("avx512_bf16") is None, reason="this CPU does not multiply in bfloat16")
+def test_in_bfloat16_it_is_nearer_to_float32_than_the_decoder_of_torch(tiny_folder: Path) -> None:
+    expected = plain(tiny_folder)(TEXT).logits
+    found = {kernels: load(tiny_folder, dtype="bfloat16", kernels=kernels).network.read(TEXT) for kernels in Kernels}
+    errors = {kernels: (logits - expected).norm() / expected.norm() for kernels, logits in found.items()}
+    assert errors[Kernels.NATIVE] < errors[Kernels.TORCH]
+    assert torch.equal(found[Kernels.AUTO], found[Kernels.NATIVE])
+
+
+def test_a_float32_pass_keeps_weights_of_16_bits_in_bfloat16_where_that_holds_them(tmp_path: Path) -> None:
+    library = find_library() or pytest.fail("no library")
+    folder = build(tmp_path, "Llama", GROUPED)
+    network = plain(folder)
+    for parameter in network.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    expected = network(TEXT).logits
+    found = take_over_natively(take_over(network, 128, fold_norms=False), library, torch.bfloat16)
+    assert found.embeddings.dtype is torch.bfloat16
+    torch.testing.assert_close(found.read(TEXT), expected, atol=1e-4, rtol=1e-4)
+    with pytest.raises(NotNative, match="not exact in bfloat16"):
+        take_over_natively(take_over(plain(folder), 128, fold_norms=False), library, torch.bfloat16)
+
+
+def test_an_activation_that_it_lacks_is_left_to_torch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = build(tmp_path, "Llama", {**GROUPED, "hidden_act": "gelu"})
+    with caplog.at_level("INFO"):
+        assert not isinstance(load(folder, dtype="float32").network, NativeDecoder)
+    assert "its activation is not SiLU" in caplog.text
+    with pytest.raises(LoadError, match="--kernels native: they do not compute"):
+        load(folder, dtype="float32", kernels=Kernels.NATIVE)
+
+
+def test_where_nothing_was_compiled_torch_computes_and_the_log_says_what_to_do(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loader, "find_library", lambda: None)
+    with caplog.at_level("INFO"):
+        assert not isinstance(load(tiny_folder, dtype="float32").network, NativeDecoder)
+    assert "apt install g++" in caplog.text
+    with pytest.raises(LoadError, match="--kernels native: none were compiled for this CPU"):
+        load(tiny_folder, kernels=Kernels.NATIVE)
+
+
+def test_other_logits_than_torchs_are_found_at_the_start(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    usual = NativeDecoder.read
+    monkeypatch.setattr(NativeDecoder, "read", lambda network, tokens: usual(network, tokens).roll(1, dims=-1))
+    library = find_library() or pytest.fail("no library")
+    with pytest.raises(OtherLogits, match="relative error"):
+        native(tiny_folder, library)
+    with caplog.at_level("WARNING"):
+        assert not isinstance(load(tiny_folder, dtype="float32").network, NativeDecoder)
+    assert "computes other logits" in caplog.text
