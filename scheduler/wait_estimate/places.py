@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from scheduler.batching.batcher import Batcher
 from scheduler.request import Request, State
 from scheduler.waiting.queue import Queue
@@ -10,8 +12,8 @@ from scheduler.waiting.sorted_requests import Ahead
 FRESH = 0.25
 """Seconds for which places are used that had to be counted, since thousands of requests may ask."""
 
-LARGE = 5000
-"""Requests from which on counting takes so long that it is done less often, by their number."""
+FRONT = 1000
+"""Requests whose places in a queue are counted; of those behind them the queue tells about where they are."""
 
 
 class Places:
@@ -43,7 +45,7 @@ class Places:
         if isinstance(waiting, Queue):
             if not waiting.exact:
                 self._count(now)
-            known = None if waiting.exact else self._places.get(request)  # None: it has come since
+            known = None if waiting.exact else self._places.get(request)  # None: it is behind, or has come since
             return waiting.ahead(request, now) if known is None else known
         if request not in self._places:
             self._counted = None
@@ -52,10 +54,10 @@ class Places:
 
     def _count(self, now: float) -> None:
         """Count what is ahead of each request, where the queue does not know."""
-        fresh = FRESH * max(1.0, len(self._places) / LARGE)
-        if self._counted is not None and 0 <= now - self._counted < fresh:
+        if self._counted is not None and 0 <= now - self._counted < FRESH:
             return
         self._counted, self._places, self._total = now, {}, Ahead()
-        for request in self._batcher.ranked(now):
+        most = FRONT if isinstance(self._batcher.waiting, Queue) else None
+        for request in islice(self._batcher.ranked(now), most):
             self._places[request] = self._total
             self._total = self._total.and_one(request)
