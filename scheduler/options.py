@@ -18,20 +18,21 @@ class Scheduling:
         None, "prompts that may be read ahead of a free slot; default: an eighth of --max-num-seqs"
     )
     max_batch_size: Annotated[int, Meta(ge=1, le=65536)] | None = option(
-        None, "rows of a batch that no row joins later, for strategies with such; default: --max-num-seqs"
+        None,
+        "most sequences of a batch that none joins later, for strategies with such batches; default: --max-num-seqs",
     )
     batch_wait_timeout: NonNegative = option(
-        0.0, "seconds that the first request of such a batch waits for it to fill up, for dynamic batching"
+        0.0, "seconds that the first request of a batch waits for the batch to fill up, for dynamic batching"
     )
     aging_factor: NonNegative = option(
         10.0,
         "serve by arrival once the oldest request has waited N times its predicted time, or 100 s; 0: never (SSJF)",
     )
     out_of_turn: Annotated[float, Meta(ge=0, lt=1)] = option(
-        0.3, "share of the work that goes out of turn, to the cheapest that waits; 0: none (lengthwise)"
+        0.3, "share of the work that goes out of turn, to the cheapest requests that wait; 0: none (lengthwise)"
     )
     boost_gamma: Positive = option(
-        0.1, "how little cheap requests are put forward, in 1/s: the rate at which long waits get rarer (boost)"
+        0.1, "how fast long waits get rarer, in 1/s: the greater, the less cheap requests are put forward (boost)"
     )
     wma_threshold: Count = option(
         50_000, "wasted memory accesses, in tokens, below which a request joins a waiting batch (Φ of Magnus)"
@@ -45,7 +46,7 @@ class Scheduling:
     )
     batch_slowdown: NonNegative = option(
         0.03,
-        "part by which lines of /v1/batches may slow steps of other requests; 0: they run only by themselves",
+        "share by which lines of /v1/batches may slow other requests; 0: lines run only while nothing else does",
     )
     recompute: bool = option(
         False, "read prompts again after each slice or pause, instead of keeping keys and values in host memory"

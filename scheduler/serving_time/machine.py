@@ -209,7 +209,11 @@ class StepLearning:
         """Take all that was measured before to have changed by a factor."""
         if factor == 1.0:
             return
-        log.info("steps take %.2f times as long as before", factor)
+        log.info(
+            "the machine has become %s: steps take %.2f times their earlier time; estimates follow",
+            "slower" if factor > 1 else "faster",
+            factor,
+        )
         for cell in self._cells.values():
             slowed = [replace(one, seconds=one.seconds * factor) for one in cell]
             cell.clear()

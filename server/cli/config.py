@@ -71,7 +71,7 @@ class Model:
         DEFAULT_MODEL, "what to serve: a name of `lengthwise models`, a folder, a .gguf file, a hub id", positional=True
     )
     served_model_name: tuple[str, ...] = option(
-        (), "names the API knows the model by, the first of them in answers; default: the model's own"
+        (), "names by which the API knows the model; answers have the first; default: the model's own"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto", "type of the weights; auto: bfloat16 where it is fast, else float32"
@@ -140,7 +140,7 @@ class Execution:
         False, "let no answer depend on the requests beside it, bit for bit, on a CPU; see docs/tuning.md"
     )
     stall_timeout: NonNegative = option(
-        120.0, "how long an executor that has work may give no sign of life; 0: for ever"
+        120.0, "how long an executor that has work may report nothing before it counts as lost; 0: for ever"
     )
 
 
@@ -161,10 +161,10 @@ class LengthPrediction:
     """Length prediction: how long answers become, and what is recorded to learn it."""
 
     length_predictor: str | None = option(
-        None, "who predicts how long answers become; default: as the strategy has it", choices=_lengths
+        None, "predictor of the lengths of answers; default: the strategy's own", choices=_lengths
     )
     embedder: str = option(DEFAULT_EMBEDDER, "sentence embedder of the forest and of the length cache")
-    embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS, "tokens of a text that it reads")
+    embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS, "tokens of a text that the embedder reads")
     instruction_split: str = option(
         "system", "where the instruction of a prompt without system message is", choices=_instruction_splits
     )
@@ -174,15 +174,15 @@ class LengthPrediction:
     length_cache_size: Natural | None = option(
         None, "prompts whose near-duplicates need no predictor; 0: no cache; default: 4096 with the proxy, else 0"
     )
-    learning_interval: NonNegative = option(180.0, "how often the forest learns from what was served; 0: never")
-    journal: Path | None = option(None, "where to record what has ended; default: in the cache folder")
+    learning_interval: NonNegative = option(180.0, "how often the forest learns from the requests served; 0: never")
+    journal: Path | None = option(None, "file in which ended requests are recorded; default: in the cache folder")
     no_journal: bool = option(False, "record nothing, so that nothing learned outlives the server")
-    journal_max_age: Positive | None = option(None, "days after which what was recorded is deleted; default: never")
+    journal_max_age: Positive | None = option(None, "days after which recorded requests are deleted; default: never")
     journal_max_size: Annotated[float, Meta(ge=0.001)] = option(
         1.0, "GiB that the journal may grow to; its oldest entries make room for new ones"
     )
     journal_sync: bool = option(False, "hold the end of each answer back until it is recorded on the disk")
-    journal_prompts: bool = option(False, "record prompts as well, not only the numbers that were made of them")
+    journal_prompts: bool = option(False, "record prompts as well, not only the numbers computed from them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,10 +190,11 @@ class Admission:
     """Admission: which requests are accepted, and what they may ask for."""
 
     max_num_queued_reqs: Natural = option(
-        4096, "requests that may wait; a call that comes when so many do is refused with 429 and Retry-After"
+        4096, "most requests that may wait; further calls are refused with 429 and Retry-After"
     )
     max_num_queued_tokens: Count | None = option(
-        None, "the same in tokens, prompts and answers as predicted, or else as long as they may be"
+        None,
+        "most tokens of the requests that may wait: prompts, and answers as predicted or as long as max_tokens allows",
     )
     requests_per_minute: Count | None = option(None, "generating requests that a key may make in any minute")
     tokens_per_minute: Count | None = option(
@@ -240,19 +241,22 @@ class Access:
     """Access: keys, and pages in browsers."""
 
     api_key: tuple[str, ...] = option(
-        (), "keys of which a caller must bring one; others can read them here, so better use a file", secret=True
+        (), "API keys, of which each call must have one; others can read flags, so better use a file", secret=True
     )
-    api_key_file: Path | None = option(None, "file with such keys, one a line, and behind it its weight")
+    api_key_file: Path | None = option(
+        None, "file with API keys, one a line, each followed by its weight if it has one"
+    )
     prefix_cache_shared: bool = option(
-        False, "let what is kept of one key's prompts serve other keys, whose answers' times then tell of it"
+        False,
+        "let prompts kept for one key serve other keys, which can tell so by their answers' times",
     )
-    allowed_origins: tuple[str, ...] = option((), "origins whose pages may call from a browser; *: all")
-    allowed_methods: tuple[str, ...] = option(("*",), "methods that such pages may use")
-    allowed_headers: tuple[str, ...] = option(("*",), "headers that such pages may send")
+    allowed_origins: tuple[str, ...] = option((), "origins whose pages may call the API from a browser; *: all")
+    allowed_methods: tuple[str, ...] = option(("*",), "HTTP methods that pages of allowed origins may use")
+    allowed_headers: tuple[str, ...] = option(("*",), "headers that pages of allowed origins may send")
     allowed_hosts: tuple[str, ...] = option(
         (), "names, beside this machine's own, that a server without keys answers as on a loopback address"
     )
-    allow_credentials: bool = option(False, "let such pages send what the browser knows the user by")
+    allow_credentials: bool = option(False, "let pages of allowed origins send cookies and other credentials")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,12 +268,12 @@ class Listening:
     uds: Path | None = option(None, "listen on a Unix socket of this path instead of an address and a port")
     uds_mode: str | None = option(
         None,
-        "who may connect to it, as chmod has it: 0666 for every user; default: what the umask leaves",
+        "permissions of the Unix socket, as for chmod: 0666 for every user; default: what the umask leaves",
         check=_check_mode,
     )
     ssl_certfile: Path | None = option(None, "certificate chain in PEM: serve HTTPS")
-    ssl_keyfile: Path | None = option(None, "its key in PEM, where that is not in the same file")
-    max_connections: Count = option(8192, "connections at a time")
+    ssl_keyfile: Path | None = option(None, "private key of the certificate in PEM, where it is not in the same file")
+    max_connections: Count = option(8192, "most connections at a time")
     send_timeout: Annotated[float, Meta(ge=0.1)] = option(30.0, "how long a client may leave unread what it is sent")
     body_timeout: Annotated[float, Meta(ge=0.1)] = option(10.0, "how long a request body may take to arrive")
     sse_keep_alive_interval: NonNegative = option(15.0, "silence after which a stream gets a blank line; 0: never")

@@ -53,8 +53,13 @@ def given(known: Iterable[Option], args: argparse.Namespace) -> dict[str, object
 def gather(
     known: Sequence[Option], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None
 ) -> dict[str, object]:
-    """Values by name: the command line's, else the environment's, else the file's. Raises ConfigError."""
-    return {**_from_file(known, file), **_from_environ(known, environ), **given}
+    """Values by name: the command line's, else the environment's, else the file's. Raises one ConfigError with all
+    mistakes, a line each."""
+    mistakes: list[str] = []
+    values = {**_from_file(known, file, mistakes), **_from_environ(known, environ, mistakes), **given}
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return values
 
 
 def write_environ(known: Iterable[Option], values: Mapping[str, object]) -> dict[str, str]:
@@ -75,13 +80,15 @@ def _variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _from_environ(known: Sequence[Option], environ: Mapping[str, str]) -> dict[str, object]:
+def _from_environ(known: Sequence[Option], environ: Mapping[str, str], mistakes: list[str]) -> dict[str, object]:
     """An empty variable counts as unset, since many tools cannot leave one out."""
-    present = [(setting, _variable(setting.name)) for setting in known if environ.get(_variable(setting.name))]
-    return {
-        setting.name: _convert(name, setting.from_commas if setting.many else setting.from_text, environ[name])
-        for setting, name in present
-    }
+    values: dict[str, object] = {}
+    for setting in known:
+        name = _variable(setting.name)
+        if text := environ.get(name):
+            convert = setting.from_commas if setting.many else setting.from_text
+            _convert(values, setting.name, name, convert, text, mistakes)
+    return values
 
 
 def find_strangers(known: Sequence[Option], environ: Mapping[str, str], others: Iterable[str] = ()) -> list[str]:
@@ -94,7 +101,7 @@ def find_strangers(known: Sequence[Option], environ: Mapping[str, str], others: 
     return [f"{PREFIX}{name} is no setting{_suggest(name, names, PREFIX)}" for name in found if name not in names]
 
 
-def _from_file(known: Sequence[Option], file: Path | None) -> dict[str, object]:
+def _from_file(known: Sequence[Option], file: Path | None, mistakes: list[str]) -> dict[str, object]:
     if file is None:
         return {}
     by_name = {setting.name: setting for setting in known}
@@ -102,8 +109,9 @@ def _from_file(known: Sequence[Option], file: Path | None) -> dict[str, object]:
     for key, value in _read(file).items():
         setting = by_name.get(key.replace("-", "_"))
         if setting is None:
-            raise ConfigError(f"{file}: unknown key {key!r}{_suggest(key, by_name)}")
-        values[setting.name] = _convert(f"{file}: {key}", setting.from_toml, value)
+            mistakes.append(f"{file}: unknown key {key!r}{_suggest(key, by_name)}")
+        else:
+            _convert(values, setting.name, f"{file}: {key}", setting.from_toml, value, mistakes)
     return values
 
 
@@ -120,8 +128,16 @@ def _suggest(key: str, names: Iterable[str], prefix: str = "") -> str:
     return suggest(key.replace("-", "_"), names, prefix) or "; `lengthwise serve --help` lists them all"
 
 
-def _convert(source: str, convert: Callable[[Any], object], value: object) -> object:
+def _convert(
+    values: dict[str, object],
+    name: str,
+    source: str,
+    convert: Callable[[Any], object],
+    value: object,
+    mistakes: list[str],
+) -> None:
+    """Add a converted value by its name, or say what is wrong with it, and where it comes from."""
     try:
-        return convert(value)
+        values[name] = convert(value)
     except ValueError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        mistakes.append(f"{source}: {error}")

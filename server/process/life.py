@@ -229,7 +229,9 @@ async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
     waiting, running = service.dispatcher.requests_waiting, service.dispatcher.requests_running
     if waiting or running:
         log.info(
-            "shutting down: %d requests have up to %g s to end; a second signal ends them", waiting + running, timeout
+            "shutting down: requests that still run have up to %g s to end (%d); a second signal ends them",
+            timeout,
+            waiting + running,
         )
     finished = asyncio.ensure_future(service.dispatcher.drain())
     hurried = asyncio.create_task(hurry.wait())

@@ -31,7 +31,7 @@ def _lines(service: Service, address: str, seconds: float) -> Iterator[str]:
 def _weights(machine: Machine) -> str:
     conditions = machine.conditions
     kept = "" if conditions.quantization == "none" else f", kept as {conditions.quantization}"
-    threads = f", {conditions.threads} threads" if conditions.threads else ""
+    threads = f", {conditions.threads} thread{'s' * (conditions.threads > 1)}" if conditions.threads else ""
     return f"{conditions.dtype}{kept}, on {conditions.device}{threads}"
 
 

@@ -22,7 +22,11 @@ def print_report(profile: Profile, console: Console | None = None) -> None:
     """Tables and lines on standard output."""
     console = console or Console()
     conditions, timings, model, errors = profile.conditions, profile.timings, profile.model, profile.errors
-    place = f"{conditions.threads} threads of {conditions.device}" if conditions.threads else conditions.device
+    place = (
+        f"{conditions.threads} thread{'s' * (conditions.threads > 1)} of {conditions.device}"
+        if conditions.threads
+        else conditions.device
+    )
     _say(console, f"{conditions.model}, {conditions.dtype}, on {place}")
     _say(console, "prefill in ms, by rows and prompt tokens")
     console.print(_grid(timings.prefill))

@@ -203,6 +203,15 @@ def test_a_wrong_setting_is_named_with_its_source(
         assert part in str(caught.value)
 
 
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    """Only the first was told, and the next after it was mended."""
+    with pytest.raises(ConfigError) as caught:
+        load_config({}, {"LENGTHWISE_PORT": "x", "LENGTHWISE_DTYPE": "int3"}, write(tmp_path, "zzz = 1\nhost = 1\n"))
+    lines = str(caught.value).splitlines()
+    names = ("zzz", "host", "LENGTHWISE_DTYPE", "LENGTHWISE_PORT")
+    assert len(lines) == 4 and all(any(name in line for line in lines) for name in names)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.toml.*--config"):
         load_config({}, {}, tmp_path / "absent.toml")

@@ -265,3 +265,12 @@ def test_who_watches_a_terminal_is_told_what_is_loaded_before_it_is(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert cli.main(["serve", "some/model"]) == 0
     assert capsys.readouterr().err.startswith("Loading some/model, ")
+
+
+def test_all_wrong_values_of_a_command_line_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the first was told."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["serve", "--port", "x", "--dtype", "int3", "--strategy", "nope", "--prot", "1"])
+    told = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert all(word in told for word in ("'x'", "'int3'", "nope is none of", "--prot", "did you mean --port?"))
