@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
@@ -14,9 +14,11 @@ from models.options import Count, NonNegative, option
 from server.cli.command_line import CommandLine
 from server.cli.config import GROUPS, ServeConfig, read_config
 from server.cli.settings import add_settings
-from server.http.cors import Hosts, local_hosts
 from server.http.keys import Keyring, read_keys
 from server.process.port import is_loopback
+
+if TYPE_CHECKING:
+    from server.http.cors import Hosts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,8 @@ def read_servers(flags: Sequence[str], host: str) -> Servers:
     """Check flags before any server is started; raises UserError for those that `lengthwise serve` would refuse. `host`
     is the address on which the proxy listens.
     """
+    from server.http.cors import local_hosts  # brings aiohttp, which the help does without
+
     parser = CommandLine(prog="lengthwise serve")
     add_settings(parser, GROUPS)
     args = parser.parse_args(flags)

@@ -86,6 +86,7 @@ class OutOfTurn(Order):
         for request in list(self._taken):
             self._settle(request)
         gone, credit, priority = set[Request](), self._credit, None
+        works, earned, most = self._works, self._earned, self._most  # thousands may wait
         for oldest in in_turn:
             if priority != oldest.priority:
                 priority = oldest.priority
@@ -93,15 +94,15 @@ class OutOfTurn(Order):
                 cheap = next(cheapest, None)
             while cheap is not None and keys[oldest][1] and oldest not in gone:
                 if cheap not in gone:
-                    work = self._works[cheap]
-                    if cheap.priority != priority or work > credit or 2 * work > self._works[oldest]:
+                    work = works[cheap]
+                    if cheap.priority != priority or work > credit or 2 * work > works[oldest]:
                         break
                     credit -= work
                     gone.add(cheap)
                     yield cheap
                 cheap = next(cheapest, None)
             if oldest not in gone:
-                credit = min(credit + self._earned * self._works[oldest], self._most)
+                credit = min(credit + earned * works[oldest], most)
                 gone.add(oldest)
                 yield oldest
 
