@@ -19,7 +19,7 @@ from scheduler.placement.nodes import NodeLoad
 from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
 from scheduler.wait_estimate.explanation import Explanation, find_reason
-from scheduler.wait_estimate.places import FRESH
+from scheduler.wait_estimate.places import FRESH, FRONT
 from scheduler.waiting.queue import Queue
 from scheduler.worker import Worker
 
@@ -113,16 +113,18 @@ class SchedulerStatus:
         return self._table.expected_wait.wait(request, self._clock.now())
 
     def explain(self, request: Request) -> Explanation | None:
-        """Why a request waits in the queue; None when it does not. Takes as long as it has requests ahead."""
-        if self.place(request) is None:
+        """Why a request waits in the queue; None when it does not. Looks at the front of the queue at most."""
+        place = self.place(request)
+        if place is None:
             return None
         batcher = self._parts.batcher
-        ahead = tuple(takewhile(lambda one: one is not request, batcher.ranked(self._clock.now())))
+        ahead = tuple(islice(takewhile(lambda one: one is not request, batcher.ranked(self._clock.now())), FRONT))
+        count = len(ahead) if len(ahead) < FRONT else max(FRONT, place)
         reasons = Counter(find_reason(one, request) for one in ahead)
         before = self._table.expected_wait.before(request, self._clock.now())
         known = batcher.waiting.passed_by(request, before) if isinstance(batcher.waiting, Queue) and before else None
         passed_for = None if known is None else known * self._parts.prices().unit / max(1, len(self._table.serving()))
-        return Explanation(self._parts.strategy, ahead, reasons, passed_for)
+        return Explanation(self._parts.strategy, count, ahead, reasons, passed_for)
 
     def retry_after(self) -> float:
         """Seconds, 1 at least, until all waiting requests have started: when a refused client should come back."""

@@ -24,7 +24,8 @@ SIZES: Mapping[str, Any] = {
 }
 GROUPED: Mapping[str, Any] = {**SIZES, "num_key_value_heads": 2}
 GPT2: Mapping[str, Any] = {
-    "vocab_size": 320, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.4
+    "vocab_size": 320, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.4,
+    "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 
 

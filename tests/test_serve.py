@@ -116,7 +116,7 @@ def test_the_last_event_says_why_and_how_much(parrot_url: str) -> None:
 
 def under_way(url: str) -> int:
     """Requests that wait or run."""
-    with urlopen(f"{url}/health/ready", timeout=60) as response:
+    with urlopen(f"{url}/health", timeout=60) as response:
         told: dict[str, int] = json.load(response)
     return told["requests_waiting"] + told["requests_running"]
 

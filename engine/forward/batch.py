@@ -193,7 +193,8 @@ class RunningBatch:
     def reads(self) -> Tally:
         """Cells that the latest step read, as long as its rows are all here and none has taken its token."""
         lengths, window = self.arena.lengths, self.arena.window
-        read = lengths if self._model.batch_invariant or self._model.reads_apart else [window] * len(self)
+        apart = self._model.batch_invariant or self._model.reads_apart
+        read = [self.arena.end - origin if apart else window for origin in self.arena.origins]
         live = [place for place, row in enumerate(self.rows) if not row.ended]
         by_live = sum(read[place] for place in live)
         return Tally(

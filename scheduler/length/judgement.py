@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.messages import FinishReason
 from scheduler.length.distribution import TAILS
+from scheduler.length.oracle import is_replayed
 from scheduler.request import Request
 
 TWICE = 2.0
@@ -20,7 +21,7 @@ def can_be_judged(request: Request, reason: FinishReason) -> bool:
     One that max_tokens or the context has cut has no true length, and a prediction of max_tokens only repeats what the
     client asked for.
     """
-    whole = reason is FinishReason.STOP or request.sampling.replay_tokens is not None
+    whole = reason is FinishReason.STOP or is_replayed(request.sampling)
     return whole and counts(request.predicted_length, request.sampling.max_tokens)
 
 

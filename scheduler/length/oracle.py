@@ -20,6 +20,11 @@ def oracle(sampling: SamplingParams) -> Prediction:
     return Prediction(min(sampling.replay_tokens, sampling.max_tokens), Source.ORACLE)
 
 
+def is_replayed(sampling: SamplingParams) -> bool:
+    """Whether a request brings its length along."""
+    return sampling.replay_tokens is not None
+
+
 def true_length(sampling: SamplingParams) -> float:
     """The length that will be generated, in tokens; raises as `oracle`."""
     return oracle(sampling).length

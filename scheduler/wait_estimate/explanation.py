@@ -24,8 +24,10 @@ class Explanation:
     """Why a request waits: the requests before it, and for how long newcomers may still pass it."""
 
     strategy: str
+    count: int
+    """How many requests are before it; about as many, where they are more than `ahead` has."""
     ahead: Sequence[Request]
-    """The requests before it, the next to start first."""
+    """The requests before it, the next to start first: the front of the queue at most."""
     reasons: Counter[Reason]
     """How many of these there are of each reason."""
     passed_for: float | None

@@ -15,14 +15,11 @@ from tests.scheduler.fakes import request, worker
 ROW = """
 from dataclasses import dataclass
 from scheduler.strategy import Strategy
+from scheduler.waiting.queue import Order
 
-@dataclass(frozen=True, slots=True)
-class Latest:
+class Latest(Order):
     def key(self, request, now):
         return (request.priority, -request.times.arrival, request.row_id)
-
-    def changes_at(self, request):
-        return ()
 
 LATEST = Strategy("latest", order=lambda limits, prices: Latest())
 UNKNOWN = Strategy("unknown", memory="nonsense")

@@ -144,7 +144,7 @@ def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispat
     better, earlier, put_first = (first.reasons[reason] for reason in Reason)
     passed_for = None if first.passed_for is None else round(first.passed_for, 3)
     named = [*islice(own_ahead, OWN_NAMED)]
-    return WaitReason(first.strategy, len(first.ahead), better, earlier, put_first, named, passed_for)
+    return WaitReason(first.strategy, first.count, better, earlier, put_first, named, passed_for)
 
 
 def choices_of(requests: Sequence[Request], dispatcher: Dispatcher) -> list[ChoiceStatus]:

@@ -54,6 +54,7 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "served_model_name": ("a", "b"),
         "dtype": "float32",
         "quantization": "int8",
+        "kernels": "torch",
         "device": "cpu",
         "executors": 2,
         "max_model_len": 64,
