@@ -171,7 +171,7 @@ class Dispatcher(SchedulerStatus):
             pass
         for preemption in self._parts.preemptions:
             self._preempt(preemption)
-        if not self._table.live():
+        if not self._table.live() and not self._dead.is_set():  # the last executor took no command
             self._changed()
         self._table.expected_wait.dispatched(self._clock.now(), stuck=self.requests_in_line > 0)
 

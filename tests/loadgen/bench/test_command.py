@@ -44,23 +44,24 @@ def shown(out: str) -> dict[str, str]:
 
 async def test_our_own_server_from_end_to_end(live_url: str, tmp_path: Path) -> None:
     flags = ["--num-prompts", "6", "--request-rate", "50", "--random-vocab-size", "200", "--goodput", "e2el:60000"]
+    longer = ("--random-output-len", "60")  # six tokens of so small a model arrive all at once
     code, out, err = await bench(
-        "--base-url", live_url, *RANDOM, *flags, "--save-detailed", "--result-dir", str(tmp_path), "--metadata", "k=v"
+        "--base-url", live_url, *RANDOM, *longer, *flags, "--save-detailed", "--result-dir", str(tmp_path), "--metadata", "k=v"
     )
     assert code == 0, err
     saved = only_result(tmp_path)
     assert (saved["completed"], saved["failed"], saved["rejected"], saved["cancelled"]) == (6, 0, 0, 0)
     assert (saved["model_id"], saved["k"], saved["num_prompts"], saved["interrupted"]) == ("tiny", "v", 6, False)
     # The workload says how many tokens there are; ignore_eos comes with it.
-    assert (saved["input_lens"], saved["output_lens"], saved["uncounted"]) == ([8] * 6, [6] * 6, 0)
-    assert (saved["total_input_tokens"], saved["total_output_tokens"], saved["num_warmups"]) == (48, 36, 1)
+    assert (saved["input_lens"], saved["output_lens"], saved["uncounted"]) == ([8] * 6, [60] * 6, 0)
+    assert (saved["total_input_tokens"], saved["total_output_tokens"], saved["num_warmups"]) == (48, 360, 1)
     assert saved["request_goodput"] == saved["request_throughput"] == pytest.approx(6 / saved["duration"])
     assert 0 < saved["mean_ttft_ms"] <= saved["mean_e2el_ms"] <= saved["mean_jct_ms"]
     assert saved["p99_tpot_ms"] > 0 and 0 < saved["jain_fairness_index"] <= 1
     assert all(start >= due for start, due in zip(saved["start_times"], saved["scheduled_times"], strict=True))
     assert saved["client_cpu_percent"] > 0
     table = shown(out)
-    assert (table["Successful requests:"], table["Total generated tokens:"]) == ("6", "36")
+    assert (table["Successful requests:"], table["Total generated tokens:"]) == ("6", "360")
     assert table["Warm-up requests (not counted):"] == "1"
     assert table["P99 TTFT (ms):"] == f"{saved['p99_ttft_ms']:.2f}"
 
