@@ -27,6 +27,7 @@ from scheduler.observers import PlanObserver, PlanObservers, RequestObserver, Re
 from scheduler.plan import Assignment, Plan
 from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Request, State
+from scheduler.wait_estimate.by_arrival import ByArrival
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.queued_tokens import QueuedTokens
 from scheduler.waiting.prices import PricesNow, device_prices
@@ -59,6 +60,7 @@ class RequestTable:
         """Executors by index, lost ones too."""
         self.expected_wait = ExpectedWait(batcher, self.workers.values(), prices)
         self.queued_tokens = QueuedTokens()
+        self.by_arrival = ByArrival(sum(port.info.max_rows for port in ports), prices)
 
     @property
     def waiting(self) -> Collection[Request]:
@@ -87,8 +89,11 @@ class RequestTable:
 
     def queue(self, request: Request) -> None:
         """Put a request among those that wait."""
+        now = self._clock.now()
+        if request.runs == 0:
+            self.by_arrival.arrive(request, now, idle=not self.waiting and not self.held)
         self.queued_tokens.enter(request)
-        self._batcher.add(request, self._clock.now())
+        self._batcher.add(request, now)
 
     def revise(self, request: Request) -> None:
         """Rank a request anew, since its prediction has changed: among those that wait, or on its executor."""
@@ -106,6 +111,7 @@ class RequestTable:
         """Drop a request that was just queued: it is not taken in after all."""
         self._batcher.discard(request)
         self.queued_tokens.leave(request)
+        self.by_arrival.forget(request)
 
     def assign(self, plan: Plan, worker: Worker) -> None:
         """Hand a plan's requests over to an executor."""
@@ -132,14 +138,16 @@ class RequestTable:
         worker = self.workers[report.executor]
         worker.shape = report.shape
         now = self._clock.now()
-        for row_id in report.begun:
-            if row_id in worker.requests:
-                self._begin(worker, worker.requests[row_id], now - report.seconds)
+        begun = [worker.requests[row_id] for row_id in report.begun if row_id in worker.requests]
+        for one in begun:
+            self._begin(worker, one, now - report.seconds)
         made = decoded = 0
+        rows = sum(1 for each in self.workers.values() for one in each.requests.values() if one.generated)
         for update in report.updates:
             request = worker.requests.get(update.row_id)
             if request is not None:  # else it was cancelled while the step was under way
                 made += len(update.token_ids)
+                rows += update.token_ids != () and request.generated == 0
                 decoded += len(update.token_ids) if request.generated > 1 else 0
                 self._begin(worker, request, now - report.seconds)
                 self._absorb(worker, request, update, now)
@@ -147,6 +155,7 @@ class RequestTable:
             self._take_back(worker, handed_back, now)
         tally = report.tally
         self.expected_wait.made(made, decoded, tally.prompt, len(report.begun), now)
+        self.by_arrival.work(made, begun, rows, now, waiting=bool(self.waiting))
 
     def post(self, worker: Worker, command: Command) -> None:
         """Send a command to an executor; one that cannot take it is lost, and no other."""

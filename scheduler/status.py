@@ -18,6 +18,7 @@ from scheduler.clock import Clock
 from scheduler.placement.nodes import NodeLoad
 from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
+from scheduler.wait_estimate.by_arrival import Comparison
 from scheduler.wait_estimate.explanation import Explanation, find_reason
 from scheduler.wait_estimate.places import FRESH, FRONT
 from scheduler.waiting.queue import Queue
@@ -146,6 +147,11 @@ class SchedulerStatus:
             requests, slots = self.requests_queued + self._table.held, sum(worker.info.max_rows for worker in workers)
             self._load = NodeLoad(now, work, prices, requests, max(1, slots), expected.mean_length)
         return self._load
+
+    @property
+    def by_arrival(self) -> Comparison:
+        """Latencies so far beside those by order of arrival. To be read only."""
+        return self._table.by_arrival.comparison
 
     @property
     def kv_usage(self) -> float:

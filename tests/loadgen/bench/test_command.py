@@ -46,7 +46,16 @@ async def test_our_own_server_from_end_to_end(live_url: str, tmp_path: Path) -> 
     flags = ["--num-prompts", "6", "--request-rate", "50", "--random-vocab-size", "200", "--goodput", "e2el:60000"]
     longer = ("--random-output-len", "60")  # six tokens of so small a model arrive all at once
     code, out, err = await bench(
-        "--base-url", live_url, *RANDOM, *longer, *flags, "--save-detailed", "--result-dir", str(tmp_path), "--metadata", "k=v"
+        "--base-url",
+        live_url,
+        *RANDOM,
+        *longer,
+        *flags,
+        "--save-detailed",
+        "--result-dir",
+        str(tmp_path),
+        "--metadata",
+        "k=v",
     )
     assert code == 0, err
     saved = only_result(tmp_path)
