@@ -55,6 +55,17 @@ class Calibration:
         self._latest: deque[tuple[float, float]] = deque()
         self._sorted: list[tuple[float, float]] = []
 
+    @property
+    def answers(self) -> int:
+        """Answers that predictions are judged by."""
+        return len(self._sorted)
+
+    @property
+    def ratio(self) -> float:
+        """How long these answers were, for each token that was predicted; 1 before the first."""
+        told = sum(one for one, _ in self._sorted)
+        return sum(true for _, true in self._sorted) / told if told else 1.0
+
     def add(self, request: Request) -> None:
         """Learn from an answer that is complete."""
         if request.predicted_length is None:

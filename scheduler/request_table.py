@@ -51,7 +51,7 @@ class RequestTable:
         calibration: Calibration | None = None,
     ) -> None:
         """`calibration` learns what predictions are worth; None takes them as they are."""
-        self._calibration = calibration
+        self.calibration = calibration
         self._batcher = batcher
         self._clock = clock
         self._plan_observer = plan_observer
@@ -103,9 +103,9 @@ class RequestTable:
 
     def correct(self, request: Request) -> float:
         """What a request's prediction is to be multiplied by."""
-        if self._calibration is None:
+        if self.calibration is None:
             return 1.0
-        return self._calibration.factor(request, chain.from_iterable(one.requests.values() for one in self.live()))
+        return self.calibration.factor(request, chain.from_iterable(one.requests.values() for one in self.live()))
 
     def refuse(self, request: Request) -> None:
         """Drop a request that was just queued: it is not taken in after all."""
@@ -211,8 +211,8 @@ class RequestTable:
         request.times.end = now = self._clock.now()
         if state is State.FINISHED:
             self.expected_wait.ended(request)
-            if self._calibration is not None:
-                self._calibration.add(request)
+            if self.calibration is not None:
+                self.calibration.add(request)
         self._request_observer.on_end(request, reason, now)
 
     def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:

@@ -16,6 +16,7 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
 from scheduler.placement.nodes import NodeLoad
+from scheduler.remaining_length import Calibration
 from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
 from scheduler.wait_estimate.by_arrival import Comparison
@@ -152,6 +153,11 @@ class SchedulerStatus:
     def by_arrival(self) -> Comparison:
         """Latencies so far beside those by order of arrival. To be read only."""
         return self._table.by_arrival.comparison
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What predictions turned out to be; None where the strategy takes them as they are. To be read only."""
+        return self._table.calibration
 
     @property
     def kv_usage(self) -> float:

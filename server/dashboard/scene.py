@@ -135,6 +135,7 @@ class Scene:
             fresh,
             firsts,
             self._tell_clients(),
+            self._dispatcher.by_arrival,
         )
 
     def _prune(self, now: float) -> None:

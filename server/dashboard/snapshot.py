@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from scheduler.wait_estimate.by_arrival import Comparison
+
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
     """A row on its lane."""
@@ -159,6 +161,8 @@ class Tick(msgspec.Struct, frozen=True):
     first_tokens: list[FirstToken]
     clients: list[Client]
     """The clients that were served most; empty while there is only one."""
+    order: Comparison
+    """Latencies since the start, beside those by order of arrival."""
 
 
 class Moment(msgspec.Struct, frozen=True):

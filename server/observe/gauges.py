@@ -94,10 +94,27 @@ class Gauges(Collector):
         yield from self._executors()
         for name, text, count in self._counts():
             yield _family(CounterMetricFamily, name, text, [({}, count)])
+        yield from self._order()
         if (front := self._sources.learned.front) is not None:
             sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
             text = "Length predictions, by what made them."
             yield _family(CounterMetricFamily, "lengthwise:predictions", text, sources)
+
+    def _order(self) -> Iterator[Metric]:
+        """What the order of the queue brings, since the start."""
+        sums = self._sources.dispatcher.by_arrival
+        for name, text, served, by_arrival in (
+            ("latency", "Seconds from arrival to the last token", sums.latency, sums.latency_by_arrival),
+            (
+                "time_per_token",
+                "Seconds from arrival to the last token, divided by the tokens of the answer",
+                sums.per_token,
+                sums.per_token_by_arrival,
+            ),
+        ):
+            values = [({"order": "served"}, served), ({"order": "arrival"}, by_arrival)]
+            text = f"{text}, summed over answers: as they were served, and as estimated for order of arrival."
+            yield _family(CounterMetricFamily, f"lengthwise:order_{name}_seconds", text, values)
 
     def _gauges(self) -> Iterator[Row]:
         dispatcher, store, learned = self._sources.dispatcher, self._sources.store, self._sources.learned
@@ -119,6 +136,13 @@ class Gauges(Collector):
         if learned.lessons:
             text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
             yield "lengthwise:length_rmse_tokens", text, learned.lessons[-1].rmse
+        text = "Most seconds that an answer ended later than by order of arrival, as estimated."
+        yield "lengthwise:order_latest_seconds", text, dispatcher.by_arrival.latest
+        if (calibration := dispatcher.calibration) is not None:
+            text = "Latest answers that predictions are corrected by."
+            yield "lengthwise:calibration_answers", text, calibration.answers
+            text = "Tokens of these answers for each token that was predicted."
+            yield "lengthwise:calibration_ratio", text, calibration.ratio
         times = self._sources.serving_times
         if times is not None and times.latest is not None:
             text = "Root-mean-square error of estimated serving times, in seconds, before the latest fit."

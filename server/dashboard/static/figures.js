@@ -10,7 +10,7 @@ const KEPT = 500; // answers, and first tokens
 export class Figures {
   constructor(paint) {
     this.lines = Object.fromEntries(
-      ["speed", "first", "latency", "requests", "useful"].map((name) => [name, new Sparkline(`${name}-line`, paint)]),
+      ["speed", "first", "latency", "requests", "useful", "order"].map((name) => [name, new Sparkline(`${name}-line`, paint)]),
     );
     this.begin([], [], []);
   }
@@ -20,7 +20,7 @@ export class Figures {
     this.ticks = [];
     this.ended = [...ended];
     this.first = [...first];
-    this.points = { speed: [], first: [], latency: [], requests: [], useful: [] };
+    this.points = { speed: [], first: [], latency: [], requests: [], useful: [], order: [] };
     this.next = 0;
     for (const moment of moments) {
       this.keep(moment);
@@ -35,6 +35,7 @@ export class Figures {
 
   tick(tick) {
     this.keep(tick);
+    this.points.order.push([tick.t, change(tick.order)]);
     this.ended.push(...tick.ended);
     this.first.push(...tick.first_tokens);
     if (tick.t < this.next) return;
@@ -77,6 +78,7 @@ export class Figures {
     this.say("requests", count(tick.running), `running; ${tick.waiting ? count(tick.waiting) : "none"} waiting`);
     const note = made.all ? `${percent(made.pad / made.all)} padding, ${percent(made.invalid / made.all)} invalid` : "of all cells read";
     this.say("useful", percent(1 - made.wasted / made.all), note);
+    this.say("order", signed(change(tick.order)), orderNote(tick.order));
     for (const [name, line] of Object.entries(this.lines)) line.draw(this.points[name], t, SPAN, name === "useful" ? 1 : 0);
   }
 
@@ -89,6 +91,20 @@ export class Figures {
     document.getElementById(name).textContent = value;
     document.getElementById(`${name}-note`).textContent = note;
   }
+}
+
+/** By how much the mean time a token differs from order of arrival; null before the first answer. */
+function change(order) {
+  return order.per_token_by_arrival ? order.per_token / order.per_token_by_arrival - 1 : null;
+}
+
+function orderNote(order) {
+  if (!order.requests) return "against order of arrival";
+  return `of order of arrival, since the start; no answer more than ${seconds(order.latest)} later`;
+}
+
+function signed(share) {
+  return share === null ? "–" : `${share > 0 ? "+" : ""}${percent(share)}`;
 }
 
 function recent(events, t, span) {

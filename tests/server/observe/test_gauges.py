@@ -85,6 +85,17 @@ async def test_the_age_of_a_step_counts_from_the_last_sign_of_life_or_from_the_o
     assert age() == 2.0
 
 
+async def test_what_the_order_brings_is_told_beside_the_order_of_arrival(watched: Counted) -> None:
+    order = watched.dispatcher.by_arrival
+    order.add(2.0, 5.0, tokens=10)
+    order.add(9.0, 6.0, tokens=100)
+    name = "lengthwise:order_latency_seconds_total"
+    assert (watched.read(name, order="served"), watched.read(name, order="arrival")) == (11, 11)
+    name = "lengthwise:order_time_per_token_seconds_total"
+    assert (watched.read(name, order="served"), watched.read(name, order="arrival")) == pytest.approx((0.29, 0.56))
+    assert watched.read("lengthwise:order_latest_seconds") == 3
+
+
 async def test_a_dead_executor_is_told(watched: Counted) -> None:
     assert watched.read("lengthwise:executor_up", executor="0") == 1
     watched.dispatcher.receive(ExecutorDied(0, "fire"))
