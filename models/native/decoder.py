@@ -22,9 +22,17 @@ from models.network.decoder.decoder import Decoder
 from models.network.decoder.layer import DecoderLayer
 from models.network.decoder.takeover import require_alike, sample_text
 from models.network.kv_adapter import KvCells, KvStore, PassingStore
+from models.network.linear import round_to_int4, round_to_int8
+from models.network.quantization import Quantization
 
 ACTIVATIONS = ("SiLU", "SiLUActivation")
 """Classes of the activation that the pass computes."""
+
+
+BITS = {Quantization.INT8: 8, Quantization.INT4: 4}
+
+ROUNDED = {Quantization.INT8: 0.2, Quantization.INT4: 0.7}
+"""Relative errors of logits by what rounding weights may do to a small network; those of wrong weights are above 1."""
 
 
 class NotNative(ValueError):
@@ -37,13 +45,17 @@ class NativeDecoder(nn.Module):
     embed: Tensor
     fields: NetworkFields  # what the compiled pass knows of it
 
-    def __init__(self, decoder: Decoder, library: Library, weights: torch.dtype) -> None:
+    def __init__(
+        self, decoder: Decoder, library: Library, weights: torch.dtype, quantization: Quantization = Quantization.NONE
+    ) -> None:
         """Takes the decoder's weights, layer by layer; raises NotNative, and leaves it as it was.
 
-        weights   dtype in which they are kept: that of the decoder, or bfloat16 where it holds all of them exactly
+        weights        dtype in which they are kept: that of the decoder, or bfloat16 where it holds all of them exactly
+        quantization   INT8 or INT4 for those of linear layers, the head in eight bits at least
         """
         super().__init__()
         _require_computed(decoder, library, weights)
+        self._bits = BITS.get(quantization, 0)
         self._library, self._weights = library, weights
         self._spec, self._dtype = decoder.spec, decoder.embeddings.dtype
         self._threads = torch.get_num_threads()
@@ -143,30 +155,38 @@ class NativeDecoder(nn.Module):
         lanes = self._library.lanes
         for name in ("qkv", "out", "down"):
             linear = getattr(layer, name)
-            setattr(fields, name, self._matrix(linear.weight, linear.bias))
+            setattr(fields, name, self._matrix(linear.weight, linear.bias, self._bits))
             delattr(layer, name)
         weight, bias = layer.gate_up.weight, layer.gate_up.bias
         assert isinstance(weight, Tensor)
         paired = None if bias is None else _pair_up(bias.detach(), lanes)
-        fields.gate_up = self._matrix(_pair_up(weight.detach(), lanes), paired)
+        fields.gate_up = self._matrix(_pair_up(weight.detach(), lanes), paired, self._bits)
         delattr(layer, "gate_up")
         for name in ("before", "between"):
             setattr(fields, name, self._table(getattr(layer, name)))
         fields.head_norm = None if layer.head_weight is None else self._table(layer.head_weight)
         fields.turns = layer.turns
 
-    def _matrix(self, weight: Tensor, bias: Tensor | None) -> MatrixFields:
-        """A matrix (outputs, k) in panels, which a buffer of this module keeps."""
-        panel = 2 * self._library.lanes
+    def _matrix(self, weight: Tensor, bias: Tensor | None, bits: int) -> MatrixFields:
+        """A matrix (outputs, k) in panels, which a buffer of this module keeps; in `bits`, or 0 for its own type."""
+        lanes = self._library.lanes
+        panel, scales = 2 * lanes, None
         outputs, k = (-(-size // panel) * panel for size in weight.shape)
-        padded = pad(weight.detach().to(self._weights), (0, k - weight.shape[1], 0, outputs - weight.shape[0]))
-        if self._weights is torch.bfloat16:
-            packed = padded.view(-1, panel, k // 2, 2).permute(0, 2, 1, 3).contiguous()
+        padded = pad(weight.detach(), (0, k - weight.shape[1], 0, outputs - weight.shape[0]))
+        if bits:
+            packed, scales = PACKED[bits](padded.float(), lanes)
+        elif self._weights is torch.bfloat16:
+            packed = padded.to(self._weights).view(-1, panel, k // 2, 2).permute(0, 2, 1, 3).contiguous()
         else:
-            packed = padded.view(-1, panel, k).permute(0, 2, 1).contiguous()
-        self.register_buffer(f"matrix_{len(self._buffers)}", packed)
+            packed = padded.to(self._weights).view(-1, panel, k).permute(0, 2, 1).contiguous()
         wide = None if bias is None else self._table(pad(bias.detach().float(), (0, outputs - len(bias))))
-        return MatrixFields(packed.data_ptr(), wide, outputs, k)
+        kept = [None if one is None else self._keep(one) for one in (packed, scales)]
+        return MatrixFields(kept[0], wide, kept[1], outputs, k, bits)
+
+    def _keep(self, values: Tensor) -> int:
+        """The address of numbers that a buffer of this module keeps."""
+        self.register_buffer(f"matrix_{len(self._buffers)}", values)
+        return values.data_ptr()
 
     def _table(self, values: Tensor | None) -> int:
         """The address of numbers in float32, which this module keeps."""
@@ -193,7 +213,7 @@ class NativeDecoder(nn.Module):
             embedding_scale=spec.embedding_scale,
             logits_scale=1 / spec.logits_divisor,
             layer=self._layers,
-            head=self._matrix(decoder.head.weight, decoder.head.bias),
+            head=self._matrix(decoder.head.weight, decoder.head.bias, self._bits and 8),
             embeddings=self.embed.data_ptr(),
             norm=norm.data_ptr(),
             rotations=rotations.data_ptr(),
@@ -201,15 +221,17 @@ class NativeDecoder(nn.Module):
 
 
 @torch.no_grad()
-def take_over_natively(decoder: Decoder, library: Library, weights: torch.dtype) -> NativeDecoder:
-    """The compiled pass of a decoder, whose weights it takes, `weights` as in NativeDecoder.
+def take_over_natively(
+    decoder: Decoder, library: Library, weights: torch.dtype, quantization: Quantization = Quantization.NONE
+) -> NativeDecoder:
+    """The compiled pass of a decoder, whose weights it takes, `weights` and `quantization` as in NativeDecoder.
 
     Raises NotNative, the decoder being as it was, and OtherLogits, the decoder being of no more use.
     """
     tokens = sample_text(decoder.rotary.positions, len(decoder.embeddings))
     expected = decoder.read(tokens)
-    native = NativeDecoder(decoder, library, weights)
-    require_alike(native.read(tokens), expected, decoder.embeddings.dtype)
+    native = NativeDecoder(decoder, library, weights, quantization)
+    require_alike(native.read(tokens), expected, decoder.embeddings.dtype, ROUNDED.get(quantization, 0.0))
     return native
 
 
@@ -225,6 +247,25 @@ def _require_computed(decoder: Decoder, library: Library, weights: torch.dtype) 
         raise NotNative("its norms are part of its products, or its heads are of an odd size")
     if weights is not dtype and not all(torch.equal(one, one.to(weights).to(dtype)) for one in _matrices(decoder)):
         raise NotNative(f"its weights are not exact in {str(weights).removeprefix('torch.')}")
+
+
+def _pack_int8(weight: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
+    """Weights (outputs, k) as [panel][half][k / 4][lanes][4] bytes, each 128 more than its level, and their scales."""
+    levels, scales = round_to_int8(weight)
+    packed = (levels + 128).to(torch.uint8).view(-1, lanes, weight.shape[1] // 4, 4).transpose(1, 2)
+    return packed.contiguous(), scales.float()
+
+
+def _pack_int4(weight: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
+    """Weights (outputs, k) as [panel][half][k / 8][lanes][4] bytes, each of two levels four weights apart, and scales
+    and zeros as [panel][half][k / GROUP][2][lanes]."""
+    levels, scale, zero = round_to_int4(weight)
+    low, high = levels.to(torch.uint8).view(-1, lanes, weight.shape[1] // 8, 2, 4).transpose(1, 2).unbind(dim=3)
+    scales = torch.stack([scale, zero], dim=-1).bfloat16().view(-1, lanes, scale.shape[1], 2).permute(0, 2, 3, 1)
+    return (low | high << 4).contiguous(), scales.contiguous()
+
+
+PACKED = {8: _pack_int8, 4: _pack_int4}
 
 
 def _matrices(decoder: Decoder) -> list[Tensor]:

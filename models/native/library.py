@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import torch
 
+log = logging.getLogger(__name__)
+
 BUILDS = {
-    "avx512_bf16": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_bf16"),
+    "avx512_bf16": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_vnni", "avx512_bf16"),
     "avx512": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq"),
     "avx2": ("avx2", "fma3"),
 }
@@ -20,7 +23,10 @@ BUILDS = {
 
 
 class MatrixFields(Structure):
-    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int32), ("k", c_int32)]
+    _fields_ = [
+        *((name, c_void_p) for name in ("weight", "bias", "scales")),
+        *((name, c_int32) for name in ("outputs", "k", "bits")),
+    ]
 
 
 class LayerFields(Structure):
@@ -68,6 +74,11 @@ class Library:
         """Whether it multiplies bfloat16 by bfloat16."""
         return self.build == "avx512_bf16"
 
+    @property
+    def multiplies_levels(self) -> bool:
+        """Whether it multiplies weights in 8 and in 4 bits."""
+        return bool(self._functions.lengthwise_multiplies_levels())
+
     def open(self, network: NetworkFields, threads: int) -> int:
         """A network with `threads` threads of its own, one of them the caller's; its structures must outlive it."""
         opened: int = self._functions.lengthwise_open(ctypes.byref(network), threads)
@@ -91,13 +102,21 @@ def find_library(build: str | None = None) -> Library | None:
             continue
         for suffix in EXTENSION_SUFFIXES:
             path = Path(__file__).with_name(f"_{name}{suffix}")
-            if path.exists():
-                return _load(name, path)
+            if path.exists() and (library := _load(name, path)) is not None:
+                return library
     return None
 
 
-def _load(build: str, path: Path) -> Library:
+def _load(build: str, path: Path) -> Library | None:
+    """The build at a path; None where it was compiled from another version of its source."""
     functions = ctypes.CDLL(str(path))
+    layout = getattr(functions, "lengthwise_layout", None)
+    sizes = [ctypes.sizeof(one) for one in (NetworkFields, LayerFields, PassFields)]
+    if layout is not None:
+        layout.restype = c_int64
+    if layout is None or layout() != (sizes[0] * 1000 + sizes[1]) * 1000 + sizes[2]:
+        log.warning("%s was compiled from another version of this server's source: install again", path.name)
+        return None
     functions.lengthwise_lanes.restype = c_int32
     functions.lengthwise_open.argtypes, functions.lengthwise_open.restype = [c_void_p, c_int32], c_void_p
     functions.lengthwise_run.argtypes = [c_void_p, c_void_p]

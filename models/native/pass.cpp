@@ -34,13 +34,17 @@ private:
         const size_t sizes[] = {4 * padded(network_.width), 4 * padded((network_.heads + 2 * network_.kv_heads) * dim),
                                 cell * padded(network_.width), cell * network_.heads * dim,
                                 cell * padded(network_.heads * dim), cell * padded(network_.inner)};
-        size_t total = 0;
+        size_t most = padded(network_.width), total = 0;
+        for (size_t k : {padded(network_.heads * dim), padded(network_.inner)}) most = k > most ? k : most;
+        levels_.resize(room_ * most);
+        of_groups_.resize(2 * room_ * (most / GROUP));
         for (size_t size : sizes) total += aligned(size * room_);
         memory_.assign(total + 64, 0);
         char* next = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
         void* parts[6];
         for (int i = 0; i < 6; next += aligned(sizes[i] * room_), i++) parts[i] = next;
-        space_ = {static_cast<float*>(parts[0]), static_cast<float*>(parts[1]), parts[2], parts[3], parts[4], parts[5]};
+        space_ = {static_cast<float*>(parts[0]), static_cast<float*>(parts[1]), parts[2], parts[3], parts[4], parts[5],
+                  {levels_.data(), of_groups_.data(), of_groups_.data() + of_groups_.size() / 2}};
     }
 
     static size_t padded(size_t n) { return round_up((int)n, PANEL); }
@@ -60,6 +64,8 @@ private:
     const Network network_;
     std::vector<Scratch> scratch_;
     std::vector<char> memory_;
+    std::vector<int8_t> levels_;
+    std::vector<float> of_groups_;
     std::vector<Block> blocks_;
     Workspace space_{};
     size_t room_ = 0;
@@ -67,7 +73,16 @@ private:
 };
 
 extern "C" {
+// Sizes of the structures, so that a library of another version is known as one.
+int64_t lengthwise_layout() { return ((int64_t)sizeof(Network) * 1000 + sizeof(Layer)) * 1000 + sizeof(Pass); }
 int32_t lengthwise_lanes() { return W; }
+int32_t lengthwise_multiplies_levels() {
+#if defined(__AVX512VNNI__)
+    return 1;
+#else
+    return 0;
+#endif
+}
 void* lengthwise_open(const Network* network, int32_t threads) { return new Opened(*network, threads); }
 void lengthwise_run(void* opened, const Pass* pass) { static_cast<Opened*>(opened)->run(*pass); }
 void lengthwise_close(void* opened) { delete static_cast<Opened*>(opened); }

@@ -7,18 +7,21 @@
 #include <cmath>
 #include <cstdlib>
 #include "attention.h"
+#include "levels.h"
 #include "pool.h"
 
 constexpr int QUERIES = 48;    // that one item of attention has at most: K and V are turned once for all of them
 constexpr int TOKENS = 128;    // that one item of a product has at most
-constexpr int PHASES = 9;      // of a layer, and of what is around the layers, at most
+constexpr int PHASES = 11;     // of a layer, and of what is around the layers, at most
 
 extern "C" {
 // A matrix (outputs, k) as panels of PANEL outputs, padded with zeros. Rows of gate and up alternate by W.
 struct Matrix {
     const void* weight;
-    const float* bias;  // [padded outputs] or null
+    const float* bias;   // [padded outputs] or null
+    const void* scales;  // of a weight in 8 bits: float32 [padded outputs]; in 4: see levels.h
     int32_t outputs, k;  // both padded
+    int32_t bits;        // 8, 4, or 0 for the network's type of weights
 };
 struct Layer {
     Matrix qkv, out, gate_up, down;
@@ -58,6 +61,7 @@ struct Block {  // consecutive tokens of one row
 struct Workspace {
     float *hidden, *qkv;
     void *normed, *queries, *read, *inner;
+    Levels levels;  // of what is multiplied next, where weights are in few bits
 };
 
 struct Job {
@@ -100,7 +104,7 @@ public:
         turn_.share(pass_.tokens, [&](int t) { embed(t); });
         for (int l = 0; l < net_.layers; l++) {
             const Layer& layer = net_.layer[l];
-            norms(layer.before);
+            norms(layer.before, layer.qkv);
             product(layer.qkv, normed(), width_, pass_.tokens, [&](const Matrix& m, int t, int n, F low, F high) {
                 write(space_.qkv + (size_t)t * qkv_ + n, m, n, low, high);
             });
@@ -113,18 +117,21 @@ public:
                 float* out = space_.hidden + (size_t)t * width_ + n;
                 write(out, m, n, low + load(out), high + load(out + W));
             };
+            round_off(layer.out, static_cast<const Cell*>(space_.read), read_);
             product(layer.out, static_cast<const Cell*>(space_.read), read_, pass_.tokens, add);
-            norms(layer.between);
+            norms(layer.between, layer.gate_up);
             product(layer.gate_up, normed(), width_, pass_.tokens, [&](const Matrix& m, int t, int n, F gate, F up) {
                 if (m.bias) gate = gate + load(m.bias + n), up = up + load(m.bias + n + W);
                 F silu = gate / (set(1.f) + exponential(set(0.f) - gate));
                 store(static_cast<Cell*>(space_.inner) + (size_t)t * inner_ + n / 2, silu * up);
             });
+            round_off(layer.down, static_cast<const Cell*>(space_.inner), inner_);
             product(layer.down, static_cast<const Cell*>(space_.inner), inner_, pass_.tokens, add);
         }
         turn_.share(pass_.selected, [&](int i) {
             const float* x = space_.hidden + (size_t)pass_.select[i] * width_;
             normalize(x, net_.width, net_.offset, net_.norm, normed() + (size_t)i * width_);
+            round_one(net_.head, i, normed(), width_);
         });
         product(net_.head, normed(), width_, pass_.selected, [&](const Matrix& m, int i, int n, F low, F high) {
             F scale = set(net_.logits_scale);
@@ -147,10 +154,22 @@ private:
         for (int i = 0; i < net_.width; i++) out[i] = widen(line[i]) * net_.embedding_scale;
     }
 
-    void norms(const float* weight) {
+    void norms(const float* weight, const Matrix& next) {
         turn_.share(pass_.tokens, [&](int t) {
             normalize(space_.hidden + (size_t)t * width_, net_.width, net_.offset, weight, normed() + (size_t)t * width_);
+            round_one(next, t, normed(), width_);
         });
+    }
+
+    // A token's numbers in 8 bits, where a matrix in few bits is multiplied with them.
+    void round_one(const Matrix& m, int t, const Cell* x, int width) {
+#if defined(__AVX512VNNI__)
+        if (m.bits) round_to_levels(x + (size_t)t * width, width, space_.levels.from(t, width));
+#endif
+    }
+
+    void round_off(const Matrix& m, const Cell* x, int width) {
+        if (m.bits) turn_.share(pass_.tokens, [&](int t) { round_one(m, t, x, width); });
     }
 
     // One panel, and some of the tokens, an item.
@@ -160,10 +179,25 @@ private:
         turn_.share(panels * parts, [&](int i) {
             const int panel = i / parts, first = i % parts * TOKENS;
             const int count = tokens - first < TOKENS ? tokens - first : TOKENS;
+            auto take = [&](int t, F low, F high) { put(m, first + t, panel * PANEL, low, high); };
+            if (m.bits) return multiply_in_few_bits(m, panel, first, count, take);
             const auto* w = static_cast<const Weight*>(m.weight) + (size_t)panel * PANEL * m.k;
-            multiply(x + first * stride, stride, count, w, m.k,
-                     [&](int t, F low, F high) { put(m, first + t, panel * PANEL, low, high); });
+            multiply(x + first * stride, stride, count, w, m.k, take);
         });
+    }
+
+    template <class Take>
+    void multiply_in_few_bits(const Matrix& m, int panel, int first, int count, const Take& take) {
+#if defined(__AVX512VNNI__)
+        const Levels x = space_.levels.from(first, m.k);
+        const auto* w = static_cast<const uint8_t*>(m.weight) + (size_t)panel * PANEL * m.k * m.bits / 8;
+        if (m.bits == 4) {
+            const auto* scales = static_cast<const bf16*>(m.scales) + (size_t)panel * PANEL * 2 * (m.k / GROUP);
+            return multiply_levels<4>(x, count, w, scales, m.k, take);
+        }
+        const auto* scales = static_cast<const float*>(m.scales) + (size_t)panel * PANEL;
+        multiply_levels<8>(x, count, w, nullptr, m.k, [&](int t, F low, F high) { take(t, low * load(scales), high * load(scales + W)); });
+#endif
     }
 
     // Where K or V of a row's head begins.

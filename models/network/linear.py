@@ -141,6 +141,22 @@ class HalfLinear(InferenceLinear):
         return output
 
 
+def round_to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Levels from -127 to 127 of weights (out, in) in float32, and the scale of each output (out,) in bfloat16."""
+    scales = (weight.abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16()
+    return (weight / scales[:, None]).round_().clamp_(-127, 127), scales
+
+
+def round_to_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Levels n from 0 to 15 of weights (out, in) in float32, (out, in / GROUP, GROUP), and the scale s and zero z of
+    each group, (out, in / GROUP), which bfloat16 holds: a weight is s(n - 8) + z."""
+    groups = weight.reshape(len(weight), -1, GROUP)
+    low, high = groups.amin(dim=-1), groups.amax(dim=-1)
+    scale = ((high - low) / 15).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16().float()
+    zero = (low + 8 * scale).bfloat16().float()
+    return ((groups - zero[..., None]) / scale[..., None] + 8).round_().clamp_(0, 15), scale, zero
+
+
 class _Parts(NamedTuple):
     """A weight in few bits, as its kernel reads it, and with wider numbers."""
 
@@ -212,8 +228,7 @@ class Int8Linear(_IntegerLinear):
     most_few = 3
 
     def _pack(self, weight: Tensor) -> _Parts:
-        scales = (weight.abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16()
-        levels = (weight / scales[:, None]).round_().clamp_(-127, 127)
+        levels, scales = round_to_int8(weight)
         return _Parts(levels.to(torch.int8), scales, levels)
 
     def _is_few(self, rows: int) -> bool:
@@ -240,11 +255,7 @@ class Int4Linear(_IntegerLinear):
     most_few = 8
 
     def _pack(self, weight: Tensor) -> _Parts:
-        groups = weight.reshape(len(weight), -1, GROUP)
-        low, high = groups.amin(dim=-1), groups.amax(dim=-1)
-        scale = ((high - low) / 15).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16().float()
-        zero = (low + 8 * scale).bfloat16().float()
-        levels = ((groups - zero[..., None]) / scale[..., None] + 8).round_().clamp_(0, 15)
+        levels, scale, zero = round_to_int4(weight)
         packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.flatten(1).to(torch.int32), 1)
         wide = levels.sub_(8).mul_(scale[..., None]).add_(zero[..., None]).flatten(1)
         return _Parts(packed, torch.stack([scale, zero], dim=-1).transpose(0, 1).contiguous().bfloat16(), wide)

@@ -207,7 +207,7 @@ def _compile(decoder: Decoder, kept: Quantization, library: Library) -> Decoder 
     """The compiled pass of a decoder, or the decoder where there is none for it. Raises OtherLogits."""
     weights = torch.bfloat16 if kept is Quantization.FLOAT16 else decoder.embeddings.dtype
     try:
-        network = take_over_natively(decoder, library, weights)
+        network = take_over_natively(decoder, library, weights, kept)
     except NotNative as departure:
         log.info("passes run on torch's kernels: %s", departure)
         return decoder
@@ -226,8 +226,8 @@ def _choose_library(kernels: Kernels, kept: Quantization, dtype: torch.dtype, de
         reason = "they compute in float32 and bfloat16, on CPUs"
     elif dtype is torch.bfloat16 and not library.computes_bfloat16:
         reason = "this CPU does not multiply in bfloat16"
-    elif kept in (Quantization.INT8, Quantization.INT4):
-        reason = f"they do not compute in {kept}"
+    elif kept in (Quantization.INT8, Quantization.INT4) and not library.multiplies_levels:
+        reason = f"this CPU does not multiply in {kept} (AVX-512 VNNI)"
     else:
         return library
     if kernels is Kernels.NATIVE:

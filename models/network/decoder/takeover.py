@@ -42,12 +42,13 @@ def sample_text(context_length: int, vocabulary: int) -> Tensor:
     return torch.arange(10, 10 + min(TOKENS, context_length))[None] % vocabulary
 
 
-def require_alike(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
-    """Raises OtherLogits unless logits (1, tokens, vocab) are those expected, but for rounding in `dtype`.
+def require_alike(found: Tensor, expected: Tensor, dtype: torch.dtype, rounded: float = 0.0) -> None:
+    """Raises OtherLogits unless logits (1, tokens, vocab) are those expected, but for rounding in `dtype` and a
+    relative error of `rounded`, that of weights in fewer bits.
 
     In 16 bits a text's first places are off by a tenth in any pass, the reference's own included: no context yet.
     """
     errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
     error = float(errors[:, found.shape[1] // 2 :].median())
-    if not error <= max(EXACT, ROUNDING * torch.finfo(dtype).eps):
+    if not error <= max(EXACT, ROUNDING * torch.finfo(dtype).eps, rounded):
         raise OtherLogits(f"relative error {error:.2g}")

@@ -171,9 +171,9 @@ def test_a_machine_whose_kernels_depend_on_the_number_of_rows_is_refused(model: 
 
 
 def test_what_cannot_keep_it_is_refused(tiny_folder: Path) -> None:
-    for dtype, quantization in (("float16", "none"), ("bfloat16", "int8")):
+    for dtype, quantization, kernels in (("float16", "none", Kernels.AUTO), ("bfloat16", "int8", Kernels.TORCH)):
         with pytest.raises(LoadError, match="--batch-invariant is for networks on this server's own pass"):
-            load(tiny_folder, batch_invariant=True, dtype=dtype, quantization=quantization)
+            load(tiny_folder, batch_invariant=True, dtype=dtype, quantization=quantization, kernels=kernels)
 
 
 def test_a_product_of_one_row_is_that_of_the_row_among_others() -> None:

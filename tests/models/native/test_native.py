@@ -17,7 +17,9 @@ from models.native.library import BUILDS, Library, find_library
 from models.network import loader
 from models.network.decoder.takeover import OtherLogits, take_over
 from models.network.kv_adapter import KvCells
+from models.network.linear import round_to_int4, round_to_int8
 from models.network.loader import LoadError, load
+from models.network.quantization import Quantization
 from tests import tiny
 from tests.architectures import GROUPED, SERVED, Served, build
 
@@ -25,6 +27,9 @@ TEXT = torch.randint(3, 320, (2, 60), generator=torch.Generator().manual_seed(0)
 """Two texts (2, 60)."""
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="nothing was compiled for this CPU: no C++ compiler")
+
+
+MULTIPLIES_LEVELS = (found := find_library()) is not None and found.multiplies_levels
 
 
 @pytest.fixture(params=BUILDS)
@@ -42,8 +47,13 @@ def plain(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     return network
 
 
-def native(folder: Path, library: Library, dtype: torch.dtype = torch.float32) -> NativeDecoder:
-    return take_over_natively(take_over(plain(folder, dtype), 128, fold_norms=False), library, dtype)
+def native(
+    folder: Path,
+    library: Library,
+    dtype: torch.dtype = torch.float32,
+    quantization: Quantization = Quantization.NONE,
+) -> NativeDecoder:
+    return take_over_natively(take_over(plain(folder, dtype), 128, fold_norms=False), library, dtype, quantization)
 
 
 class Rows:
@@ -91,6 +101,59 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> NativeDecoder:
     library = find_library()
     assert library is not None
     return native(tiny.build(tmp_path_factory.mktemp("native")), library)
+
+
+def round_weight(weight: Tensor, quantization: Quantization) -> Tensor:
+    """The weights (outputs, k) that the levels of a quantization stand for; k is padded to whole panels for that."""
+    k = -(-weight.shape[1] // 32) * 32
+    padded = torch.nn.functional.pad(weight, (0, k - weight.shape[1]))
+    if quantization is Quantization.INT8:
+        levels, scales = round_to_int8(padded)
+        wide = levels * scales[:, None].float()
+    else:
+        levels, scale, zero = round_to_int4(padded)
+        wide = ((levels - 8) * scale[..., None] + zero[..., None]).flatten(1)
+    return wide[:, : weight.shape[1]]
+
+
+def round_inputs(values: Tensor) -> Tensor:
+    """Numbers (..., k) rounded to 255 levels, in groups of 32 that have a scale each."""
+    lacking = -values.shape[-1] % 32
+    groups = torch.nn.functional.pad(values, (0, lacking)).reshape(*values.shape[:-1], -1, 32)
+    scale = groups.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 127
+    rounded = ((groups / scale).round() * scale).flatten(-2)
+    return rounded[..., : values.shape[-1]]
+
+
+@pytest.mark.skipif(not MULTIPLIES_LEVELS, reason="this CPU has no AVX-512 VNNI")
+@pytest.mark.parametrize("quantization", [Quantization.INT8, Quantization.INT4])
+@pytest.mark.parametrize("sizes", [{}, {"head_dim": 20, "intermediate_size": 100}], ids=str)
+def test_weights_in_few_bits_compute_what_their_levels_stand_for(
+    tmp_path: Path, sizes: dict[str, int], quantization: Quantization
+) -> None:
+    library = find_library() or pytest.fail("no library")
+    folder = build(tmp_path, "Llama", {**GROUPED, "tie_word_embeddings": False, **sizes})
+    reference = plain(folder)
+    for name, module in reference.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            kept = Quantization.INT8 if name == "lm_head" else quantization
+            module.weight.data = round_weight(module.weight.data, kept)
+            module.register_forward_pre_hook(lambda _, inputs: (round_inputs(inputs[0]),))
+    expected, found = reference(TEXT).logits, native(folder, library, quantization=quantization).read(TEXT)
+    errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    assert errors.median() < 1e-3, "where one number falls into another level, the text goes another way from there"
+
+
+@pytest.mark.skipif(not MULTIPLIES_LEVELS, reason="this CPU has no AVX-512 VNNI")
+@pytest.mark.parametrize("quantization", [Quantization.INT8, Quantization.INT4])
+def test_in_few_bits_too_neither_neighbours_nor_cuts_change_a_bit(
+    tiny_folder: Path, quantization: Quantization
+) -> None:
+    network = native(tiny_folder, find_library() or pytest.fail("no library"), quantization=quantization)
+    together = network.read(TEXT)
+    assert torch.equal(network.read(TEXT[1:])[0], together[1])
+    for cuts in ([1], [7, 8], [31, 32, 33]):
+        assert torch.equal(read_in_chunks(network, TEXT, cuts), together)
 
 
 @given(cuts=st.lists(st.integers(1, 59), max_size=4))
