@@ -78,6 +78,11 @@ class NativeDecoder(nn.Module):
         """The embedding of each token, (vocabulary, hidden)."""
         return self.embed
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights that a step's products read, what pads them included."""
+        return sum(buffer.nbytes for name, buffer in self.named_buffers() if name.startswith("matrix"))
+
     def twin(self) -> NativeDecoder:
         """A network for another thread, which shares these weights and has threads of its own."""
         twin = NativeDecoder.__new__(NativeDecoder)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from loadgen.experiments.engine.apart import Interrupted, apart
+from models.native.decoder import NativeDecoder
 from models.network.linear import InferenceLinear
 
 BUFFER_BYTES = 2**30
@@ -44,7 +45,8 @@ def weight_bytes(network: torch.nn.Module) -> int:
         if not isinstance(module, torch.nn.Embedding)
         for weight in module.parameters(recurse=False)
     }
-    kept = sum(layer.weight_bytes for layer in network.modules() if isinstance(layer, InferenceLinear))
+    kinds = (InferenceLinear, NativeDecoder)
+    kept = sum(layer.weight_bytes for layer in network.modules() if isinstance(layer, kinds))
     return kept + sum(weights.values())
 
 

@@ -156,6 +156,15 @@ def test_in_few_bits_too_neither_neighbours_nor_cuts_change_a_bit(
         assert torch.equal(read_in_chunks(network, TEXT, cuts), together)
 
 
+@pytest.mark.skipif(not MULTIPLIES_LEVELS, reason="this CPU has no AVX-512 VNNI")
+def test_few_bits_are_few_bytes(tiny_folder: Path) -> None:
+    library = find_library() or pytest.fail("no library")
+    sizes = {kind: native(tiny_folder, library, quantization=kind).weight_bytes for kind in Quantization}
+    wide = sizes[Quantization.NONE]
+    assert wide / 4 < sizes[Quantization.INT8] < 0.3 * wide
+    assert wide / 8 < sizes[Quantization.INT4] < sizes[Quantization.INT8]
+
+
 @given(cuts=st.lists(st.integers(1, 59), max_size=4))
 def test_no_cut_of_a_text_into_passes_changes_a_bit(one: NativeDecoder, cuts: list[int]) -> None:
     assert torch.equal(read_in_chunks(one, TEXT, cuts), one.read(TEXT))
