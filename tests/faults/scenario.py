@@ -174,7 +174,7 @@ async def serve(config: ServeConfig) -> AsyncIterator[Server]:
 
 
 def what_is_open() -> tuple[list[str], int]:
-    """Threads of this process by name, and its number of descriptors; without the threads of the test's own loop and the
-    one that ends slow templates, which ends by itself."""
+    """Names of this process's threads, and its number of descriptors; without the threads of the test's own loop and
+    the one that ends slow templates, which ends by itself."""
     threads = (thread.name for thread in threading.enumerate() if not thread.name.startswith(("asyncio_", "deadline")))
     return sorted(threads), len(os.listdir("/proc/self/fd"))
