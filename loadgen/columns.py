@@ -11,8 +11,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from loadgen.console import format_number
-from loadgen.html.table import Table
+from loadgen.console import Table, format_number
 
 Better: TypeAlias = Literal["higher", "lower"]
 Figures: TypeAlias = Mapping[str, object]

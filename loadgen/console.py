@@ -1,11 +1,13 @@
-"""Short numbers for figures, and a console that is wide enough for tables."""
+"""Tables as plain data, shown on a terminal, and short numbers for figures."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table as TextTable
 
 FILE_WIDTH = 160
 """Columns for tables that go to a file or a pipe, which have no window to fit into."""
@@ -44,3 +46,36 @@ def tell_duration(seconds: float) -> str:
     """A sentence about how long a command takes, before it starts."""
     told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
     return f"It takes some {told} on one core; Ctrl-C leaves what was measured until then."
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell with more to it than its text."""
+
+    text: str
+    kind: str = ""
+    """A class of the style sheet."""
+    note: str = ""
+    """A second, fainter line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a caption; the first cell of each row is its heading."""
+
+    caption: str
+    heads: tuple[str, ...]
+    """Above the columns; empty: none."""
+    rows: tuple[tuple[str | Cell, ...], ...]
+    kind: str = ""
+    """A class of the style sheet."""
+
+
+def show_table(table: Table) -> TextTable:
+    """A page's table for a terminal."""
+    shown = TextTable(title=table.caption, title_justify="left")
+    for place, head in enumerate(table.heads):
+        shown.add_column(head, justify="right" if place else "left")
+    for row in table.rows:
+        shown.add_row(*(cell if isinstance(cell, str) else cell.text for cell in row))
+    return shown

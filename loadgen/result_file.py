@@ -1,7 +1,8 @@
-"""Files with results: found to be writable before a long run, and written after it."""
+"""Files with results, found to be writable before a long run and written after it; and how long runs are stopped."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,29 @@ import orjson
 
 from models.errors import UserError
 from models.files import require_writable_file
+
+PROGRAM = (sys.executable, "-P", "-m", "lengthwise")
+"""The beginning of a command. Without `-P`, Python would look in the working directory first."""
+
+STOPPING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that what is known is kept and no child outlives this process.
+
+    SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *STOPPING)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in STOPPING:
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 Json: TypeAlias = dict[str, object]
 

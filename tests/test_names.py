@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lengthwise import PACKAGES
-from loadgen.program import PROGRAM
+from loadgen.result_file import PROGRAM
 from server.version import VERSION
 
 ROOT = Path(__file__).parent.parent

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from loadgen.experiments.engine import floor
+from loadgen.experiments.engine import measure
 from server.cli import main as cli
 from tests.live_server import serve
 
@@ -89,7 +89,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    monkeypatch.setattr(floor, "BUFFER_BYTES", 2**20)
+    monkeypatch.setattr(measure, "BUFFER_BYTES", 2**20)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

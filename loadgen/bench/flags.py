@@ -1,22 +1,19 @@
-"""The flags of `lengthwise bench`, named as those of `vllm bench serve` where they mean the same.
-
-Each value is checked by itself; options.py reads them together.
-"""
+"""The flags of `lengthwise bench`, named as those of `vllm bench serve` where they mean the same."""
 
 from __future__ import annotations
 
-import argparse
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from loadgen.bench.metrics import DEFAULT_METRICS, GOODPUT_METRICS, METRICS
+from loadgen.bench.measures import DEFAULT_METRICS, GOODPUT_METRICS, METRICS
 from loadgen.options import Access, Load, Sampling
 from loadgen.workload.flags import Workload
-from models.flags import add_groups
 from models.options import Count, NonNegative, Positive, Share, option, split_pair
 
 
@@ -111,7 +108,6 @@ class BenchFlags(Server, Load, Arriving, Sampling, Result, Workload):
     """All flags of the command."""
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all flags, each below the title of its group."""
-    groups = {"server": Server, "load": Load, "arrivals": Arriving, "requests": Sampling, "result": Result}
-    add_groups(parser, {**groups, "workload": Workload})
+GROUPS: Mapping[str, type] = MappingProxyType(
+    {"server": Server, "load": Load, "arrivals": Arriving, "requests": Sampling, "result": Result, "workload": Workload}
+)

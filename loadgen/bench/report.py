@@ -11,11 +11,9 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.bench.measures import Accuracy, Distribution, Figures
-from loadgen.bench.metrics import METRICS, itl, ttft
-from loadgen.client.lag import ClientLoad
-from loadgen.client.outcome import Outcome
-from loadgen.load.load import Run
+from loadgen.bench.measures import METRICS, Accuracy, Distribution, Figures, itl, ttft
+from loadgen.client.request import Outcome
+from loadgen.load.load import ClientLoad, Run
 from loadgen.result_file import Json
 
 

@@ -15,8 +15,7 @@ import aiohttp
 import msgspec
 import orjson
 
-from loadgen.client.outcome import ErrorKind, Failure, Outcome, Status
-from loadgen.client.request import PreparedRequest
+from loadgen.client.request import ErrorKind, Failure, Outcome, PreparedRequest, Status
 from loadgen.client.transcript import Event, RequestError, Transcript, error_message
 from models.errors import UserError
 

@@ -1,10 +1,11 @@
-"""The flags of `lengthwise compare`. Each value is checked by itself; options.py reads them together."""
+"""The flags of `lengthwise compare`. Each value is checked by itself; run.py reads them together."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 from msgspec import Meta
@@ -12,7 +13,6 @@ from msgspec import Meta
 from loadgen.compare.record import LEAST_ROUNDS
 from loadgen.options import Access, Load, Sampling
 from loadgen.workload.flags import Workload
-from models.flags import add_groups
 from models.options import Natural, Positive, option, split_pair
 
 
@@ -92,7 +92,13 @@ class CompareFlags(Contestants, RoundLoad, Sampling, OtherServers):
     """All flags that say what is compared, and under which load."""
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all flags, each below the title of its group."""
-    groups = {"contestants": Contestants, "load": RoundLoad, "requests": Sampling, "servers of --urls": OtherServers}
-    add_groups(parser, {**groups, "result": Report, "workload": Workload})
+GROUPS: Mapping[str, type] = MappingProxyType(
+    {
+        "contestants": Contestants,
+        "load": RoundLoad,
+        "requests": Sampling,
+        "servers of --urls": OtherServers,
+        "result": Report,
+        "workload": Workload,
+    }
+)

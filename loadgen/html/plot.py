@@ -1,4 +1,6 @@
-"""Plots as static SVG, drawn by Vega-Lite. Colours are variables of the page's style sheet, for light and for dark."""
+"""Pages made from Jinja2 templates, and their plots as static SVG, drawn by Vega-Lite. Colours are variables of the
+page's style sheet, for light and for dark.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,24 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import orjson
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from loadgen.console import format_number
-from loadgen.html.table import Table
+from loadgen.console import Table, format_number
 from models.errors import UserError
+
+SUMMARY = Path(__file__).with_name("summary.html.j2")
+"""A page of `lines`, then `plots`, then `tables`."""
+
+
+def render_page(template: Path, **values: object) -> str:
+    """The text of a page that needs nothing else: no script, no font, no picture from anywhere."""
+    loader = FileSystemLoader([template.parent, Path(__file__).parent])
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(template.name).render(values)
+
 
 Spec: TypeAlias = dict[str, object]
 """A Vega-Lite specification, or a part of one."""

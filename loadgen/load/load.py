@@ -2,21 +2,80 @@
 
 So no slow answer delays the next question, and waiting that a closed loop would hide is seen. Latencies also count
 from when a request was due, not only from when it went out ("coordinated omission"; Gil Tene, "How NOT to Measure
-Latency"). It knows no HTTP: how a request is sent is handed in.
+Latency"). It knows no HTTP: how a request is sent is handed in. It also watches the load of the client itself: one
+that is short of CPU reads tokens late and blames the server, so a result is only worth as much as this.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from loadgen.client.lag import ClientLoad, watch_load
-from loadgen.client.outcome import Outcome
-from loadgen.client.request import PreparedRequest
+import numpy as np
+
+from loadgen.client.request import Outcome, PreparedRequest
+from models.progress import Bar, Bars
+
+INTERVAL = 0.02
+BUSY_CPU = 0.8
+BUSY_LAG = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLoad:
+    """The load of the client in one run. Lags are seconds by which a timer of its event loop fired late."""
+
+    cpu: float
+    """CPU seconds per second of the run; the event loop has one core at most."""
+    mean_lag: float
+    p99_lag: float
+    max_lag: float
+
+    @property
+    def warning(self) -> str | None:
+        """A warning that the times of the run are not to be trusted; None when the client kept up."""
+        if self.cpu >= BUSY_CPU:
+            return f"the load generator used {self.cpu:.0%} of a core: it may have been the bottleneck, not the server"
+        if self.p99_lag >= BUSY_LAG:
+            return (
+                f"the load generator's event loop was late by up to {self.p99_lag * 1000:.0f} ms (99th percentile): "
+                "it got too little CPU, and latencies include that"
+            )
+        return None
+
+
+@asynccontextmanager
+async def watch_load() -> AsyncIterator[Callable[[], ClientLoad]]:
+    """Watch the running event loop while entered; yields what tells the load since then."""
+    lags: list[float] = []
+    begin, begin_cpu = time.perf_counter(), time.process_time()
+
+    def measure() -> ClientLoad:
+        wall, late = time.perf_counter() - begin, np.array(lags or [0.0])
+        return ClientLoad(
+            cpu=(time.process_time() - begin_cpu) / wall if wall > 0 else 0.0,
+            mean_lag=float(late.mean()),
+            p99_lag=float(np.percentile(late, 99)),
+            max_lag=float(late.max()),
+        )
+
+    task = asyncio.create_task(_note_lags(lags))
+    try:
+        yield measure
+    finally:
+        task.cancel()
+
+
+async def _note_lags(lags: list[float]) -> None:
+    while True:
+        due = time.perf_counter() + INTERVAL
+        await asyncio.sleep(INTERVAL)
+        lags.append(max(0.0, time.perf_counter() - due))
+
 
 Clock: TypeAlias = Callable[[], float]
 Send: TypeAlias = Callable[[PreparedRequest, float, Clock], Awaitable[Outcome]]
@@ -121,3 +180,32 @@ class _Player:
             self.followed += 1
             request, due = request.follow_up(outcome.text), self.clock() + self.think_time
             await self._until(due)
+
+
+class RequestBar:
+    """An Observer of a run that shows its counts in a bar."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._running = 0
+        self._troubled = 0  # failed, rejected or cancelled
+
+    def sent(self) -> None:
+        self._running += 1
+        self._bar.show(self._bar.done, note=self._counts())
+
+    def ended(self, outcome: Outcome) -> None:
+        self._running -= 1
+        self._troubled += not outcome.completed
+        self._bar.show(self._bar.done + 1, note=self._counts())
+
+    def _counts(self) -> str:
+        troubled = f", {self._troubled} not completed" if self._troubled else ""
+        return f"{self._running} running{troubled}"
+
+
+@contextmanager
+def show_run(title: str, total: int) -> Iterator[RequestBar]:
+    """Show the bar of one run of `total` requests."""
+    with Bars(threaded=True) as bars:
+        yield RequestBar(bars.begin(title, total))

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadgen.client.request import Prompt
-from loadgen.load.arrivals import Arrivals, arrival_times
-from loadgen.simulate.options import LoadFlags
-from loadgen.workload import table
+from loadgen.load.schedule import Arrivals, arrival_times
+from loadgen.simulate.flags import LoadFlags
 from loadgen.workload.flags import Choice, Workload, choose
 from loadgen.workload.lengths import TRACES, Lengths, load_trace
+from loadgen.workload.requests import load as load_requests
 from loadgen.workload.tokens import Count, load_vocabulary
 from models.errors import UserError
 
@@ -92,7 +92,7 @@ def _lengths(choice: Choice) -> list[Lengths]:
         assert first.path is not None, "checked with the flags"
         return load_trace(first.path, first.name, choice.cut(choice.num_prompts))
     count = load_vocabulary(choice.tokenizer, choice.random_vocab_size).count
-    return [_length(prompt, count) for prompt in table.load(choice)]
+    return [_length(prompt, count) for prompt in load_requests(choice)]
 
 
 def _length(prompt: Prompt, count: Count) -> Lengths:

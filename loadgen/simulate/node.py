@@ -1,11 +1,16 @@
-"""A simulated node: the real dispatcher over simulated executors, on a clock that its owner moves."""
+"""A simulated node, the real dispatcher over simulated executors on a clock that its owner moves; and routers before
+several nodes, which know of a node only what it tells.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
@@ -18,7 +23,7 @@ from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
-from scheduler.placement.nodes import NodeLoad
+from scheduler.placement.nodes import Job, NodeLoad, WorkRouter
 from scheduler.request import Request
 from scheduler.waiting.queue import Queue
 
@@ -158,3 +163,80 @@ class Node:
         self._dispatcher.dispatch()
         wake, now = self._batcher.wake_at(self._clock.now()), self._clock.now()
         self._wake = math.inf if wake is None or wake <= now else wake
+
+
+PERIOD = 1.0
+"""Seconds between two times that nodes tell their load, as the router behind Ray Serve is told."""
+
+
+class Target(Protocol):
+    """The part of a node that a router sees."""
+
+    @property
+    def requests(self) -> int: ...
+    def load(self) -> NodeLoad: ...
+
+
+class Router(Protocol):
+    """Chooses a node for each request as it comes."""
+
+    due: float
+    """When it wants to look at the nodes, on the clock."""
+
+    def look(self, nodes: Sequence[Target], now: float) -> None: ...
+    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int: ...
+
+
+class RoundRobin:
+    """One node after another."""
+
+    due = math.inf
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def look(self, nodes: Sequence[Target], now: float) -> None:
+        pass
+
+    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
+        chosen, self._next = self._next % len(nodes), self._next + 1
+        return chosen
+
+
+class PowerOfTwo:
+    """The node with fewer requests of two that are drawn, as Ray Serve does by default; it is told them at once."""
+
+    due = math.inf
+
+    def __init__(self) -> None:
+        self._random = random.Random(0)
+
+    def look(self, nodes: Sequence[Target], now: float) -> None:
+        pass
+
+    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
+        drawn = self._random.sample(range(len(nodes)), min(2, len(nodes)))
+        return min(drawn, key=lambda index: nodes[index].requests)
+
+
+class ByWork:
+    """The node with the least predicted work left (scheduler/placement/nodes.py)."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        self._router: WorkRouter[int] = WorkRouter()
+
+    def look(self, nodes: Sequence[Target], now: float) -> None:
+        self.due = now + PERIOD
+        for index, node in enumerate(nodes):
+            self._router.tell(index, node.load())
+
+    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
+        chosen = self._router.rank(range(len(nodes)), job, now)[0]
+        self._router.note_sent(chosen, job, now)
+        return chosen
+
+
+ROUTERS: Mapping[str, Callable[[], Router]] = MappingProxyType(
+    {"work": ByWork, "pow2": PowerOfTwo, "round-robin": RoundRobin}
+)

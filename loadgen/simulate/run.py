@@ -10,21 +10,27 @@ from typing import Any
 
 from rich.console import Console
 
-from loadgen.console import table_console
+from loadgen.console import show_table, table_console
 from loadgen.html.plot import require_drawing
-from loadgen.html.table import show_table
-from loadgen.program import stoppable
-from loadgen.result_file import Json, require_writable, save, save_json
+from loadgen.result_file import Json, require_writable, save, save_json, stoppable
 from loadgen.simulate.figures import SimulatedFigures, figures, figures_json
+from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import RATE, FittedLoad, fit_load, is_timed, simulated_load
-from loadgen.simulate.node import Machine
-from loadgen.simulate.options import SimulateFlags
+from loadgen.simulate.node import ROUTERS, Machine
 from loadgen.simulate.prediction import Predict, Prediction, read_lengths
 from loadgen.simulate.presets import PRESETS
-from loadgen.simulate.report import Ran, Swept, details_json, make_page, make_table, write_csv
-from loadgen.simulate.routers import ROUTERS
+from loadgen.simulate.report import (
+    Axis,
+    Ran,
+    Swept,
+    details_json,
+    list_points,
+    make_page,
+    make_table,
+    read_axes,
+    write_csv,
+)
 from loadgen.simulate.simulation import ALONE, Cluster, Conversations, Simulation, simulate
-from loadgen.simulate.sweep import Axis, list_points, read_axes
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from scheduler.assembly import assemble, find_strategies

@@ -16,10 +16,9 @@ from engine.kv.prefix_cache import CHUNK
 from engine.messages import FinishReason, RowUpdate, Tally
 from engine.sampling.params import SamplingParams
 from engine.simulated.executor import Usage
-from loadgen.client.outcome import Foretold
-from loadgen.simulate.node import Machine, Node, Note, VirtualClock
+from loadgen.client.request import Foretold
+from loadgen.simulate.node import Machine, Node, Note, RoundRobin, Router, VirtualClock
 from loadgen.simulate.prediction import Predict, split_forecast
-from loadgen.simulate.routers import RoundRobin, Router
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts

@@ -8,9 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from loadgen.columns import tabulate as tabulate_figures
-from loadgen.html.page import SUMMARY, render_page
-from loadgen.html.plot import Plot, Point, specify_named_points
-from loadgen.html.table import Table, show_table
+from loadgen.console import Table, show_table
+from loadgen.html.plot import SUMMARY, Plot, Point, render_page, specify_named_points
 from loadgen.result_file import Json
 from loadgen.simulate.figures import latencies_json
 from loadgen.simulate.report import find_frontier

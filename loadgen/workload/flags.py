@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,7 +12,6 @@ from msgspec import Meta
 from loadgen.workload.lengths import TRACES, Cut
 from loadgen.workload.tokens import VOCABULARY
 from models.errors import UserError
-from models.flags import add_groups
 from models.options import Count, NonNegative, Positive, option
 
 DEFAULT = "builtin"
@@ -107,11 +105,6 @@ class Choice(Workload):
     def replays(self, name: str) -> bool:
         """Whether requests of a dataset carry their answer's length."""
         return name in TRACES if self.replay_lengths is None else self.replay_lengths
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of workloads."""
-    add_groups(parser, {"workload": Workload})
 
 
 def choose(workload: Workload, num_prompts: int = 100, seed: int = 0, **changes: Any) -> Choice:

@@ -11,9 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from loadgen.bench import command as bench
-from loadgen.compare import command as compare
-from loadgen.simulate import command as simulate
+from loadgen.commands import add_bench, add_compare, add_simulate
 from models.catalog.catalog import default_cache
 from models.errors import UserError
 from server.cli.chat import command as chat
@@ -79,9 +77,9 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (serve, models, chat, run, doctor, profile, train, journal, ray, systemd, openapi):
         command.add_parser(subparsers)
-    bench.add_parser(subparsers, (experiments.add_benchmarks,))
-    compare.add_parser(subparsers)
-    simulate.add_parser(subparsers, default_cache, experiments.validate)
+    add_bench(subparsers, (experiments.add_benchmarks,))
+    add_compare(subparsers)
+    add_simulate(subparsers, default_cache, experiments.validate)
     whatif.add_parser(subparsers)
     strategy.add_parser(subparsers)
     experiments.add_commands(subparsers)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.program import PROGRAM
+from loadgen.result_file import PROGRAM
 from models.catalog.wheel import PIP
 from server.version import VERSION
 

@@ -1,4 +1,4 @@
-"""Carries out `lengthwise bench engine`: loads, measures the parts that were asked for, one after another."""
+"""Carries out `lengthwise bench engine`: loads, measures one part after another, prints a table of each."""
 
 from __future__ import annotations
 
@@ -6,26 +6,116 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
+from rich.console import Console
+from rich.table import Table
 from transformers import PreTrainedModel
 
-from loadgen.experiments.engine.apart import apart
-from loadgen.experiments.engine.contest import Standing, contest
-from loadgen.experiments.engine.floor import Floor, measure_bandwidth, weight_bytes
-from loadgen.experiments.engine.job import GREEDY, ROWS, Job, draw_jobs, draw_ragged_shapes, longest
-from loadgen.experiments.engine.options import EngineBench
-from loadgen.experiments.engine.overhead import measure_overhead
-from loadgen.experiments.engine.report import GridResult, Results
-from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner
+from loadgen.experiments.engine.feed import GREEDY, Job, draw_jobs, draw_ragged_shapes, longest
+from loadgen.experiments.engine.measure import Floor, apart, measure_bandwidth, weight_bytes
+from loadgen.experiments.engine.options import ROWS, EngineBench
+from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner, Standing, contest
 from loadgen.experiments.engine.setup import Subject, describe_machine, load_beside, load_plain, load_subject
 from models.network.generation_config import SamplingDefaults
 from models.progress import Bars
 
-OVERHEAD_ROWS = 32
+OURS, PLAIN = "lengthwise", "generate"
+MIB = 2**20
+HEADS = ("rows", "", "tokens/s (min-max)", "to generate", "ms a step", "to floor", "peak memory, MiB")
+SETTING = (
+    "input_len",
+    "output_len",
+    "sampling",
+    "rounds",
+    "seed",
+    "num_requests",
+    "min_len",
+    "max_len",
+    "slots",
+    "model",
+)
 
 Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Jobs at which all engines took turns."""
+
+    name: str
+    slots: int
+    standings: tuple[Standing, ...]
+    floor_step: float | None = None  # seconds that a step takes at least, where all rows have one shape
+
+    def ratio(self, standing: Standing) -> float | None:
+        """A standing's tokens a second to those of `generate`."""
+        plain = next((one for one in self.standings if one.name == PLAIN), None)
+        return standing.rate / plain.rate if standing.rates and plain is not None and plain.rates else None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All results of a run."""
+
+    setting: Mapping[str, object]
+    floor: Floor
+    parts: tuple[Part, ...]
+
+    def troubles(self, *, ours: bool) -> dict[str, str]:
+        """Reasons that kept an engine from running, by its name: of this engine itself, or of the others."""
+        standings = (one for part in self.parts for one in part.standings)
+        return {one.name: one.trouble for one in standings if one.trouble and (one.name == OURS) == ours}
+
+
+def show(results: Results, console: Console) -> None:
+    """Print a table with all parts."""
+    floor, setting = results.floor, results.setting
+    console.print(
+        f"memory bandwidth {floor.bandwidth / 1e9:.1f} GB/s, weights {floor.weight_bytes / MIB:.0f} MiB, "
+        f"K and V {floor.kv_bytes_per_token / 1024:.1f} KiB a token",
+        highlight=False,
+    )
+    title = (
+        f"output tokens/s, prefill included, {setting['input_len']} in / {setting['output_len']} out; ragged: "
+        f"{setting['num_requests']} requests of {setting['min_len']}-{setting['max_len']}; {setting['model']}, "
+        f"{setting['dtype']}, {setting['device']}, {setting['threads']} threads"
+    )
+    table = Table(*HEADS, title=title)
+    for part in results.parts:
+        for standing in part.standings:
+            table.add_row(part.name, standing.name, *_cells(part, standing))
+        if part.floor_step is not None:
+            rate, step = f"{part.slots / part.floor_step:.1f}", f"{part.floor_step * 1000:.1f}"
+            table.add_row(part.name, "floor", rate, "", step, "1.00", "")
+        table.add_section()
+    console.print(table)
+    for name, trouble in results.troubles(ours=False).items():
+        console.print(f"{name} cannot run here: {trouble}", markup=False, highlight=False)
+
+
+def _cells(part: Part, one: Standing) -> tuple[str, ...]:
+    if not one.rates:
+        return ("cannot run here", *"----")
+    ratio, floor = part.ratio(one), part.floor_step
+    return (
+        f"{one.rate:.1f} ({min(one.rates):.1f}-{max(one.rates):.1f})",
+        "-" if ratio is None else f"{ratio:.2f}",
+        f"{one.step * 1000:.1f}",
+        "-" if floor is None else f"{one.step / floor:.2f}",
+        "unknown" if one.peak_bytes is None else f"{one.peak_bytes / MIB:.0f}",
+    )
+
+
+def results_json(results: Results) -> dict[str, object]:
+    """Seconds, bytes, tokens a second."""
+    parts = [
+        {"name": part.name, "slots": part.slots, "floor_step": part.floor_step}
+        | {"standings": [asdict(one) | {"ratio_to_generate": part.ratio(one)} for one in part.standings]}
+        for part in results.parts
+    ]
+    return {"setting": results.setting, "floor": asdict(results.floor), "parts": parts}
 
 
 def run_bench(options: EngineBench, clock: Clock = time.perf_counter) -> Results:
@@ -49,47 +139,33 @@ class Bench:
     subject: Subject
     bars: Bars
     clock: Clock
-    beside: Mapping[str, Subject]
-    """The model with its weights kept otherwise, by the way of keeping them."""
+    beside: Mapping[str, Subject]  # the model with its weights kept otherwise, by the way of keeping them
 
     def run(self) -> Results:
         """Measure one part after another."""
-        asked = self.options
-        rows = asked.rows or (() if asked.ragged or asked.overhead else ROWS)
-        self._refuse_long(rows)
-        plain = apart(lambda _: load_plain(self.subject)) if rows or asked.ragged else None
-        floor = self._measure_floor() if rows else None
-        return Results(
-            setting=self._describe(),
-            floor=floor,
-            grid=tuple(self._compare(plain, floor, count) for count in rows if plain and floor),
-            ragged=tuple(self._contest(plain, "ragged", asked.slots, self._draw_ragged))
-            if plain and asked.ragged
-            else (),
-            overhead=measure_overhead(self.subject, self._draw_even(OVERHEAD_ROWS, 0), self.clock)
-            if asked.overhead
-            else None,
-        )
-
-    def _refuse_long(self, rows: Sequence[int]) -> None:
-        """Refuse, before anything takes long, what the model cannot read and what cannot be drawn."""
-        if rows or self.options.overhead:
-            self.subject.require_context(self.options.input_len + self.options.output_len)
-        if self.options.ragged:
-            self.subject.require_context(longest(self._draw_ragged(0)))
-
-    def _measure_floor(self) -> Floor:
+        asked, subject = self.options, self.subject
+        rows = asked.rows or (() if asked.ragged else ROWS)
+        if rows:
+            subject.require_context(asked.input_len + asked.output_len)
+        if asked.ragged:
+            subject.require_context(longest(self._draw_ragged(0)))
+        plain = apart(lambda _: load_plain(subject))
         self.bars.begin("memory bandwidth")
-        bandwidth = measure_bandwidth(self.subject.device, self.clock)
-        return Floor(bandwidth, weight_bytes(self.subject.model.network), self.subject.model.kv.bytes_per_token)
+        bandwidth = measure_bandwidth(subject.device, self.clock)
+        floor = Floor(bandwidth, weight_bytes(subject.model.network), subject.model.kv.bytes_per_token)
+        parts = [self._compare(plain, floor, count) for count in rows]
+        if asked.ragged:
+            parts.append(Part("ragged", asked.slots, self._contest(plain, "ragged", asked.slots, self._draw_ragged)))
+        found = {name: getattr(asked, name) for name in SETTING}
+        return Results(found | {"dtype": subject.weights} | describe_machine(subject.device), floor, tuple(parts))
 
-    def _compare(self, plain: PreTrainedModel, floor: Floor, rows: int) -> GridResult:
+    def _compare(self, plain: PreTrainedModel, floor: Floor, rows: int) -> Part:
         standings = self._contest(plain, f"{rows} rows", rows, partial(self._draw_even, rows))
-        return GridResult(rows, floor.step(rows, self.options.input_len, self.options.output_len), tuple(standings))
+        return Part(str(rows), rows, standings, floor.step(rows, self.options.input_len, self.options.output_len))
 
     def _contest(
         self, plain: PreTrainedModel, title: str, slots: int, draw: Callable[[int], Sequence[Job]]
-    ) -> list[Standing]:
+    ) -> tuple[Standing, ...]:
         runners: tuple[Runner, ...] = (
             Lengthwise(self.subject, slots, self.clock),
             *(Lengthwise(one, slots, self.clock, f"lengthwise {kind}") for kind, one in self.beside.items()),
@@ -98,7 +174,7 @@ class Bench:
         )
         rounds = self.options.rounds
         self.bars.begin(title, len(runners) * (rounds + 1))
-        return contest(runners, draw, rounds, self.subject.device, self.bars.advance)
+        return tuple(contest(runners, draw, rounds, self.subject.device, self.bars.advance))
 
     @property
     def _sampling(self) -> SamplingDefaults:
@@ -114,19 +190,3 @@ class Bench:
         asked = self.options
         shapes = draw_ragged_shapes(random.Random(asked.seed), asked.num_requests, asked.min_len, asked.max_len)
         return draw_jobs(random.Random(f"{asked.seed} {number}"), self.subject.vocab, shapes, self._sampling)
-
-    def _describe(self) -> dict[str, object]:
-        names = (
-            "input_len",
-            "output_len",
-            "sampling",
-            "rounds",
-            "seed",
-            "num_requests",
-            "min_len",
-            "max_len",
-            "slots",
-            "model",
-        )
-        found: dict[str, object] = {name: getattr(self.options, name) for name in names}
-        return found | {"dtype": self.subject.weights} | describe_machine(self.subject.device)

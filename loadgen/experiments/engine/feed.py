@@ -1,36 +1,84 @@
-"""Gives a pipeline its rows as the server would: a strategy's own batcher is asked before every turn.
-
-Everything happens in the calling thread, which is the only one that computes. It knows neither what is measured nor
-what is made of it.
+"""Jobs to generate, and a pipeline that is given them as the server would: a strategy's own batcher is asked before
+every turn. Everything happens in the calling thread, which is the only one that computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.messages import Admit, BatchShape, Command, ExecutorInfo, FinishReason, RowUpdate, Tally
+from engine.messages import Admit, Command, ExecutorInfo, FinishReason, Tally
 from engine.pipeline import Pipeline
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.engine.job import Job, longest
 from models.errors import UserError
+from models.network.generation_config import SamplingDefaults
 from scheduler.batching.batcher import Batcher
 from scheduler.request import Request, Times
 from scheduler.worker import Worker
+
+GREEDY = SamplingDefaults(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One sequence: its prompt as token ids, and how many tokens follow it, even past an end token."""
+
+    prompt: tuple[int, ...]
+    output_len: int
+    sampling: SamplingDefaults = GREEDY
+
+    @property
+    def columns(self) -> int:
+        """Tokens in all."""
+        return len(self.prompt) + self.output_len
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The outcome of one run over some jobs."""
+
+    seconds: float
+    """Seconds from the first prompt to the last token."""
+    steps: tuple[float, ...]
+    """Seconds from token to token while nothing was read, each step once or once a row."""
+    lengths: tuple[int, ...]
+    """Tokens generated for each job and kept, in the jobs' order."""
+
+
+def draw_jobs(
+    rng: random.Random, vocab: int, shapes: Iterable[tuple[int, int]], sampling: SamplingDefaults = GREEDY
+) -> list[Job]:
+    """Jobs with random prompts, by the tokens of prompt and output of each."""
+    return [Job(tuple(rng.randrange(vocab) for _ in range(inputs)), outputs, sampling) for inputs, outputs in shapes]
+
+
+def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[tuple[int, int]]:
+    """Tokens of prompts, which all differ, and of outputs, which all differ too, uniform in `shortest` to `longest`.
+
+    Raises UserError when there are fewer lengths than jobs.
+    """
+    lengths = range(shortest, longest + 1)
+    if len(lengths) < count:
+        raise UserError(
+            f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count} distinct ones: "
+            "lower --num-requests, or widen --min-len and --max-len"
+        )
+    return list(zip(rng.sample(lengths, count), rng.sample(lengths, count), strict=True))
+
+
+def longest(jobs: Sequence[Job]) -> int:
+    """Columns that hold any of the jobs, also when the longest prompt gets the longest output."""
+    return max(len(job.prompt) for job in jobs) + max(job.output_len for job in jobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """One turn of the pipeline, as seen from outside."""
 
-    at: float
-    """Seconds from the start of the run to the end of the turn."""
+    at: float  # seconds from the start of the run to the end of the turn
     seconds: float
     tally: Tally
-    shape: BatchShape
-    """The batch at the end of the turn."""
-    ended: int
-    """Rows whose last token it brought."""
 
 
 class DirectPort:
@@ -50,72 +98,44 @@ class DirectPort:
         return ()
 
 
-class Feed:
-    """One run of jobs, all there from the start, in their order."""
+def feed(
+    pipeline: Pipeline, batcher: Batcher, requests: Sequence[Request], clock: Callable[[], float]
+) -> Iterator[Moment]:
+    """Serve requests, numbered from 0, that are all there from the start, turn by turn to the end.
 
-    def __init__(
-        self, pipeline: Pipeline, batcher: Batcher, jobs: Sequence[Job], clock: Callable[[], float], *, device: str
-    ) -> None:
-        self._pipeline = pipeline
-        self._batcher = batcher
-        self._clock = clock
-        self._requests = _requests(jobs)
-        self.answers: list[list[int]] = [[] for _ in jobs]
-        """Tokens generated so far, in the jobs' order."""
-        arena = pipeline.batch.arena
-        context = min(longest(jobs), arena.capacity_tokens)
-        self._worker = Worker(
-            DirectPort(pipeline, ExecutorInfo(0, device, arena.capacity_tokens, arena.max_rows, context))
-        )
-
-    def run(self) -> Iterator[Moment]:
-        """Turn by turn to the end. Raises UserError when a row fails or cannot be placed."""
-        begin = last = self._clock()
-        for request in self._requests:
-            self._batcher.add(request, 0.0)
-        while self._batcher.waiting or self._worker.requests:
-            self._assign(last - begin)
-            if self._pipeline.idle:
-                raise UserError(f"no room for a row: {self._pipeline.batch.arena.capacity_tokens} tokens of K and V")
-            updates = self._pipeline.turn()
-            now = self._clock()
-            tally, shape = self._pipeline.tally, self._pipeline.shape()
-            yield Moment(now - begin, now - last, tally, shape, self._book(updates, shape, now - begin))
-            last = now
-
-    def _assign(self, now: float) -> None:
-        while (plan := self._batcher.take(self._worker, now)) is not None:
-            self._worker.requests.update({request.row_id: request for request in plan.requests})
-            self._worker.port.post(plan.command)
-
-    def _book(self, updates: Sequence[RowUpdate], shape: BatchShape, now: float) -> int:
-        """Note what rows got; returns how many ended."""
-        self._worker.shape = shape
+    Raises UserError when a row fails or cannot be placed.
+    """
+    arena = pipeline.batch.arena
+    longest_request = max(len(one.prompt) + one.sampling.max_tokens for one in requests)
+    context = min(longest_request, arena.capacity_tokens)
+    info = ExecutorInfo(0, "in this thread", arena.capacity_tokens, arena.max_rows, context)
+    worker = Worker(DirectPort(pipeline, info))
+    begin = last = clock()
+    for request in requests:
+        batcher.add(request, 0.0)
+    while batcher.waiting or worker.requests:
+        while (plan := batcher.take(worker, last - begin)) is not None:
+            worker.requests.update({request.row_id: request for request in plan.requests})
+            worker.port.post(plan.command)
+        if pipeline.idle:
+            raise UserError(f"no room for a row: {arena.capacity_tokens} tokens of K and V")
+        updates, now = pipeline.turn(), clock()
+        worker.shape = pipeline.shape()
+        yield Moment(now - begin, now - last, pipeline.tally)
+        last = now
         for update in updates:
             if update.finish_reason is FinishReason.ERROR:
                 raise UserError(f"a row failed: {update.error}")
-            self._requests[update.row_id].generated += len(update.token_ids)
-            self.answers[update.row_id] += update.token_ids
-        for handed_back in self._pipeline.take_handed_back():
-            rows = [self._worker.requests.pop(row_id) for row_id in handed_back.row_ids]
-            self._batcher.hand_back(rows, handed_back.cause, now)
-        done = [update.row_id for update in updates if update.finish_reason is not None]
-        for row_id in done:
-            del self._worker.requests[row_id]
-        return len(done)
+            requests[update.row_id].generated += len(update.token_ids)
+            if update.finish_reason is not None:
+                del worker.requests[update.row_id]
 
 
-def _requests(jobs: Sequence[Job]) -> list[Request]:
-    """As long as each job says; the scheduler knows of no length but the longest."""
+def make_requests(jobs: Sequence[Job]) -> list[Request]:
+    """Requests as long as each job says; the scheduler knows of no length but the longest."""
     most = max(job.output_len for job in jobs)
     return [
-        Request(
-            row_id,
-            job.prompt,
-            _sampling(job, row_id, most),
-            Times(arrival=0.0),
-        )
-        for row_id, job in enumerate(jobs)
+        Request(row_id, job.prompt, _sampling(job, row_id, most), Times(arrival=0.0)) for row_id, job in enumerate(jobs)
     ]
 
 

@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from loadgen.experiments.engine.job import ROWS
 from models.network.quantization import QUANTIZATIONS, Quantization
 from models.options import Count, Natural, option
+
+ROWS = (1, 8, 32, 64)  # rows that engines are compared at, unless flags say
 
 Several = Annotated[int, Meta(ge=2)]
 """A length in which a token follows another."""
@@ -35,7 +36,7 @@ class EngineBench(BenchedModel):
 
     rows: tuple[Count, ...] = option(
         (),
-        f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged or --overhead: none)",
+        f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged: none)",
         nargs="+",
     )
     input_len: Count = option(64, "prompt tokens of a row")
@@ -52,7 +53,6 @@ class EngineBench(BenchedModel):
     min_len: Several = option(16, "with --ragged: shortest prompt and output")
     max_len: Several = option(256, "with --ragged: longest prompt and output")
     slots: Count = option(32, "with --ragged: rows at a time")
-    overhead: bool = option(False, "time a step of 32 rows outside the forward pass")
     save_result: Path | None = option(None, "write the figures as JSON")
 
 

@@ -12,12 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from loadgen.console import table_console
-from loadgen.experiments.engine.floor import weight_bytes
+from loadgen.experiments.engine.measure import weight_bytes
 from loadgen.experiments.engine.options import KINDS, QualityBench
 from loadgen.experiments.engine.setup import hush
 from loadgen.workload.sample import Sample, read_jsonl
-from loadgen.workload.stdlib import read_material
-from loadgen.workload.tasks import samples
+from loadgen.workload.tasks import read_material, samples
 from models.catalog.catalog import Catalog
 from models.errors import UserError
 from models.network.kv_adapter import PassingStore

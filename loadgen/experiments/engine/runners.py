@@ -1,14 +1,14 @@
-"""The engines to compare: this engine, transformers' `generate`, and transformers' continuous batching.
-
-Each is given jobs and returns a Turn. None knows the others or the rounds.
+"""The engines to compare, this engine, transformers' `generate` and transformers' continuous batching; and the
+rounds in which they take turns at the same jobs, so that what else the machine does troubles all alike.
 """
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -24,9 +24,8 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 from transformers.generation.continuous_batching.requests import GenerationOutput
 
 from engine.pipeline import Pipeline
-from loadgen.experiments.engine.apart import Interrupted, apart
-from loadgen.experiments.engine.feed import Feed
-from loadgen.experiments.engine.job import Job, Turn, longest
+from loadgen.experiments.engine.feed import Job, Turn, feed, longest, make_requests
+from loadgen.experiments.engine.measure import Interrupted, apart, measured
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
 from models.errors import UserError
 from scheduler.assembly import assemble
@@ -63,15 +62,14 @@ class Lengthwise:
     def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
         if self._pipeline is None:
             self._pipeline = self.subject.pipeline(self.slots, longest(jobs))
-        feed = Feed(self._pipeline, join_batcher(self.slots), jobs, self.clock, device=str(self.subject.device))
-        steps, end = [], 0.0
-        for moment in feed.run():
+        requests, steps, end = make_requests(jobs), [], 0.0
+        for moment in feed(self._pipeline, join_batcher(self.slots), requests, self.clock):
             if stop.is_set():
                 raise Interrupted
             end = moment.at
             if moment.tally.generated and not moment.tally.prompt:
                 steps.append(moment.seconds)
-        return Turn(end, tuple(steps), tuple(len(answer) for answer in feed.answers))
+        return Turn(end, tuple(steps), tuple(request.generated for request in requests))
 
 
 @dataclass(slots=True)
@@ -209,3 +207,71 @@ def _next_result(manager: ContinuousBatchingManager) -> GenerationOutput:
             return result
         if result is None and not manager.is_running():
             raise UserError(f"generate_batch stopped: {manager.background_thread_status.fatal_error}")
+
+
+Jobs = Callable[[int], Sequence[Job]]
+"""The jobs of a round, by its number; other prompts each time, of the same lengths."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """The figures of one runner so far."""
+
+    name: str
+    rates: list[float] = field(default_factory=list)
+    """Tokens/s of each round that counts: tokens asked for, over all of the time."""
+    steps: list[float] = field(default_factory=list)
+    """Median seconds of a step, a figure a round."""
+    peak_bytes: int | None = None
+    """Memory taken in the round that warms up."""
+    trouble: str | None = None
+    """Why it cannot run here, if it cannot."""
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def step(self) -> float:
+        return statistics.median(self.steps)
+
+
+def contest(
+    runners: Sequence[Runner], jobs: Jobs, rounds: int, device: torch.device, watch: Callable[[], None] = lambda: None
+) -> list[Standing]:
+    """Play a round that warms up and shows the memory taken, then `rounds` that count; each begins with another runner.
+
+    A runner that fails says why and is left out from then on.
+    """
+    standings = [Standing(runner.name) for runner in runners]
+    pairs = list(zip(runners, standings, strict=True))
+    for number in range(rounds + 1):
+        work = jobs(number)
+        first = number % len(pairs)
+        for runner, standing in (*pairs[first:], *pairs[:first]):
+            if standing.trouble is None:
+                _take_turn(runner, standing, work, device, counts=number > 0)
+            watch()
+    return standings
+
+
+def _take_turn(runner: Runner, standing: Standing, jobs: Sequence[Job], device: torch.device, *, counts: bool) -> None:
+    try:
+        if counts:
+            turn = runner.run(jobs)
+        else:
+            turn, standing.peak_bytes = measured(lambda: runner.run(jobs), device)
+        _check(turn, jobs)
+    except Exception as error:
+        standing.trouble = f"{type(error).__name__}: {error}"
+        return
+    if counts:
+        standing.rates.append(sum(job.output_len for job in jobs) / turn.seconds)
+        standing.steps.append(statistics.median(turn.steps or (0.0,)))
+
+
+def _check(turn: Turn, jobs: Sequence[Job]) -> None:
+    wanted = tuple(job.output_len for job in jobs)
+    if turn.lengths != wanted:
+        wrong = sum(made != want for made, want in zip(turn.lengths, wanted, strict=True))
+        raise RuntimeError(f"{wrong} of {len(wanted)} answers have another length than was asked for")

@@ -1,4 +1,4 @@
-"""The cells of the grid: every machine with every load, and what is predicted. Data only."""
+"""The cells of the grid, every machine with every load and what is predicted; and the loads of the arena. Data only."""
 
 from __future__ import annotations
 
@@ -10,8 +10,29 @@ from pathlib import Path
 from types import MappingProxyType
 
 from loadgen.experiments.grid.loads import SHAPES, TASKS
-from loadgen.experiments.grid.machines import GRID
+from loadgen.simulate.node import Machine
+from loadgen.simulate.presets import PRESETS
+from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES, Strategy
+
+FAST_GPU = Bilinear(p1=3.2e-5, p2=0.0, p3=0.0, p4=0.006, d1=4.9e-8, d2=0.0, d3=0.0, d4=0.006)
+"""A model of 8 billion parameters on an H100 by arithmetic: 16 GB of weights and 131 kB of K and V a token at 2.7e12
+bytes a second, 1.6e10 operations a token at 5e14 a second."""
+
+H100 = Machine(FAST_GPU, 400_000, 64, 2048)
+GRID = ("A100, scarce memory", "A100, scarce slots", "small CPU", "H100")
+
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {
+        "A100, scarce memory": replace(PRESETS["a100-llama2-13b-hf"], workers=1, capacity_tokens=32_768),
+        "A100, scarce slots": replace(PRESETS["a100-llama2-13b-ds"], workers=1, max_num_seqs=12),
+        "small CPU": PRESETS["cpu-smollm2-135m"],
+        "H100": H100,
+        "H100, 256 slots": replace(H100, max_num_seqs=256),
+    }
+)
+"""All machines; the last, with slots for nearly all that comes, is the arena's alone."""
+
 
 BASE = "baton-pd"  # first come, first served; what all are compared with
 RATES = (0.7, 1.0, 1.3, 1.6)  # ρ: requests that come, by those that BASE serves in the same time
@@ -97,3 +118,55 @@ def group_cells(cells: Sequence[Cell], requests: int = REQUESTS) -> dict[str, li
             name = f"a queue, predictions {'of a file' if cell.prediction.startswith('file:') else cell.prediction}"
         groups.setdefault(name, []).append(cell)
     return {name: groups[name] for name in sorted(groups)}
+
+
+ALL = tuple(name for name, one in STRATEGIES.items() if one.quantization is None)
+"""All rows of the table; weights of another type are no matter of scheduling."""
+
+_JOINING = STRATEGIES["baton-pd"]
+ORDERS = tuple(
+    name for name, one in STRATEGIES.items() if (one.batching, one.refill) == (_JOINING.batching, _JOINING.refill)
+    and one.memory in (_JOINING.memory, "peak")
+)  # fmt: skip
+"""The rows that differ from `baton-pd` in nothing but who is next."""
+
+
+WIDE = 5 * REQUESTS // 2  # requests of a run with 256 slots
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaLoad:
+    """A load, and the rows that play it."""
+
+    cell: Cell
+    names: Sequence[str] = ALL
+
+
+LOADS: Mapping[str, ArenaLoad] = MappingProxyType(
+    {
+        "few come": ArenaLoad(Cell("A100, scarce slots", TASKS, 0.3)),
+        "as many come as are served": ArenaLoad(Cell("A100, scarce slots", TASKS, 1.0)),
+        "too many come": ArenaLoad(Cell("A100, scarce slots", TASKS, 1.6)),
+        "scarce memory, heavy tails": ArenaLoad(Cell("A100, scarce memory", "log-normal", 1.3)),
+        "a small CPU": ArenaLoad(Cell("small CPU", "bimodal", 1.3)),
+        "predictions that mislead": ArenaLoad(Cell("small CPU", "bimodal", 1.3, prediction="inverted"), ORDERS),
+        "predictions ten times off": ArenaLoad(Cell("small CPU", "bimodal", 1.3, prediction="tenfold"), ORDERS),
+        "256 slots": ArenaLoad(Cell("H100, 256 slots", "log-normal", 0.9, requests=WIDE), ORDERS),
+        "256 slots, too many come": ArenaLoad(Cell("H100, 256 slots", "log-normal", 1.3, requests=WIDE), ORDERS),
+    }
+)
+"""Loads by name. ρ is requests that come, by those that `baton-pd` serves."""
+
+
+def find_loads(traces: Sequence[str], requests: int = REQUESTS) -> Mapping[str, ArenaLoad]:
+    """The loads of the arena, and for each trace one in which as many come as are served, and one of too many; with
+    this many requests where they have REQUESTS."""
+    further = {
+        f"{trace}, {name}": replace(LOADS[name], cell=replace(LOADS[name].cell, load=trace))
+        for trace in traces
+        for name in ("as many come as are served", "too many come")
+    }
+    return {
+        name: replace(one, cell=replace(one.cell, requests=round(one.cell.requests * requests / REQUESTS)))
+        for name, one in {**LOADS, **further}.items()
+    }

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen.experiments.grid.cells import MISLEADING, OVERLOADS, USUAL, Cell, group_cells
-from loadgen.experiments.grid.figures import KINDS, Difference, Results, compare
+from loadgen.experiments.grid.run import KINDS, Difference, Results, compare
 
 HEADS = ("", "JCT", "TTFT", "normalized latency", "slowdown", "median TTFT", "worst cells", "latest", "least req/s")
 READING = (

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 from loadgen.experiments.paper.load import Load, Pool
 from loadgen.experiments.paper.plan import Plan, Stage, limits
-from loadgen.experiments.paper.published import PUBLISHED
-from loadgen.experiments.paper.row import SECONDS, TIMES, Published, Row
+from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, Published, Row
 from loadgen.experiments.paper.trial import Line, Point
 from loadgen.simulate.node import Machine
 from loadgen.workload.lengths import Lengths

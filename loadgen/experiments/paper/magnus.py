@@ -12,11 +12,11 @@ from statistics import correlation
 from types import MappingProxyType
 
 from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted
-from loadgen.experiments.paper.magnus_estimator import learning, overhead
+from loadgen.experiments.paper.magnus_estimator import learning
 from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
-from loadgen.experiments.paper.published import PUBLISHED
 from loadgen.experiments.paper.row import (
     PERCENT,
+    PUBLISHED,
     SECONDS,
     Published,
     Row,
@@ -181,6 +181,5 @@ EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
         "case-study": case_study,
         "correlations": correlations,
         "learning": learning,
-        "overhead": overhead,
     }
 )

@@ -1,15 +1,13 @@
-"""Magnus's estimator of serving times as it learns (Fig. 14), and what its decisions cost (section IV-D)."""
+"""Magnus's estimator of serving times as it learns (Fig. 14)."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import exp
 from statistics import median
-from time import perf_counter
 from types import MappingProxyType
 
 from loadgen.experiments.paper.load import Load
@@ -20,22 +18,16 @@ from loadgen.simulate.presets import V100_CHATGLM_6B
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts, assemble
-from scheduler.batching.batcher import Batcher
 from scheduler.observers import PlanObserver
 from scheduler.plan import Assignment
-from scheduler.plan import Plan as BatchPlan
-from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import Lesson
 from scheduler.serving_time.nearest import BatchLearning, estimate_error
 from scheduler.serving_time.served_batch import ServedBatch, served_batch
 from scheduler.strategy import STRATEGIES
-from scheduler.worker import Worker
 
 SHARE, MINUTES = 3.0, 20
 """The rate as a multiple of what `vs` serves, and how long requests come, for the estimator to have ten lessons."""
-WAITING = 3_000
-"""Requests that wait while decisions are timed."""
 CASES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"times scatter": (1.0, 0.2), "half as slow again": (1.5, 0.1), "both": (1.5, 0.3)}
 )
@@ -147,56 +139,3 @@ def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> lis
         claim(f"{name}: the estimator's error falls", median(later) < before, chain(own), "IV-C, Fig. 14"),
         claim(f"{name}: it is below the profile's", median(later) < median(without), chain(profile), "IV-C, Fig. 14"),
     ]
-
-
-@dataclass(slots=True)
-class TimedBatcher:
-    """A Batcher that keeps how long another one's decisions take, in seconds."""
-
-    other: Batcher
-    adds: list[float] = field(default_factory=list)
-    takes: list[float] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.other, name)
-
-    def add(self, request: Request, now: float) -> None:
-        with _timed(self.adds):
-            self.other.add(request, now)
-
-    def take(self, worker: Worker, now: float) -> BatchPlan | None:
-        with _timed(self.takes):
-            plan = self.other.take(worker, now)
-        if plan is None:
-            self.takes.pop()
-        return plan
-
-
-@contextmanager
-def _timed(times: list[float]) -> Iterator[None]:
-    begun = perf_counter()
-    yield
-    times.append(perf_counter() - begun)
-
-
-def overhead(stage: Stage) -> Plan:
-    """Section IV-D: what a decision takes on this machine while many requests wait."""
-    requests = Load(float("inf"), WAITING, seed=stage.setting.seed).requests(stage.pool)
-    parts = _magnus_parts(bilinear(V100_CHATGLM_6B))
-    timed = TimedBatcher(parts.batcher)
-    watch = stage.begin("overhead", len(requests))
-    predict = stage.prediction.source(stage.setting.seed)
-    simulate(replace(parts, batcher=timed), V100_CHATGLM_6B, requests, stage.max_tokens, watch, predict)  # type: ignore[arg-type]
-    last, first = timed.adds[-len(timed.adds) // 10 :], timed.takes[: max(1, len(timed.takes) // 10)]
-    rows = [
-        _below("batch packaging", last, 1.0),
-        _below("serving-time estimation and batch scheduling", first, 3.0),
-    ]
-    setting = f"{WAITING} requests wait; medians, of the last tenth to come and the first tenth of batches to leave"
-    return Plan("Magnus: overhead, section IV-D", setting, others=rows)
-
-
-def _below(what: str, seconds: Sequence[float], most: float) -> Row:
-    """The row of the claim that a decision takes less than so many milliseconds."""
-    found = 1000 * median(seconds)
-    return claim(f"{what} takes less than {most:g} ms", found < most, f"{found:.2f} ms", "IV-D")

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import truediv
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from loadgen.experiments.paper.trial import Line, Trial
 from loadgen.result_file import Json
+
+PUBLISHED: Mapping[str, list[Any]] = MappingProxyType(
+    tomllib.loads(Path(__file__).with_name("published.toml").read_text("utf-8"))
+)
+"""Tables of rows by name; the file says what stands in each place of a row."""
+
 
 PERCENT, TIMES, SECONDS = "%", "x", "s"
 DIGITS = 5  # significant digits of figures in a file

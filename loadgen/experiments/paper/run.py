@@ -10,13 +10,20 @@ from typing import TypeAlias
 
 from loadgen.console import table_console, tell_duration
 from loadgen.experiments.paper import baton, magnus, scls, ssjf
-from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
-from loadgen.experiments.paper.load import LONGEST, Pool, chat_pool, outputs, task_pool, trace_pool
+from loadgen.experiments.paper.load import (
+    LONGEST,
+    Pool,
+    chat_pool,
+    outputs,
+    sigma_for_accuracy,
+    sigma_for_rmse,
+    task_pool,
+    trace_pool,
+)
 from loadgen.experiments.paper.options import Experiments
-from loadgen.experiments.paper.page import make_page
 from loadgen.experiments.paper.plan import MINUTES_10, Experiment, Plan, Stage, carry_out, experiment_json
-from loadgen.experiments.paper.published import PUBLISHED
-from loadgen.experiments.paper.report import report
+from loadgen.experiments.paper.report import make_page, report
+from loadgen.experiments.paper.row import PUBLISHED
 from loadgen.html.plot import require_drawing
 from loadgen.result_file import require_writable, save, save_json
 from loadgen.simulate.prediction import Prediction

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
-from loadgen.experiments.paper.published import PUBLISHED
 from loadgen.experiments.paper.row import (
     PERCENT,
+    PUBLISHED,
     Published,
     Row,
     by_point,

@@ -12,11 +12,21 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from loadgen.experiments.paper.accuracy import sigma_for_accuracy
-from loadgen.experiments.paper.load import Load, outputs
+from loadgen.experiments.paper.load import Load, outputs, sigma_for_accuracy
 from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits
-from loadgen.experiments.paper.published import PUBLISHED
-from loadgen.experiments.paper.row import PERCENT, TIMES, Published, Row, by_point, chain, claim, compare, gain, skip
+from loadgen.experiments.paper.row import (
+    PERCENT,
+    PUBLISHED,
+    TIMES,
+    Published,
+    Row,
+    by_point,
+    chain,
+    claim,
+    compare,
+    gain,
+    skip,
+)
 from loadgen.experiments.paper.trial import Line, Point
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.presets import SSJF

@@ -12,9 +12,29 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from engine.messages import Report, StepReport, Tally
-from loadgen.simulate.speed_curve import FOR_EVER, SpeedCurve
-from scheduler.serving_time.bilinear import Bilinear, fit_surfaces
+from scheduler.serving_time.bilinear import Bilinear, FloatArray, fit_surfaces
 from scheduler.serving_time.step_timings import Phase, Step, StepTimings
+
+FOR_EVER = 1e9
+"""Seconds for which a machine keeps its last speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedCurve:
+    """Moments, and the work that a device which is never idle has done by then. Both ascend, from 0; between them the
+    speed is even.
+    """
+
+    moments: FloatArray
+    """(moments,), in seconds after the run's begin."""
+    work: FloatArray
+    """(moments,), in seconds by the prices."""
+
+    def pace(self, now: float, seconds: float) -> float:
+        """The Pace of a machine that is as fast at each moment as this one was."""
+        done = float(np.interp(now, self.moments, self.work))
+        return float(np.interp(done + seconds, self.work, self.moments)) - now
+
 
 PHASES: tuple[Phase, Phase] = ("prefill", "decode")
 

@@ -1,6 +1,6 @@
 """`lengthwise simulate --validate`: one trace on the real engine and in the simulator, with this machine's profile.
 
-The composition root of that: model, executors, strategy, simulated twin. Playing and judging are loadgen.validation's.
+The composition root of that: model, executors, strategy, load, simulated twin.
 """
 
 from __future__ import annotations
@@ -8,25 +8,28 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+
+import numpy as np
 
 from engine.messages import ExecutorInfo
 from loadgen.compare.machine import describe_machine
 from loadgen.console import table_console
-from loadgen.experiments.playing import random_prompts
-from loadgen.experiments.real_engine import Engine, load_engine, new_executors
-from loadgen.experiments.recorder import Recorder
-from loadgen.experiments.validation.load import lengths, paced
+from loadgen.experiments.validation.play import Engine, Recorder, load_engine, new_executors, random_prompts
 from loadgen.experiments.validation.speed import RunSpeed, Speedometer
 from loadgen.experiments.validation.verdict import Verdict, compare, table, verdict_json
+from loadgen.load.schedule import Arrivals, arrival_times
 from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.figures import measure_latencies
+from loadgen.simulate.flags import LoadFlags
+from loadgen.simulate.load import simulated_load
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
+from models.flags import read_options
 from models.own_thread import run_in_own_thread
 from models.progress import Bars
 from scheduler.assembly import Parts, find_strategies
@@ -35,6 +38,50 @@ from scheduler.serving_time.machine import inline
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig, load_config
 from server.composition.scheduling import parts_for
+
+PROBE = 64
+"""Requests, all there from the start, that show what a strategy can serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Bounds of a run's duration and, unless flags say, of its lengths."""
+
+    duration: float
+    """Most seconds of arrivals."""
+    max_input: int
+    max_output: int
+    least: int
+    """Requests, however slow the machine is: a few say nothing."""
+
+
+FULL = Size(120.0, 512, 256, 40)
+QUICK = Size(20.0, 256, 160, 10)
+
+
+def lengths(args: argparse.Namespace, context_length: int) -> list[Lengths]:
+    """The requests that the flags ask for, at --rate or, without it, all at the start; raises UserError.
+
+    Lengths are clipped, so that an engine of this context can hold each.
+    """
+    size = QUICK if args.quick else FULL
+    args = argparse.Namespace(**vars(args))
+    args.duration = min(args.duration, size.duration)
+    args.max_input_len = min(args.max_input_len or size.max_input, context_length // 2)
+    args.max_output_len = min(args.max_output_len or size.max_output, context_length // 2)
+    if args.rate is not None:
+        return simulated_load(read_options(args, LoadFlags))
+    args.rate, args.duration = float(PROBE), 1.0
+    return [replace(one, arrival=0.0) for one in simulated_load(read_options(args, LoadFlags))]
+
+
+def paced(args: argparse.Namespace, probe: Sequence[Lengths], rate: float) -> list[Lengths]:
+    """Requests of the probe's kind, so many a second."""
+    size = QUICK if args.quick else FULL
+    duration = min(args.duration, size.duration)
+    count = args.num_requests or max(size.least, round(rate * duration))
+    times = arrival_times(Arrivals(rate, args.burstiness), count, np.random.default_rng(args.seed))
+    return [replace(probe[place % len(probe)], arrival=float(time)) for place, time in enumerate(times)]
 
 
 def validate(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from loadgen.client.sse import EventParser
+from loadgen.client.transcript import EventParser
 from models.errors import UserError
 from server.api.output.progress import HEADER, Progress, progress_in
 

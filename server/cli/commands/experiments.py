@@ -20,11 +20,9 @@ def add_benchmarks(subparsers: Subparsers) -> None:
         for name in BENCHMARKS:
             _add_absent(subparsers, name, f"bench {name}")
         return
-    from loadgen.experiments.engine import command as engine_command
-    from loadgen.experiments.grid import command as grid_command
+    from loadgen.experiments import commands
 
-    for command in (engine_command, grid_command):
-        command.add_parser(subparsers)
+    commands.add_benchmarks(subparsers)
 
 
 def add_commands(subparsers: Subparsers) -> None:
@@ -33,11 +31,9 @@ def add_commands(subparsers: Subparsers) -> None:
         for name in COMMANDS:
             _add_absent(subparsers, name, name)
         return
-    from loadgen.experiments.arena import command as arena_command
-    from loadgen.experiments.paper import command as paper_command
+    from loadgen.experiments import commands
 
-    for command in (paper_command, arena_command):
-        command.add_parser(subparsers)
+    commands.add_commands(subparsers)
 
 
 def validate(args: argparse.Namespace) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 
-from loadgen.compare.own_server import ServerFailure, run_server
-from loadgen.program import PROGRAM
+from loadgen.compare.server import ServerFailure, run_server
+from loadgen.result_file import PROGRAM
 from models.errors import UserError
 from models.flags import Subparsers, add_options, read_options
 from models.options import options_of

@@ -22,8 +22,7 @@ from server.cli.settings import add_settings
 from server.composition.cache_paths import journal_path, model_key
 
 if TYPE_CHECKING:
-    from loadgen.whatif.replay import Replay
-    from loadgen.whatif.trials import Setting
+    from loadgen.whatif.trials import Replay, Setting
     from models.progress import Bars
 
 BEARING = frozenset(
@@ -74,11 +73,9 @@ def run(args: argparse.Namespace) -> int:
     # These import numpy and the scheduler, which --help can do without.
     from loadgen.console import table_console
     from loadgen.html.plot import require_drawing
-    from loadgen.program import stoppable
-    from loadgen.result_file import require_writable, save, save_json
-    from loadgen.whatif.replay import read_replay
+    from loadgen.result_file import require_writable, save, save_json, stoppable
     from loadgen.whatif.report import make_page, show, whatif_json
-    from loadgen.whatif.trials import choose_strategies, try_all
+    from loadgen.whatif.trials import choose_strategies, read_replay, try_all
     from models.progress import Bars
 
     asked = read_options(args, Trying)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loadgen.client.outcome import Outcome, Status
+from loadgen.client.request import Outcome, Status
 
 DONE = Outcome(0, "completed", 0.0, 0.0, (1.0,), 1.0, 1, 1)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from loadgen.bench.measures import Ending, compute_fairness, judge, measure, meets
-from loadgen.client.outcome import Foretold
+from loadgen.client.request import Foretold
 from tests.loadgen.bench.outcomes import completed, ended
 
 

@@ -7,19 +7,17 @@ import math
 
 import pytest
 
-from loadgen.bench import command as bench_command
-from loadgen.bench.flags import BenchFlags, add_flags
-from loadgen.bench.output import options
-from loadgen.bench.run import BenchOptions
-from loadgen.load.arrivals import Arrivals, Ramp
-from loadgen.load.schedule import Cancellations
+from loadgen.bench.flags import GROUPS, BenchFlags
+from loadgen.bench.run import BenchOptions, options
+from loadgen.commands import add_bench, run_bench
+from loadgen.load.schedule import Arrivals, Cancellations, Ramp
 from models.errors import UserError
-from models.flags import Subparsers, read_options
+from models.flags import Subparsers, add_groups, read_options
 
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_flags(parser)
+    add_groups(parser, GROUPS)
     return parser.parse_args(flags)
 
 
@@ -35,8 +33,8 @@ def test_other_benchmarks_may_stand_below_and_the_server_is_the_default() -> Non
         other.add_argument("--rounds", type=int)
         other.set_defaults(run=len)
 
-    bench_command.add_parser(parser.add_subparsers(), others=[add_other])
-    assert parser.parse_args(["bench", "--goodput", "ttft:5", "--port", "9"]).run is bench_command.run
+    add_bench(parser.add_subparsers(), others=[add_other])
+    assert parser.parse_args(["bench", "--goodput", "ttft:5", "--port", "9"]).run is run_bench
     args = parser.parse_args(["bench", "engine", "--rounds", "3"])
     assert (args.run, args.rounds) == (len, 3)
 

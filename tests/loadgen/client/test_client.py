@@ -15,8 +15,7 @@ import pytest
 
 from loadgen.bench.measures import measure
 from loadgen.client.client import Client, ServerError, Target, connect
-from loadgen.client.outcome import Outcome
-from loadgen.client.request import CHAT, PreparedRequest
+from loadgen.client.request import CHAT, Outcome, PreparedRequest
 from tests.loadgen.scripted import (
     DONE,
     HEAD,

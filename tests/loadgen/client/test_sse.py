@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.client.sse import EventParser
+from loadgen.client.transcript import EventParser
 
 STREAM = (
     ": welcome\n\n"

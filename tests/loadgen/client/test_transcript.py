@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from loadgen.client.outcome import Foretold
+from loadgen.client.request import Foretold
 from loadgen.client.transcript import Event, RequestError, Transcript, error_message
 from tests.loadgen.scripted import DONE, finish, role, said, usage
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from loadgen.program import PROGRAM
+from loadgen.result_file import PROGRAM
 from server.cli import main as cli
 from tests.loadgen.scripted import HEAD, Answer, finish, plain, said, scripted, stream, usage
 

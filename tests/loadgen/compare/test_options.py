@@ -6,16 +6,17 @@ import argparse
 
 import pytest
 
-from loadgen.compare.flags import add_flags
-from loadgen.compare.options import read_plan
+from loadgen.compare.flags import GROUPS
 from loadgen.compare.record import Plan, Point
-from loadgen.program import PROGRAM
+from loadgen.compare.run import read_plan
+from loadgen.result_file import PROGRAM
 from models.errors import UserError
+from models.flags import add_groups
 
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_flags(parser)
+    add_groups(parser, GROUPS)
     return parser.parse_args(flags)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from loadgen.compare.own_server import ServerFailure, run_server
+from loadgen.compare.server import ServerFailure, run_server
 
 SAID = "print('Lengthwise ready on http://127.0.0.1:9 (m)', flush=True);"
 READY = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); {SAID}"

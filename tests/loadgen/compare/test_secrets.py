@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.compare.flags import add_flags
+from loadgen.compare.flags import GROUPS
 from loadgen.compare.machine import hide, is_secret
-from loadgen.compare.options import read_plan
 from loadgen.compare.record import Comparison, Setting
 from loadgen.compare.report.document import collect_flags, make_document
 from loadgen.compare.report.page import make_page
+from loadgen.compare.run import read_plan
+from models.flags import add_groups
 from tests.loadgen.compare.results import SETTING
 
 SECRET = "s3cret"
@@ -52,7 +53,7 @@ def test_names_tell_what_is_secret() -> None:
 
 def test_no_key_lands_in_a_report() -> None:
     parser = argparse.ArgumentParser()
-    add_flags(parser)
+    add_groups(parser, GROUPS)
     args = parser.parse_args(FLAGS)
     flags = collect_flags(args)
     setting: Setting = replace(SETTING, flags=flags)

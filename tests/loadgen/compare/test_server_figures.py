@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadgen.client.client import Target
-from loadgen.compare.server_figures import NOTHING, compute_figures, parse, scrape
+from loadgen.compare.rounds import NOTHING, compute_figures, parse, scrape
 from tests.loadgen.scripted import plain, scripted
 
 BEFORE = """\

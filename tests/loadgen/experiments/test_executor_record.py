@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.messages import BatchShape, StepReport, Tally
-from loadgen.experiments.recorder import Record
+from loadgen.experiments.validation.play import Record
 
 
 def report(seconds: float, tally: Tally) -> StepReport:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.messages import FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.playing import random_prompts, serve
+from loadgen.experiments.validation.play import random_prompts, serve
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, served
 from loadgen.workload.lengths import Lengths

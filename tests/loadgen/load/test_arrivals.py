@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from loadgen.load.arrivals import Arrivals, Ramp, arrival_times
+from loadgen.load.schedule import Arrivals, Ramp, arrival_times
 
 COUNT = 5000
 LIKELY = 0.01

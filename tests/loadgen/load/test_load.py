@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from loadgen.client.lag import BUSY_CPU, BUSY_LAG, ClientLoad, watch_load
-from loadgen.client.outcome import Outcome
-from loadgen.client.request import CHAT, PreparedRequest
-from loadgen.load.load import Clock, play
+from loadgen.client.request import CHAT, Outcome, PreparedRequest
+from loadgen.load.load import BUSY_CPU, BUSY_LAG, ClientLoad, Clock, play, watch_load
 from tests.loadgen.bench.outcomes import DONE
 
 SHOTS = [PreparedRequest(index, CHAT, b"") for index in range(20)]

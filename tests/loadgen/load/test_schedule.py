@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from loadgen.client.request import CHAT, COMPLETIONS, Prompt, RequestForm
-from loadgen.load.arrivals import Arrivals
-from loadgen.load.schedule import Cancellations, schedule
+from loadgen.load.schedule import Arrivals, Cancellations, schedule
 from models.errors import UserError
 
 FORM = RequestForm("m")

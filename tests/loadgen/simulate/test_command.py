@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from engine.measure.timing import Timings
-from loadgen.simulate import command as simulate_command
+from loadgen.commands import add_simulate
+from loadgen.simulate.flags import DEFAULT_STRATEGIES, SimulateFlags
 from loadgen.simulate.load import FittedLoad, fit_load, simulated_load
 from loadgen.simulate.node import Node
-from loadgen.simulate.options import DEFAULT_STRATEGIES, SimulateFlags
 from loadgen.simulate.run import limits_of, machine_of
 from loadgen.workload.lengths import Lengths
 from models.flags import read_options
@@ -27,7 +27,7 @@ COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.1)
 
 def parse(tmp_path: Path, *flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    simulate_command.add_parser(parser.add_subparsers(), lambda: tmp_path)
+    add_simulate(parser.add_subparsers(), lambda: tmp_path)
     return parser.parse_args(["simulate", *flags])
 
 

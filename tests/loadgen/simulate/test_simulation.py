@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from engine.messages import Tally
 from engine.sampling.params import SamplingParams
 from loadgen.simulate.figures import figures
-from loadgen.simulate.node import Machine, Node, VirtualClock
-from loadgen.simulate.routers import ROUTERS
+from loadgen.simulate.node import ROUTERS, Machine, Node, VirtualClock
 from loadgen.simulate.simulation import Cluster, Conversations, Served, Simulation, WorkerRecord, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError

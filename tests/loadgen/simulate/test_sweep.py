@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from loadgen.simulate import command as simulate_command
-from loadgen.simulate.options import SimulateFlags
+from loadgen.commands import add_simulate
+from loadgen.simulate.flags import SimulateFlags
+from loadgen.simulate.report import list_points, name_values, read_axes
 from loadgen.simulate.simulation import simulate
-from loadgen.simulate.sweep import list_points, name_values, read_axes
 from models.errors import UserError
 from tests.server.cli.commands.runner import run_command
 
-run = partial(run_command, lambda parsers: simulate_command.add_parser(parsers, Path), "simulate")
+run = partial(run_command, lambda parsers: add_simulate(parsers, Path), "simulate")
 SHORT = ("--duration", 2, "--rate", 4, "--dataset-name", "random", "--strategies", "vs,baton-pd")
 
 

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 
 from loadgen.client.request import Prompt
-from loadgen.workload.flags import Choice, Workload, add_flags, choose
-from loadgen.workload.table import load
-from models.flags import read_options
+from loadgen.workload.flags import Choice, Workload, choose
+from loadgen.workload.requests import load
+from models.flags import add_groups, read_options
 
 
 def parse(*flags: object, num_prompts: int = 20, seed: int = 0) -> Choice:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_flags(parser)
+    add_groups(parser, {"workload": Workload})
     args = parser.parse_args([str(flag) for flag in flags])
     return choose(read_options(args, Workload), num_prompts, seed)
 

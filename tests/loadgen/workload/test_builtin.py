@@ -14,8 +14,7 @@ import pytest
 
 from loadgen.workload import tasks as damage
 from loadgen.workload.sample import Sample
-from loadgen.workload.stdlib import Material, prose, read_material
-from loadgen.workload.tasks import TASKS, samples
+from loadgen.workload.tasks import TASKS, Material, prose, read_material, samples
 from loadgen.workload.tokens import estimate
 from models.errors import UserError
 from tests.loadgen.workload.args import prompts, write

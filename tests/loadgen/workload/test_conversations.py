@@ -8,11 +8,10 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from loadgen.client.outcome import Failure, Outcome
-from loadgen.client.request import PreparedRequest, Prompt, RequestForm
+from loadgen.client.request import Failure, Outcome, PreparedRequest, Prompt, RequestForm
 from loadgen.load.load import Clock, Run, play
 from loadgen.load.schedule import schedule
-from loadgen.workload.table import join_turns
+from loadgen.workload.requests import join_turns
 from models.errors import UserError
 from tests.loadgen.load.test_load import Counting
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.workload.flags import Part, parse_part
-from loadgen.workload.table import share_out
+from loadgen.workload.requests import share_out
 from models.errors import UserError
 
 

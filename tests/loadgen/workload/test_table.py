@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from loadgen.workload.table import ignores_eos
+from loadgen.workload.requests import ignores_eos
 from models.errors import UserError
 from tests.loadgen.workload.args import parse, prompts, write
 
@@ -234,8 +234,8 @@ def test_a_flag_with_a_wrong_value_is_refused(flags: tuple[str, str]) -> None:
 
 def test_the_flags_can_be_shown_without_importing_what_is_heavy() -> None:
     code = (
-        "import sys, argparse; from loadgen.workload.flags import add_flags\n"
-        "parser = argparse.ArgumentParser(); add_flags(parser); parser.format_help()\n"
+        "import sys, argparse; from loadgen.workload.flags import Workload; from models.flags import add_groups\n"
+        "parser = argparse.ArgumentParser(); add_groups(parser, {'workload': Workload}); parser.format_help()\n"
         "print(sorted({'torch', 'transformers', 'tokenizers', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

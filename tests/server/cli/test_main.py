@@ -17,7 +17,7 @@ from types import ModuleType
 
 import pytest
 
-from loadgen.program import PROGRAM
+from loadgen.result_file import PROGRAM
 from server.cli import main as cli
 from server.cli.config import ServeConfig
 from server.cli.examples import EXAMPLES

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.experiments.engine import floor
+from loadgen.experiments.engine import measure
 from server.cli import main as cli
 
 SHORT = ("--input-len", "6", "--output-len", "4", "--rounds", "1", "--dtype", "float32")
@@ -18,7 +18,7 @@ NAMES = ["lengthwise", "generate", "generate_batch"]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(floor, "BUFFER_BYTES", 2**20)
+    monkeypatch.setattr(measure, "BUFFER_BYTES", 2**20)
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
 
 
@@ -38,34 +38,30 @@ def test_every_contestant_has_a_line_for_every_number_of_rows(
     out = capsys.readouterr().out
     assert all(out.count(f"│ {name} ") == 2 for name in (*NAMES, "floor"))
     saved = read(file)
-    assert [one["rows"] for one in saved["grid"]] == [1, 3]
-    for one in saved["grid"]:
+    assert [one["slots"] for one in saved["parts"]] == [1, 3]
+    for one in saved["parts"]:
         assert [standing["name"] for standing in one["standings"]] == NAMES
         assert all(standing["trouble"] is None for standing in one["standings"])
-        assert all(len(standing["tokens_per_s"]) == 1 for standing in one["standings"])
+        assert all(len(standing["rates"]) == 1 for standing in one["standings"])
         assert one["standings"][1]["ratio_to_generate"] == 1.0
         assert one["floor_step"] > 0
-    assert saved["floor"]["bandwidth"] > 0 and saved["ragged"] == [] and saved["overhead"] is None
+    assert saved["floor"]["bandwidth"] > 0
 
 
 def test_other_ways_to_keep_weights_stand_beside_it(quick: None, tiny_folder: Path, tmp_path: Path) -> None:
     saved = tmp_path / "found.json"
     assert bench(tiny_folder, *SHORT, "--rows", "2", "--beside", "int8", "none", "--save-result", str(saved)) == 0
-    names = [one["name"] for one in read(saved)["grid"][0]["standings"]]
+    names = [one["name"] for one in read(saved)["parts"][0]["standings"]]
     assert names == ["lengthwise", "lengthwise int8", "lengthwise none", "generate", "generate_batch"]
 
 
-def test_ragged_and_overhead_stand_alone_unless_rows_are_named(
-    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ragged_requests_stand_alone_unless_rows_are_named(tiny_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     ragged = ("--ragged", "--num-requests", "5", "--min-len", "2", "--max-len", "8", "--slots", "2")
-    assert bench(tiny_folder, *ragged, "--overhead", *SHORT, "--save-result", str(file)) == 0
-    saved = read(file)
-    assert saved["grid"] == [] and saved["floor"] is None
-    assert [(one["name"], one["trouble"]) for one in saved["ragged"]] == [(name, None) for name in NAMES]
-    assert saved["overhead"]["rows"] == 32 and 0 < saved["overhead"]["share"] < 1
-    assert "outside (goal: 10% at most" in capsys.readouterr().out
+    assert bench(tiny_folder, *ragged, *SHORT, "--save-result", str(file)) == 0
+    [part] = read(file)["parts"]
+    assert part["name"] == "ragged" and part["floor_step"] is None
+    assert [(one["name"], one["trouble"]) for one in part["standings"]] == [(name, None) for name in NAMES]
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from loadgen.experiments.engine.contest import contest
-from loadgen.experiments.engine.job import Job, Turn
-from loadgen.experiments.engine.memory import measured
+from loadgen.experiments.engine.feed import Job, Turn
+from loadgen.experiments.engine.measure import measured
+from loadgen.experiments.engine.runners import contest
 
 CPU = torch.device("cpu")
 JOBS = [Job((1, 2), 3), Job((1, 2, 3), 5)]

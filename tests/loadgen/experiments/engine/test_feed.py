@@ -1,14 +1,18 @@
+"""Jobs, and a pipeline that serves them as the server would."""
+
 from __future__ import annotations
+
+import random
 
 import pytest
 
-from loadgen.experiments.engine.feed import Feed, Moment
-from loadgen.experiments.engine.job import Job
+from loadgen.experiments.engine.feed import Job, Moment, draw_jobs, draw_ragged_shapes, feed, longest, make_requests
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
+from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
 from tests.engine.rows import pipeline_of
 from tests.loadgen.experiments.engine.parts import ticking
@@ -16,61 +20,45 @@ from tests.loadgen.experiments.engine.parts import ticking
 JOBS = [Job(tuple(range(3 + number, 3 + 2 * number + 2)), 2 + 3 * number % 7) for number in range(7)]
 
 
-def feed_of(model: LoadedModel, text: Text, strategy: str, *, slots: int = 3, capacity: int = 2000) -> Feed:
-    pipeline = pipeline_of(model, text, capacity=capacity, rows=slots)
+def serve(
+    model: LoadedModel, text: Text, strategy: str, *, slots: int = 3, capacity: int = 2000
+) -> tuple[list[Moment], list[Request]]:
+    pipeline, requests = pipeline_of(model, text, capacity=capacity, rows=slots), make_requests(JOBS)
     batcher = assemble(STRATEGIES[strategy], Limits(group_tokens=64, prefill_ahead=1)).batcher
-    return Feed(pipeline, batcher, JOBS, ticking(), device="cpu")
+    return list(feed(pipeline, batcher, requests, ticking())), requests
 
 
 @pytest.mark.parametrize("strategy", ["benchmark", "pd", "baton", "baton-pd"])
 def test_every_job_gets_as_many_tokens_as_it_asks_for(tiny_model: LoadedModel, tiny_text: Text, strategy: str) -> None:
-    feed = feed_of(tiny_model, tiny_text, strategy)
-    moments = list(feed.run())
-    assert [len(answer) for answer in feed.answers] == [job.output_len for job in JOBS]
+    moments, requests = serve(tiny_model, tiny_text, strategy)
+    assert [one.generated for one in requests] == [job.output_len for job in JOBS]
     assert sum(moment.tally.generated for moment in moments) == sum(job.output_len for job in JOBS)
     assert sum(moment.tally.prompt for moment in moments) == sum(len(job.prompt) for job in JOBS)
-    assert sum(moment.ended for moment in moments) == len(JOBS)
-    assert all(moment.shape.rows <= 3 for moment in moments)
     assert [moment.at for moment in moments] == [float(turn) for turn in range(1, len(moments) + 1)]
-
-
-def test_a_closed_batch_begins_when_the_one_before_it_is_over(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    moments = list(feed_of(tiny_model, tiny_text, "benchmark").run())
-    assert completions(moments) == batches(3)
-    assert sum(moment.tally.invalid for moment in moments) == wasted(3)
-
-
-def test_rows_join_as_soon_as_a_slot_is_free(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    moments = list(feed_of(tiny_model, tiny_text, "baton").run())
-    assert sum(moment.tally.invalid for moment in moments) == 0
-    running = [moment.shape.rows + moment.ended for moment in moments if moment.tally.generated]
-    waiting = len(JOBS) - 3
-    joined = [place for place, moment in enumerate(moments) if moment.tally.prompt]
-    assert running[0] == 3 and len(joined) > waiting // 3
-    assert len(moments) < sum(max(job.output_len for job in JOBS[first : first + 3]) for first in (0, 3, 6))
+    assert (sum(moment.tally.invalid for moment in moments) > 0) == (strategy in ("benchmark", "pd"))
 
 
 def test_a_row_that_no_memory_holds_is_an_error(tiny_model: LoadedModel, tiny_text: Text) -> None:
     with pytest.raises(UserError, match="row"):
-        list(feed_of(tiny_model, tiny_text, "baton-pd", slots=1, capacity=6).run())
+        serve(tiny_model, tiny_text, "baton-pd", slots=1, capacity=6)
 
 
-def batches(size: int) -> list[int]:
-    """How many queries are complete when a batch has ended, by hand."""
-    return [*range(size, len(JOBS), size), len(JOBS)]
+def test_ragged_shapes_differ_in_every_length_and_use_the_whole_range() -> None:
+    inputs, outputs = zip(*draw_ragged_shapes(random.Random(0), 11, 5, 15), strict=True)
+    assert sorted(inputs) == sorted(outputs) == list(range(5, 16))
+    assert inputs != outputs
 
 
-def completions(moments: list[Moment]) -> list[int]:
-    """How many queries are complete whenever the batch is empty again."""
-    done, found = 0, []
-    for moment in moments:
-        done += moment.ended
-        if moment.ended and not moment.shape.rows:
-            found.append(done)
-    return found
+def test_more_jobs_than_lengths_are_refused_with_the_remedy() -> None:
+    with pytest.raises(UserError, match="--num-requests"):
+        draw_ragged_shapes(random.Random(0), 12, 5, 15)
 
 
-def wasted(size: int) -> int:
-    """Tokens for rows that have ended while their batch goes on, by hand."""
-    groups = [JOBS[first : first + size] for first in range(0, len(JOBS), size)]
-    return sum(max(one.output_len for one in group) - job.output_len for group in groups for job in group)
+def test_even_jobs_have_prompts_of_their_own() -> None:
+    jobs = draw_jobs(random.Random(0), 300, [(6, 3)] * 8)
+    assert {(len(job.prompt), job.output_len) for job in jobs} == {(6, 3)}
+    assert len({job.prompt for job in jobs}) == 8
+
+
+def test_columns_hold_the_longest_prompt_with_the_longest_output() -> None:
+    assert longest([Job((1,) * 9, 2), Job((1,) * 3, 7)]) == 16

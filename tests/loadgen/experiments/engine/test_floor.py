@@ -4,14 +4,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from loadgen.experiments.engine.floor import Floor, measure_bandwidth, weight_bytes
-from loadgen.experiments.engine.job import Job
-from loadgen.experiments.engine.overhead import measure_overhead
-from models.network.loader import LoadedModel
+from loadgen.experiments.engine.measure import Floor, measure_bandwidth, weight_bytes
 from models.network.packing import pack
 from models.network.quantization import Quantization
-from models.text import Text
-from tests.loadgen.experiments.engine.parts import subject_of, ticking
+from tests.loadgen.experiments.engine.parts import ticking
 
 
 def test_a_step_reads_weights_and_the_live_k_and_v_once() -> None:
@@ -46,11 +42,3 @@ def test_weights_count_as_they_are_kept(quantization: str, size: float) -> None:
 def test_bandwidth_is_the_best_of_what_was_timed() -> None:
     # One tick each: a copy moves twice its bytes.
     assert measure_bandwidth(torch.device("cpu"), ticking(), size=4096) == 2 * 4096
-
-
-def test_what_is_outside_the_forward_pass_is_a_share_of_the_step(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    # The clock is read before and after the pass, and once a turn: a turn takes three ticks, the pass one.
-    found = measure_overhead(subject_of(tiny_model, tiny_text), [Job((5, 6, 7), 6), Job((8, 9, 10), 6)], ticking())
-    assert (found.rows, found.step, found.forward) == (2, 3.0, 1.0)
-    assert found.share == pytest.approx(2 / 3)
-    assert found.steps == 5

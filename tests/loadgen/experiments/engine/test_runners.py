@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from engine.row import Row
 from engine.sampling.draw import draw
-from loadgen.experiments.engine.apart import Interrupted, apart
-from loadgen.experiments.engine.job import Job
+from loadgen.experiments.engine.feed import Job
+from loadgen.experiments.engine.measure import Interrupted, apart
 from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner
 from loadgen.experiments.engine.setup import load_plain
 from models.network.generation_config import SamplingDefaults

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from loadgen.experiments.commands import Grid
 from loadgen.experiments.grid import run
-from loadgen.experiments.grid.cells import BASE, HARD, OVERLOADED, Cell, all_cells, group_cells, list_contenders
-from loadgen.experiments.grid.command import Grid
-from loadgen.experiments.grid.figures import KINDS, Figures, compare
+from loadgen.experiments.grid.cells import BASE, GRID, HARD, OVERLOADED, Cell, all_cells, group_cells, list_contenders
 from loadgen.experiments.grid.loads import LONGEST, SHAPES, TASKS, check_predicted, check_traces, load_lengths
-from loadgen.experiments.grid.machines import GRID
 from loadgen.experiments.grid.report import check_bounds, draw, show
-from loadgen.experiments.grid.run import estimate_seconds, measure_capacity, play, play_all
+from loadgen.experiments.grid.run import KINDS, Figures, compare, estimate_seconds, measure_capacity, play, play_all
 from models.errors import UserError
 from models.flags import read_options
 from scheduler.strategy import STRATEGIES, Strategy

@@ -9,8 +9,7 @@ import pytest
 
 from loadgen.experiments.paper import baton, magnus, ssjf
 from loadgen.experiments.paper.load import Pool
-from loadgen.experiments.paper.published import PUBLISHED
-from loadgen.experiments.paper.row import TITLES
+from loadgen.experiments.paper.row import PUBLISHED, TITLES
 from loadgen.experiments.paper.run import PAPERS
 from loadgen.workload.lengths import Lengths
 from tests.loadgen.experiments.paper.parts import stage_of

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 from loadgen.experiments.paper import load
-from loadgen.experiments.paper.accuracy import sigma_for_accuracy, sigma_for_rmse
-from loadgen.experiments.paper.load import LONGEST, Load, Pool, chat_pool, task_pool, trace_pool
+from loadgen.experiments.paper.load import (
+    LONGEST,
+    Load,
+    Pool,
+    chat_pool,
+    sigma_for_accuracy,
+    sigma_for_rmse,
+    task_pool,
+    trace_pool,
+)
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 

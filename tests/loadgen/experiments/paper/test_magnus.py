@@ -90,9 +90,3 @@ def test_the_estimator_learns_what_its_profile_does_not_tell() -> None:
     (_, own, profile), *later = errors
     assert len(later) >= 2 and own == pytest.approx(profile), "nothing was learned before the first lesson"
     assert all(learned < 0.6 * said for _, learned, said in later)
-
-
-def test_decisions_are_timed_while_all_requests_wait() -> None:
-    stage = stage_of()
-    rows = carry_out(EXPERIMENTS["overhead"](stage), stage.play).rows
-    assert [row.where for row in rows] == ["IV-D", "IV-D"] and all(row.measured.endswith(" ms") for row in rows)

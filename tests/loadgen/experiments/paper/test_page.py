@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.experiments.paper.page import judge, make_page, tell_verdict
 from loadgen.experiments.paper.plan import Experiment, Plan
+from loadgen.experiments.paper.report import judge, make_page, tell_verdict
 from loadgen.experiments.paper.row import PERCENT, SECONDS, TIMES, Published, Row, claim, find, skip
 from server.cli.main import main
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.experiments.paper import command
+from loadgen.experiments.commands import add_commands
 from loadgen.experiments.paper.plan import Stage
-from loadgen.experiments.paper.published import PUBLISHED
+from loadgen.experiments.paper.row import PUBLISHED
 from loadgen.experiments.paper.run import PAPERS
 from loadgen.experiments.paper.trial import Point, Trial
 from server.cli.main import run_command
@@ -43,7 +43,7 @@ RUNS = {
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
+    add_commands(parser.add_subparsers())
     return parser.parse_args(["paper", *flags])
 
 

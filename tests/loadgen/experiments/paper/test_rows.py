@@ -8,8 +8,7 @@ import pytest
 
 from loadgen.experiments.paper.baton import TARGET_2, table_rows
 from loadgen.experiments.paper.magnus import ablation_rows as magnus_ablation_rows
-from loadgen.experiments.paper.published import PUBLISHED
-from loadgen.experiments.paper.row import PERCENT, Published, Row, gain_rows, rises, skip, span
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, Published, Row, gain_rows, rises, skip, span
 from loadgen.experiments.paper.scls import main_rows, slice_rows
 from loadgen.experiments.paper.ssjf import formulation_rows, sjf_rows
 from tests.loadgen.experiments.paper.parts import line

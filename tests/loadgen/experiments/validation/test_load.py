@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.experiments.validation.load import FULL, PROBE, QUICK, Size, lengths, paced
-from loadgen.simulate import command as simulate_command
+from loadgen.commands import add_simulate
+from loadgen.experiments.validation.validate import FULL, PROBE, QUICK, Size, lengths, paced
 
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    simulate_command.add_parser(parser.add_subparsers(), Path, lambda args: 0)
+    add_simulate(parser.add_subparsers(), Path, lambda args: 0)
     return parser.parse_args(["simulate", "--validate", "--dataset-name", "random", *flags])
 
 
@@ -61,7 +61,7 @@ def test_the_command_hands_over_to_the_validator(flags: tuple[str, ...], strateg
         return 7
 
     parser = argparse.ArgumentParser()
-    simulate_command.add_parser(parser.add_subparsers(), Path, validator)
+    add_simulate(parser.add_subparsers(), Path, validator)
     args = parser.parse_args(["simulate", "--validate", "some-model", *flags])
     assert args.run(args) == 7
     assert (seen[0].validate, seen[0].strategies) == ("some-model", strategies)

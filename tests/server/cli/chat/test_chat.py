@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from loadgen.program import PROGRAM
+from loadgen.result_file import PROGRAM
 from models.errors import UserError
 from server.api.limits import Limits
 from server.cli.chat.conversation import Conversation

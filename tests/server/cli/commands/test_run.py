@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.program import PROGRAM
+from loadgen.result_file import PROGRAM
 from models.options import options_of
 from server.cli.config import ServeConfig, load_config
 from server.cli.settings import write_environ

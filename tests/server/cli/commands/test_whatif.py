@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 
 from engine.measure.timing import Timings
-from loadgen.load.arrivals import Arrivals, arrival_times
+from loadgen.load.schedule import Arrivals, arrival_times
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import simulate
-from loadgen.whatif.replay import read_replay
 from loadgen.whatif.report import find_better, make_page, tabulate, write_sentences
-from loadgen.whatif.trials import Setting, choose_strategies, try_all
+from loadgen.whatif.trials import Setting, choose_strategies, read_replay, try_all
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits

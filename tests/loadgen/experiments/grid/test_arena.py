@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.experiments.arena import report
-from loadgen.experiments.arena.loads import ALL, LOADS, ORDERS, ArenaLoad, find_loads
-from loadgen.experiments.arena.report import make_page, tabulate, tabulate_measured
-from loadgen.experiments.grid.cells import BASE, Cell
-from loadgen.experiments.grid.figures import measure_fairness
-from loadgen.experiments.grid.machines import MACHINES
-from loadgen.experiments.grid.run import play_all
+from loadgen.experiments.grid import arena as report
+from loadgen.experiments.grid.arena import make_page, tabulate, tabulate_measured
+from loadgen.experiments.grid.cells import ALL, BASE, LOADS, MACHINES, ORDERS, ArenaLoad, Cell, find_loads
+from loadgen.experiments.grid.run import measure_fairness, play_all
 from loadgen.simulate.figures import measure_slowdown
 from loadgen.simulate.report import find_frontier
 from loadgen.simulate.simulation import Served

@@ -1,9 +1,11 @@
-"""The options of a simulation: the machine, scheduling, the load, and what is kept of it. Needs no numpy."""
+"""The flags of `lengthwise simulate`: the machine, scheduling, the load, and what is kept of it. Needs no numpy."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.workload.flags import Workload
@@ -127,3 +129,39 @@ class SimulateFlags(SimulatedMachine, SimulatedScheduling, LoadFlags, Result):
     def chosen(self) -> tuple[str, ...]:
         """The strategies to simulate, each once."""
         return tuple(dict.fromkeys(self.strategies or DEFAULT_STRATEGIES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """The comparison with the real engine."""
+
+    validate: str | None = option(
+        None,
+        "play one trace on the real engine and in the simulator with this machine's profile, and tell how far apart "
+        "they are at the speed of that run; the exit code is 1 when a mean is more than 5 % off, or a p99 more than "
+        "10 %. The engine's settings come from the environment, as "
+        "for `lengthwise serve`, and from the flags above that mean the same; not --cost",
+        nargs="?",
+        const="",
+        metavar="MODEL",
+    )
+    rhos: tuple[float, ...] = option(
+        (0.5, 0.9, 1.0, 1.3),
+        "with --validate and without --rate: loads, as shares of what each strategy serves when all requests "
+        "come at once",
+        commas=True,
+        metavar="N,N,...",
+    )
+    quick: bool = option(False, "with --validate: a shorter trace")
+    num_requests: Count | None = option(None, "with --validate and without --rate: requests of each load")
+
+
+GROUPS: Mapping[str, type] = MappingProxyType(
+    {
+        "machine": SimulatedMachine,
+        "scheduling": SimulatedScheduling,
+        "load": SimulatedLoad,
+        "workload": Workload,
+        "result": Result,
+    }
+)

@@ -7,17 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.console import format_number
-from loadgen.experiments.arena.loads import ArenaLoad
-from loadgen.experiments.grid.cells import BASE
-from loadgen.experiments.grid.figures import Figures, Results
-from loadgen.html.page import render_page
-from loadgen.html.plot import Plot, Point, specify_named_points
-from loadgen.html.table import Cell as TableCell
-from loadgen.html.table import Table
+from loadgen.console import Cell as TableCell
+from loadgen.console import Table, format_number
+from loadgen.experiments.grid.cells import BASE, ArenaLoad
+from loadgen.experiments.grid.run import Figures, Results
+from loadgen.html.plot import Plot, Point, render_page, specify_named_points
 from loadgen.simulate.report import find_frontier
 
-TEMPLATE = Path(__file__).with_name("report.html.j2")
+TEMPLATE = Path(__file__).with_name("arena.html.j2")
 MEASURED = Path(__file__).parents[3] / "docs" / "research" / "validation"
 """Result files of `simulate --validate`."""
 

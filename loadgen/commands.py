@@ -1,0 +1,88 @@
+"""The commands that load a server, or simulate one: `lengthwise bench`, `compare` and `simulate`.
+
+What they need besides flags is imported when one runs: `--help` does without.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from loadgen.bench import flags as bench_flags
+from loadgen.compare import flags as compare_flags
+from loadgen.simulate import flags as simulate_flags
+from models.flags import Subparsers, add_groups, read_options
+
+
+def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], None]] = ()) -> None:
+    """Add `bench`; `others` add commands such as `bench engine` below it."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure a running server under load",
+        description="Send a workload to any server with an OpenAI-compatible API, each request at its time whatever "
+        "became of those before, and report throughput and latencies. Flags and figures are those of "
+        "`vllm bench serve`.",
+        allow_abbrev=False,  # else flags of the commands below that begin as several of its own are refused
+    )
+    add_groups(parser, bench_flags.GROUPS)
+    parser.set_defaults(run=run_bench)
+    if others:
+        below = parser.add_subparsers(title="other benchmarks", metavar="COMMAND", required=False)
+        for add in others:
+            add(below)
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    """Benchmark a server; returns the exit code: 1 when no request completed, 130 when it was interrupted."""
+    from loadgen.bench.run import run_bench
+
+    return run_bench(read_options(args, bench_flags.BenchFlags))
+
+
+def add_compare(subparsers: Subparsers) -> None:
+    """Add `compare`."""
+    parser = subparsers.add_parser(
+        "compare",
+        help="compare strategies or servers under the same load",
+        description="Play the same seeded requests through each strategy or server, one after another and in several "
+        "rounds, and write one report: a page with plots, and JSON. Differences that the rounds do not bear out are "
+        "not called differences.",
+    )
+    add_groups(parser, compare_flags.GROUPS)
+    parser.set_defaults(run=run_compare)
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    """Compare; returns the exit code: 1 when a contestant had to be left out, 130 when it was interrupted."""
+    from loadgen.compare.run import run_compare
+
+    return run_compare(args)
+
+
+def add_simulate(
+    subparsers: Subparsers, cache: Callable[[], Path], validate: Callable[[argparse.Namespace], int] | None = None
+) -> None:
+    """Add `simulate`; `cache` is the folder where this machine's profiles are.
+
+    `validate` compares a simulation with the real engine; without it there is no flag for that.
+    """
+    parser = subparsers.add_parser(
+        "simulate",
+        help="compare strategies on simulated executors",
+        description="Run the real scheduler over simulated executors, which take the time that a cost model says, on "
+        "a clock that jumps from event to event. Nothing else is simulated: decisions are those of `lengthwise serve`.",
+    )
+    add_groups(parser, simulate_flags.GROUPS)
+    if validate is not None:
+        add_groups(parser, {"validation": simulate_flags.Validation})
+
+    def run(args: argparse.Namespace) -> int:
+        if validate is not None and args.validate is not None:
+            args.strategies = tuple(dict.fromkeys(args.strategies or simulate_flags.VALIDATED_STRATEGIES))
+            return validate(args)
+        from loadgen.simulate.run import run_simulate
+
+        return run_simulate(read_options(args, simulate_flags.SimulateFlags), cache)
+
+    parser.set_defaults(run=run)

@@ -1,0 +1,278 @@
+"""A trace played on the real engine, without a server around it: every request at its time, until the last is answered,
+recorded as a simulation of it is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import uvloop
+
+from engine.executor import Executor
+from engine.kv.host_store import HostStore
+from engine.messages import Report, RowUpdate, StepReport, Stop, Tally
+from engine.row import Row
+from engine.sampling.params import SamplingParams
+from loadgen.simulate.prediction import Predict, split_forecast
+from loadgen.simulate.simulation import Simulation, Watch, WorkerRecord, served
+from loadgen.workload.lengths import Lengths
+from models.catalog.catalog import default_cache
+from models.errors import UserError
+from models.network.loader import LoadedModel
+from models.own_thread import run_in_own_thread
+from models.text import Text
+from scheduler.assembly import Parts
+from scheduler.clock import Clock, MonotonicClock, background
+from scheduler.dispatcher import Dispatcher
+from scheduler.request import Refused, Request, State
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.profile_file import load_profile
+from scheduler.stream import TokenStream
+from scheduler.worker import Port
+from server.cli.config import ServeConfig
+from server.composition.devices import conditions_of, swap_bytes
+from server.composition.loading import build_executor, load_models
+from server.process.relay import Listener, Relay
+
+STOP_TIMEOUT = 10.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Models, text and profile, which all strategies share."""
+
+    config: ServeConfig
+    models: tuple[LoadedModel, ...]
+    text: Text
+    profile: Bilinear
+
+    @property
+    def vocabulary(self) -> int:
+        return min(self.text.vocab_size, self.models[0].vocab_size)
+
+
+def load_engine(config: ServeConfig) -> Engine:
+    """Load the model for each executor and find its profile; raises what `open_service` raises."""
+    models, text = load_models(config)
+    profile = load_profile(default_cache(), conditions_of(config, models[0]))
+    if profile is None:
+        executors = f" --executors {config.executors}" if config.executors > 1 else ""
+        raise UserError(
+            f"there is no profile of {config.model} under these settings: run `lengthwise profile "
+            f"{config.model}{executors}` first, with the same settings"
+        )
+    return Engine(config, models, text, profile.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """New executors, and an event loop on which their reports arrive."""
+
+    executors: tuple[Executor, ...]
+    relay: Relay
+    _runner: asyncio.Runner
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Start the executors and do the work on the loop; once."""
+        for executor in self.executors:
+            executor.start()
+        return self._runner.run(work)
+
+
+@contextmanager
+def new_executors(engine: Engine) -> Iterator[Rig]:
+    """Build executors, which are not started yet; on leaving they are stopped if they were."""
+    store: HostStore[Row] = HostStore(swap_bytes(engine.config))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        relay = Relay(runner.get_loop())
+        executors = tuple(
+            run_in_own_thread(partial(build_executor, engine.config, index, model, engine.text, store, relay.deliver))
+            for index, model in enumerate(engine.models)
+        )
+        try:
+            yield Rig(executors, relay, runner)
+        finally:
+            for executor in executors:
+                executor.post(Stop())
+            for executor in executors:
+                if executor.alive:
+                    executor.stop(STOP_TIMEOUT)
+
+
+def random_prompts(trace: Sequence[Lengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
+    """Prompts of the trace's lengths; which tokens they are does not bear on how long they take."""
+    rng = random.Random(f"{seed}, prompts")
+    return [tuple(rng.choices(range(vocabulary), k=request.input_length)) for request in trace]
+
+
+async def serve(
+    dispatcher: Dispatcher,
+    clock: Clock,
+    trace: Sequence[Lengths],
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    max_tokens: int,
+    predict: Predict | None = None,
+    watch: Watch = lambda ended: None,
+) -> list[Request]:
+    """Submit every request at its time and wait for the last; all have finished then.
+
+    Requests are counted from when they were due, though the event loop be late. Raises UserError when one fails.
+    """
+    begin, requests = clock.now(), list[Request]()
+    numbers, all_ended = itertools.count(1), asyncio.Event()
+
+    def note_end() -> None:
+        watch(number := next(numbers))
+        if number == len(trace):
+            all_ended.set()
+
+    for one, prompt in zip(trace, prompts, strict=True):
+        due = begin + one.arrival
+        if due > clock.now():
+            await clock.wait(asyncio.Event(), due)
+        sampling = SamplingParams(max_tokens, temperature=0.0, replay_tokens=one.output_length)
+        predicted, known = split_forecast(None if predict is None else predict(sampling))
+        try:
+            request = dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known, arrival=due)
+        except Refused as error:
+            raise UserError(f"the engine gave up: {error}") from error
+        request.stream = _Sink(note_end)
+        requests.append(request)
+    if requests:
+        await all_ended.wait()
+    for request in requests:
+        _require_finished(request)
+    return requests
+
+
+class _Sink(TokenStream):
+    """Notes the end of an answer; its tokens are not kept."""
+
+    def __init__(self, note_end: Callable[[], None]) -> None:
+        self._note_end = note_end
+        self._error: str | None = None
+
+    @property
+    def error(self) -> str | None:
+        return self._error
+
+    def put(self, update: RowUpdate) -> None:
+        if update.finish_reason is not None:
+            self._error = update.error
+            asyncio.get_running_loop().call_soon(self._note_end)  # once the request has its end
+
+
+def _require_finished(request: Request) -> None:
+    if request.state is not State.FINISHED:
+        stream = request.stream
+        said = stream.error if isinstance(stream, _Sink) else None
+        raise UserError(f"a request of {request.input_length} tokens failed on the engine: {said or request.state}")
+
+
+WARM_UP = 4
+"""Requests that are played before a run and not recorded."""
+WARM_UP_TOKENS = 8
+
+Prompts = Sequence[tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Record:
+    """The work of one executor over one run. A step that reads prompts counts as prefill."""
+
+    last: float | None = None
+    """When its latest report came, in seconds of the dispatcher's clock."""
+    prefill: float = 0.0
+    decode: float = 0.0
+    row_decode: float = 0.0
+    tally: Tally = Tally()
+
+    def add(self, report: StepReport, now: float) -> None:
+        """Count a report that came at the time `now`."""
+        turn = report.tally
+        self.last = now
+        self.tally += turn
+        if turn.prompt:
+            self.prefill += report.seconds
+        elif rows := turn.generated + turn.invalid:  # each row of an iteration makes one token, valid or not
+            self.decode += report.seconds
+            self.row_decode += rows * report.seconds
+
+    def finished(self, origin: float) -> WorkerRecord:
+        """The record of the whole run; `origin` is when it began."""
+        completion = 0.0 if self.last is None else self.last - origin
+        return WorkerRecord(completion, self.prefill, self.decode, self.row_decode, self.tally)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Plays requests, in order of arrival, on executors that run and report to the relay."""
+
+    ports: Sequence[Port]
+    relay: Relay
+    requests: Sequence[Lengths]
+    prompts: Prompts
+    max_tokens: int
+    """Tokens that every request asks for; how many it generates is its own."""
+    clock: MonotonicClock = field(default_factory=MonotonicClock)
+
+    async def warm_up(self, parts: Parts, predict: Predict | None) -> None:
+        """A few short requests, so that a run finds the executors as later ones do. Raises UserError.
+
+        Parts keep state and may predict anew: those of the run are others.
+        """
+        few = [
+            Lengths(0.0, one.input_length, min(one.output_length, WARM_UP_TOKENS)) for one in self.requests[:WARM_UP]
+        ]
+        async with self._dispatching(parts, lambda report: None) as dispatcher:
+            await self._serve(dispatcher, few, predict, lambda ended: None)
+
+    async def record(
+        self, parts: Parts, predict: Predict | None, watch: Watch, overhear: Listener = lambda report: None
+    ) -> Simulation:
+        """The record of all requests and executors. Raises UserError when a request fails.
+
+        `overhear` is called with every report of this run.
+        """
+        records = {port.info.index: Record() for port in self.ports}
+
+        def note(report: Report) -> None:
+            overhear(report)
+            if isinstance(report, StepReport):
+                records[report.executor].add(report, self.clock.now())
+
+        async with self._dispatching(parts, note) as dispatcher:
+            done = await self._serve(dispatcher, self.requests, predict, watch)
+        origin = done[0].times.arrival - self.requests[0].arrival
+        workers = tuple(record.finished(origin) for record in records.values())
+        return Simulation(tuple(served(request, origin) for request in done), workers)
+
+    async def _serve(
+        self, dispatcher: Dispatcher, requests: Sequence[Lengths], predict: Predict | None, watch: Watch
+    ) -> list[Request]:
+        prompts = self.prompts[: len(requests)]
+        return await serve(
+            dispatcher, self.clock, requests, prompts, max_tokens=self.max_tokens, predict=predict, watch=watch
+        )
+
+    @asynccontextmanager
+    async def _dispatching(self, parts: Parts, note: Listener) -> AsyncIterator[Dispatcher]:
+        dispatcher = Dispatcher(parts, self.ports, self.clock)
+
+        def listen(report: Report) -> None:
+            note(report)
+            dispatcher.receive(report)
+
+        with self.relay.send_to(listen):
+            async with background(dispatcher.run(), "dispatcher"):
+                yield dispatcher
