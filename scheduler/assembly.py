@@ -27,7 +27,7 @@ from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, i
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
 from scheduler.waiting.hrrn import BATCH_ORDERS
-from scheduler.waiting.orders.aged import AgedSjf, Aging
+from scheduler.waiting.orders.aged import AgedSjf
 from scheduler.waiting.orders.boost import Boost, attained_work, predicted_work
 from scheduler.waiting.orders.fair_sojourn import FairSojourn
 from scheduler.waiting.orders.fcfs import Fcfs
@@ -44,10 +44,10 @@ ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
     {
         "fcfs": lambda limits, prices: Fcfs(),
         "sjf": lambda limits, prices: Sjf(),
-        "out-of-turn": lambda limits, prices: OutOfTurn(limits.out_of_turn, limits.usual_rows),
+        "out-of-turn": lambda limits, prices: OutOfTurn(limits.options.out_of_turn, limits.usual_rows),
         "sjf-aged": lambda limits, prices: AgedSjf(limits.aging),
-        "boost": lambda limits, prices: Boost(prices, limits.boost_gamma, predicted_work),
-        "boost-attained": lambda limits, prices: Boost(prices, limits.boost_gamma, attained_work),
+        "boost": lambda limits, prices: Boost(prices, limits.options.boost_gamma, predicted_work),
+        "boost-attained": lambda limits, prices: Boost(prices, limits.options.boost_gamma, attained_work),
         "gittins": lambda limits, prices: Gittins(prices),
         "tail-inflated": lambda limits, prices: TailInflated(),
         "feedback": lambda limits, prices: Feedback(prices),
@@ -115,7 +115,7 @@ def assemble(
     if machine is None:
         machine = StepLearning(MachineModel(), submit)
     steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
-    limits = replace(limits, aging=_aging(limits, known.model))
+    limits = _time(limits, known.model)
     if limits.shares is None and strategy.shared:
         limits = replace(limits, shares={})
     if limits.shares is not None and not strategy.can_share:
@@ -127,7 +127,7 @@ def assemble(
         new_order=lambda: order(limits, prices),
         memory=_find("memory", strategy, MEMORIES),
         limits=limits,
-        terms=replace(strategy.refill, iterations=limits.slice_length if strategy.slices else None),
+        terms=replace(strategy.refill, iterations=limits.options.slice_length if strategy.slices else None),
         returns=strategy.returns,
         machine=known,
         estimator=estimator,
@@ -137,7 +137,7 @@ def assemble(
     if isinstance(estimator, Nearest):
         learning = BatchLearning(estimator, submit)
     preemption = _find("preemption", strategy, PREEMPTIONS)(kit)
-    background = None if kit.terms.closed else Background(limits.batch_slowdown, known)
+    background = None if kit.terms.closed else Background(limits.options.batch_slowdown, known)
     preemptions = tuple(one for one in (preemption, background) if one is not None)
     batcher = (batching if callable(batching) else _find("batching", strategy, BATCHERS))(kit)
     placement = _find("placement", strategy, PLACEMENTS)
@@ -151,13 +151,13 @@ def _prices(machine: MachineModel, limits: Limits) -> Prices:
     return device_prices(machine.model, limits.slots, limits.capacity_tokens, limits.context_length)
 
 
-def _aging(limits: Limits, profile: Bilinear | None) -> Aging:
-    """Aging with the seconds of a token of this machine when rows of half the longest length take all slots."""
+def _time(limits: Limits, profile: Bilinear | None) -> Limits:
+    """Limits with the seconds of a token of this machine when rows of half the longest length take all slots."""
     if profile is None:
-        return limits.aging
+        return limits
     rows = limits.slots or 1
     columns = min(limits.context_length or 0, (limits.capacity_tokens or 0) / rows) / 2
-    return replace(limits.aging, seconds_per_token=profile.iteration(float(rows), columns))
+    return replace(limits, seconds_per_token=profile.iteration(float(rows), columns))
 
 
 def _estimator(strategy: Strategy, machine: MachineModel) -> ServingTime | None:

@@ -29,38 +29,18 @@ from scheduler.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes, times and factors that batchers go by."""
+    """The options that batchers go by, and the sizes of the executors."""
 
     group_tokens: int
     """Most prompt tokens, padding included, to prefill as one group; one longer prompt may go alone."""
     prefill_ahead: int
     """Rows an executor may hold beyond its slots, prefilled and waiting for one."""
+    options: Scheduling = Scheduling()
     max_padding: float = 0.25
     """Most padding in a prefill group, as a fraction of its cells: what "similar length" means."""
-    max_batch_size: int | None = None
-    """Most rows of a closed batch; None: as many as the executor has slots."""
-    batch_wait_timeout: float = Scheduling.batch_wait_timeout
-    """Seconds that the oldest request may wait for its batch to fill up."""
-    slice_length: int = Scheduling.slice_length
-    """S: decode iterations of a slice, for strategies that slice."""
-    min_interval: float | None = None
-    """Γ: least seconds between two arrangements; None: as long as slices take, by the median of recent estimates."""
-    interval_factor: float = Scheduling.interval_factor
-    """λ: the part of the least loaded executor's work that may pass before the next arrangement."""
-    batch_slowdown: float = Scheduling.batch_slowdown
-    """Part by which background rows may lengthen a step of other rows."""
-    recompute: bool = False
-    """Whether rows that are handed back lose their K and V, as SCLS has it, else these stay in host memory where the
-    device's profile says that copying takes less than reading again, and everywhere without one."""
-    aging: Aging = Aging()
-    """When waiting requests are promoted, for orders that promote, and when they are due by their deadline. Its seconds
-    of a token stay those of the profile: keys of a sorted queue must not change unless the order says when."""
-    out_of_turn: float = Scheduling.out_of_turn
-    """x: share of the work that goes to the cheapest, for the default's order."""
-    boost_gamma: float = Scheduling.boost_gamma
-    """γ of boost, in 1/s."""
-    wma_threshold: int = Scheduling.wma_threshold
-    """Φ: a request joins a waiting batch only when that one's wasted memory accesses stay below it."""
+    seconds_per_token: float = Aging().seconds_per_token
+    """Seconds of a decode iteration by the device's profile. They stay: keys of a sorted queue must not change unless
+    the order says when."""
     capacity_tokens: int | None = None
     """Tokens of K and V that the smallest executor holds; None before an executor asks for work."""
     context_length: int | None = None
@@ -75,24 +55,16 @@ class Limits:
         """Rows that an executor runs at a time, if they are half as long as they may become."""
         return usual_rows(self.slots, self.capacity_tokens, self.context_length)
 
+    @property
+    def aging(self) -> Aging:
+        """When waiting requests are promoted, for orders that promote, and when they are due by their deadline."""
+        return Aging(self.options.aging_factor, self.seconds_per_token)
+
     @classmethod
     def of(cls, options: Scheduling, group_tokens: int, max_num_seqs: int) -> Limits:
         """Limits on executors with so many slots, which prefill so many tokens as one group."""
-        return cls(
-            group_tokens=group_tokens,
-            prefill_ahead=max(1, max_num_seqs // 8) if options.prefill_ahead is None else options.prefill_ahead,
-            max_batch_size=options.max_batch_size,
-            batch_wait_timeout=options.batch_wait_timeout,
-            aging=Aging(options.aging_factor),
-            out_of_turn=options.out_of_turn,
-            boost_gamma=options.boost_gamma,
-            wma_threshold=options.wma_threshold,
-            slice_length=options.slice_length,
-            min_interval=options.min_interval,
-            interval_factor=options.interval_factor,
-            batch_slowdown=options.batch_slowdown,
-            recompute=options.recompute,
-        )
+        ahead = options.prefill_ahead
+        return cls(group_tokens, max(1, max_num_seqs // 8) if ahead is None else ahead, options)
 
     def within(self, capacity_tokens: int, context_length: int, slots: int) -> Limits:
         """These limits for one more executor, which may be smaller than those before."""
@@ -179,7 +151,7 @@ class Kit:
 
     def _kept_lengths(self) -> range:
         """Tokens of rows whose K and V stay in host memory when they are handed back; all while nothing is known."""
-        if self.limits.recompute:
+        if self.limits.options.recompute:
             return NO_LENGTH
         return EVERY_LENGTH if self.machine.model is None else self.machine.model.kept_lengths()
 

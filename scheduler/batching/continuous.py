@@ -19,7 +19,7 @@ class ContinuousBatcher:
 
     def __init__(self, kit: Kit) -> None:
         self.waiting = kit.new_queue()
-        self._background = Background(kit.limits.batch_slowdown, kit.machine)
+        self._background = Background(kit.limits.options.batch_slowdown, kit.machine)
         self._kit = _without_waiting_rows(kit) if kit.terms.entry is not Entry.EMBED else kit
 
     def add(self, request: Request, now: float) -> None:

@@ -83,12 +83,12 @@ class DpBatcher:
     def _interval(self) -> float:
         """max(λ · least load, Γ) in seconds, the loads being those right after the last arrangement (equation 12)."""
         limits = self._kit.limits
-        shortest = limits.min_interval
+        shortest = limits.options.min_interval
         if shortest is None:
             shortest = median(self._recent) if self._recent else 0.0
         if not self._adaptive:
             return shortest
-        return max(limits.interval_factor * min(self._loads.values(), default=0.0), shortest)
+        return max(limits.options.interval_factor * min(self._loads.values(), default=0.0), shortest)
 
     def _all_rest(self) -> bool:
         """Whether no executor has anything to do, so that waiting for the interval's end has no use."""
@@ -106,8 +106,8 @@ class DpBatcher:
         workers = self._asked.values()
         most_rows = min(worker.info.max_rows for worker in workers)
         if self._capped:
-            most_rows = min(most_rows, self._kit.limits.max_batch_size or most_rows)
-        capacity, iterations = min(worker.capacity_tokens for worker in workers), self._kit.limits.slice_length
+            most_rows = min(most_rows, self._kit.limits.options.max_batch_size or most_rows)
+        capacity, iterations = min(worker.capacity_tokens for worker in workers), self._kit.limits.options.slice_length
         fitting = (self._kit.memory.most(capacity, request.tokens + iterations) for request in ranked)
         return partition(
             np.array([request.tokens for request in ranked], dtype=np.int64),
@@ -119,7 +119,7 @@ class DpBatcher:
 
     def _fits(self, plan: Plan, worker: Worker) -> bool:
         longest = max(request.tokens for request in plan.requests)
-        return self._kit.memory(worker, len(plan.requests), longest + self._kit.limits.slice_length)
+        return self._kit.memory(worker, len(plan.requests), longest + self._kit.limits.options.slice_length)
 
     def _hand_out(self) -> Plan:
         plan = self._ready.pop()

@@ -66,7 +66,7 @@ class ByOrder:
 PREEMPTIONS: Mapping[str, Callable[[Kit], Preemption | None]] = MappingProxyType(
     {
         "none": lambda kit: None,
-        "by-order": lambda kit: ByOrder(kit.new_keys(), kit.limits.slice_length),
-        "by-order-early": lambda kit: ByOrder(kit.new_keys(), kit.limits.slice_length, EARLY),
+        "by-order": lambda kit: ByOrder(kit.new_keys(), kit.limits.options.slice_length),
+        "by-order-early": lambda kit: ByOrder(kit.new_keys(), kit.limits.options.slice_length, EARLY),
     }
 )

@@ -24,7 +24,7 @@ class StaticBatcher:
     def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
         self.waiting = kit.new_queue()
         self._kit = kit
-        self._rows = rows or kit.limits.max_batch_size
+        self._rows = rows or kit.limits.options.max_batch_size
         self._asked = -inf  # when an executor was last asked
         self._timeouts: deque[float] = deque()  # when those that came will have waited long enough
 
@@ -68,4 +68,4 @@ class StaticBatcher:
 
     def _times_out_at(self, request: Request) -> float:
         """When a request has waited long enough for others."""
-        return request.times.arrival + self._kit.limits.batch_wait_timeout
+        return request.times.arrival + self._kit.limits.options.batch_wait_timeout

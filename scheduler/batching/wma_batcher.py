@@ -95,7 +95,7 @@ class WmaBatcher:
         waste = wma_from_least(inputs, generations, least)
         open_to_it = (numbers[Column.INSERTABLE] > 0) & (numbers[Column.PRIORITY] == priority)
         fits = (rows <= self._most_rows) & (memory_tokens(rows, inputs, generations) <= self._most_tokens)
-        waste[~(open_to_it & fits & (waste < self._limits.wma_threshold))] = inf
+        waste[~(open_to_it & fits & (waste < self._limits.options.wma_threshold))] = inf
         index = int(waste.argmin()) if waste.size else 0
         return index if waste.size and waste[index] < inf else None
 
@@ -107,7 +107,7 @@ class WmaBatcher:
     def _most_rows(self) -> float:
         """Rows that a batch may have; with a fixed size at most β, so that none runs out of memory (equation 1)."""
         limits = self._limits
-        bounds = [bound for bound in (limits.slots, limits.max_batch_size) if bound is not None]
+        bounds = [bound for bound in (limits.slots, limits.options.max_batch_size) if bound is not None]
         if self._fixed_size and limits.capacity_tokens is not None and limits.context_length is not None:
             bounds.append(limits.capacity_tokens // limits.context_length)
         return min(bounds, default=inf)
@@ -127,7 +127,7 @@ class WmaBatcher:
         return batch
 
     def _fits(self, batch: WaitingBatch, worker: Worker) -> bool:
-        slots = min(worker.info.max_rows, self._limits.max_batch_size or worker.info.max_rows)
+        slots = min(worker.info.max_rows, self._limits.options.max_batch_size or worker.info.max_rows)
         return len(batch) <= slots and self._kit.memory(worker, len(batch), batch.lengths.columns)
 
     def _open(self, batch: WaitingBatch) -> None:

@@ -12,6 +12,7 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
+from scheduler.options import Scheduling
 from scheduler.request import Failure, Refused, Request, State
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, cancelled, port, token
@@ -124,7 +125,9 @@ def test_nothing_is_kept_of_a_row_that_it_was_to_drop() -> None:
 def test_an_executor_whose_device_fails_gets_nothing_until_it_is_well(strategy: str) -> None:
     """The broken one of two executors went on taking calls, and answered each with an error."""
     ports, clock = [port(0, rows=2), port(1, rows=2)], VirtualClock()
-    dispatcher = Dispatcher(assemble(STRATEGIES[strategy], Limits(100, 0, min_interval=1.0)), ports, clock)
+    dispatcher = Dispatcher(
+        assemble(STRATEGIES[strategy], Limits(100, 0, options=Scheduling(min_interval=1.0))), ports, clock
+    )
 
     def dispatch() -> tuple[list[list[int]], list[list[int]]]:
         for _ in range(4):

@@ -14,6 +14,7 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
+from scheduler.options import Scheduling
 from scheduler.placement.executors import max_min
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
@@ -21,7 +22,7 @@ from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, token
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=0, slice_length=4, min_interval=1.0)
+LIMITS = Limits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=1.0))
 WRONG = Bilinear(p1=0.5, p2=0.0, p3=0.0, p4=7.0, d1=0.0, d2=0.0, d3=0.0, d4=100.0)
 """Model of a device that is far slower than any that is played here."""
 
@@ -165,5 +166,5 @@ async def test_the_loop_arranges_again_when_the_interval_has_passed() -> None:
         for _ in range(10):
             await asyncio.sleep(0)
     assert [admitted(one.take()) for one in stage.ports] == [[[0]], [[1]]]
-    assert stage.clock.time == LIMITS.min_interval, "it asked to be woken then, and nothing else happened"
+    assert stage.clock.time == LIMITS.options.min_interval, "it asked to be woken then, and nothing else happened"
     running.cancel()

@@ -6,12 +6,20 @@ import pytest
 
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
+from scheduler.options import Scheduling
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import request, worker
 
-LIMITS = Limits(group_tokens=200, prefill_ahead=0, max_batch_size=3, capacity_tokens=2000, context_length=500, slots=4)
+LIMITS = Limits(
+    group_tokens=200,
+    prefill_ahead=0,
+    options=Scheduling(max_batch_size=3),
+    capacity_tokens=2000,
+    context_length=500,
+    slots=4,
+)
 PROFILE = Bilinear(*(0.001 for _ in range(8)))
 
 

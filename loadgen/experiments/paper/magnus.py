@@ -34,6 +34,7 @@ from loadgen.workload.lengths import Lengths, clip
 from loadgen.workload.sample import Sample, read_jsonl
 from loadgen.workload.tokens import estimate
 from models.errors import UserError
+from scheduler.options import Scheduling
 
 RMSE = 15.649  # tokens: the error of the paper's predictor for ChatGLM-6B (III-B, Table II, USIN)
 ABLATION = ("vs", "glp", "abp", "magnus")
@@ -63,7 +64,7 @@ def ablation(stage: Stage) -> Plan:
 def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped: Sequence[Row] = ()) -> Plan:
     """The paper's executors, or a share of them under the same share of the load."""
     machine, whole = shrink(V100_CHATGLM_6B, stage.setting.scale), V100_CHATGLM_6B.workers
-    bounds = limits(wma_threshold=stage.setting.wma_threshold or limits().wma_threshold)
+    bounds = limits(wma_threshold=stage.setting.wma_threshold or Scheduling.wma_threshold)
     rates: Sequence[float] | None = stage.setting.rates
     described = "as given" if rates else f"{', '.join(f'{share:g}' for share in SHARES)} × what vs serves"
     if rates is None:
@@ -71,7 +72,7 @@ def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped:
         rates = [share * served * whole / machine.workers for share in SHARES]
     setting = (
         f"{machine.workers} × ChatGLM-6B on a V100 32 GB, {stage.seconds:g} s of Poisson arrivals; rates, which the "
-        f"text does not name, are {described}, for {whole} workers; Φ {bounds.wma_threshold}; predictions are off by "
+        f"text does not name, are {described}, for {whole} workers; Φ {bounds.options.wma_threshold}; predictions are off by "
         f"{RMSE} tokens (RMSE), as those for ChatGLM-6B in Table II"
     )
     points = [

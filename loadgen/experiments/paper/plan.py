@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from loadgen.experiments.paper.load import Load, Pool, outputs
 from loadgen.experiments.paper.options import Experiments
@@ -15,6 +15,7 @@ from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
 from scheduler.batching.batcher import Limits
+from scheduler.options import Scheduling
 from scheduler.strategy import STRATEGIES
 
 FEW = 30  # requests of the smallest run that any of the papers tells of: Baton's Target-2
@@ -116,9 +117,9 @@ def _after(watch: Watch, before: int) -> Watch:
     return lambda ended: watch(before + ended)
 
 
-def limits(**changes: object) -> Limits:
-    """Limits with the given ones in place of the server's defaults."""
-    return replace(Limits(GROUP_TOKENS, prefill_ahead=1), **changes)  # type: ignore[arg-type]
+def limits(**options: Any) -> Limits:
+    """Limits with the given options in place of the server's defaults."""
+    return Limits.of(Scheduling(**options), GROUP_TOKENS, max_num_seqs=1)
 
 
 def shrink(machine: Machine, scale: float) -> Machine:

@@ -132,8 +132,9 @@ def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:
     flags = ("--batch-wait-timeout", "0.5", "--max-batch-size", "3", "--out-of-turn", "0.25")
     given = read(tmp_path, *SHORT, "--aging-factor", "2.5", "--boost-gamma", "2", *flags)
     limits = limits_of(given, machine_of(given, lambda: tmp_path)[1])
-    assert (limits.aging.factor, limits.batch_wait_timeout, limits.max_batch_size) == (2.5, 0.5, 3)
-    assert (limits.out_of_turn, limits.boost_gamma) == (0.25, 2.0)
+    assert limits.options is given and limits.aging.factor == 2.5
+    assert (given.batch_wait_timeout, given.max_batch_size) == (0.5, 3)
+    assert (given.out_of_turn, given.boost_gamma) == (0.25, 2.0)
 
 
 @pytest.mark.parametrize("by_name", [True, False])

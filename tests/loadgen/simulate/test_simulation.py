@@ -21,6 +21,7 @@ from models.errors import UserError
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
+from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
@@ -34,8 +35,7 @@ MACHINE = Machine(COST, capacity_tokens=1000, max_num_seqs=4, context_length=250
 
 
 def parts(name: str, machine: Machine = MACHINE, **changes: Any) -> Parts:
-    limits = Limits(group_tokens=512, prefill_ahead=1, slice_length=8)
-    limits = replace(limits, **changes)
+    limits = Limits.of(Scheduling(**{"slice_length": 8, **changes}), group_tokens=512, max_num_seqs=1)
     fitted = limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
     return assemble(STRATEGIES[name], fitted, GROWING)
 

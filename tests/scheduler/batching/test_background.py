@@ -15,6 +15,7 @@ from scheduler.assembly import Parts, assemble
 from scheduler.batching.background import Background
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
+from scheduler.options import Scheduling
 from scheduler.placement.executors import idle_first
 from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
@@ -68,7 +69,9 @@ def test_who_comes_gets_the_executor_whose_rows_make_way() -> None:
 
 
 def parts_for(strategy: str, slowdown: float, slots: int) -> Parts:
-    limits = Limits(group_tokens=64, prefill_ahead=0, batch_slowdown=slowdown).within(1000 * slots, 1000, slots)
+    limits = Limits(group_tokens=64, prefill_ahead=0, options=Scheduling(batch_slowdown=slowdown)).within(
+        1000 * slots, 1000, slots
+    )
     return assemble(STRATEGIES[strategy], limits, COST)
 
 

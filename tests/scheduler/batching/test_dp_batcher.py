@@ -14,6 +14,7 @@ from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.dp_batcher import DpBatcher
 from scheduler.batching.memory import slice_bound
+from scheduler.options import Scheduling
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
@@ -25,11 +26,11 @@ from tests.scheduler.fakes import kit, port, request
 MODEL = Bilinear(p1=1e-2, p2=0.0, p3=0.0, p4=0.1, d1=1e-3, d2=1e-3, d3=0.0, d4=0.1, c1=2e-3, c0=0.05)
 """So that a prompt of 100 tokens is not padded to, and few others are worth a batch of their own."""
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=0, slice_length=10, min_interval=2.0)
+LIMITS = Limits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=10, min_interval=2.0))
 
 
 def batcher_of(*requests: Request, limits: Limits = LIMITS, capped: bool = False, adaptive: bool = False) -> DpBatcher:
-    terms = replace(CLOSED, iterations=limits.slice_length)
+    terms = replace(CLOSED, iterations=limits.options.slice_length)
     batcher = DpBatcher(
         replace(kit(limits, memory=slice_bound, terms=terms), machine=MachineModel(MODEL)),
         capped=capped,
@@ -88,7 +89,7 @@ def test_batches_are_as_large_as_memory_and_slots_allow() -> None:
 
 
 def test_only_some_batches_have_a_fixed_size() -> None:
-    limits = replace(LIMITS, max_batch_size=2)
+    limits = replace(LIMITS, options=replace(LIMITS.options, max_batch_size=2))
     four = spread([4] * 4)
     assert [len(rows) for rows in drained(batcher_of(*four, limits=limits, capped=True), executor())] == [2, 2]
     assert [len(rows) for rows in drained(batcher_of(*four, limits=limits), executor())] == [4]
@@ -205,7 +206,7 @@ def test_an_executor_that_is_not_asked_for_any_more_counts_no_more() -> None:
 
 
 def test_without_a_given_interval_it_is_the_median_slice() -> None:
-    limits = replace(LIMITS, min_interval=None)
+    limits = replace(LIMITS, options=replace(LIMITS.options, min_interval=None))
     batcher = batcher_of(*spread([100, 50, 4]), limits=limits)
     busy = executor(load=9.0, rows=1)
     assert drained(batcher, busy) == [[0], [1], [2]]
@@ -249,7 +250,7 @@ def test_every_request_goes_out_once_and_no_batch_outgrows_its_executor(
 def test_k_and_v_are_kept_where_that_takes_less_unless_somebody_forbids_it(
     recompute: bool, model: Bilinear, keep_kv: range
 ) -> None:
-    parts = assemble(STRATEGIES["scls"], replace(LIMITS, recompute=recompute), model)
+    parts = assemble(STRATEGIES["scls"], replace(LIMITS, options=replace(LIMITS.options, recompute=recompute)), model)
     parts.batcher.add(request(), 0.0)
     plan = parts.batcher.take(executor(), 0.0)
     assert plan is not None and plan.terms == replace(CLOSED, iterations=10, keep_kv=keep_kv)

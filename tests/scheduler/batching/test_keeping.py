@@ -14,12 +14,13 @@ from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
+from scheduler.options import Scheduling
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import VirtualClock, port, token
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=0, slice_length=4, min_interval=0.0)
+LIMITS = Limits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=0.0))
 MODEL = Bilinear(p1=0.5, p2=0.25, p3=0.0, p4=8.0, d1=0.0, d2=0.0, d3=0.0, d4=1.0, c1=0.25, c0=3.0)
 """So that 11 tokens are worth keeping: 0.25·11 + 3 = 0.5·11 + 0.25."""
 
@@ -86,7 +87,7 @@ def test_an_executor_is_told_which_rows_are_worth_keeping() -> None:
 def served(recompute: bool, model: Bilinear) -> tuple[float, int]:
     """Seconds that two requests take in slices of 4, and how many tokens are read."""
     machine = Machine(model, capacity_tokens=1000, max_num_seqs=4, context_length=500)
-    limits = replace(LIMITS, recompute=recompute).within(1000, 500, 4)
+    limits = replace(LIMITS, options=replace(LIMITS.options, recompute=recompute)).within(1000, 500, 4)
     trace = [Lengths(0.0, 2, 9), Lengths(0.0, 2, 13)]
     done = simulate(assemble(STRATEGIES["scls"], limits, model), machine, trace, 50)
     return done.duration, sum(worker.tally.prompt for worker in done.workers)

@@ -18,6 +18,7 @@ from scheduler.batching.batcher import Limits
 from scheduler.batching.preemption import ByOrder
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.oracle import true_length
+from scheduler.options import Scheduling
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
@@ -89,7 +90,7 @@ def generate(dispatcher: Dispatcher, executor: FakePort, one: Request, count: in
 
 
 def test_the_dispatcher_asks_for_the_slot_and_gives_it_to_whom_it_is_for() -> None:
-    limits = Limits(group_tokens=64, prefill_ahead=0, slice_length=2)
+    limits = Limits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=2))
     executor = port(rows=1)
     dispatcher = Dispatcher(assemble(STRATEGIES["srpt"], limits), [executor], VirtualClock())
     long_one = submit(dispatcher, 8.0)
@@ -113,7 +114,7 @@ COST = Bilinear(0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1)
 
 def test_a_short_request_need_not_wait_for_a_long_one() -> None:
     """One slot: the long one has it from 0 s, the short one comes at 1 s, when 11 of 100 tokens are there."""
-    limits = Limits(group_tokens=64, prefill_ahead=0, slice_length=8)
+    limits = Limits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=8))
     machine = Machine(COST, capacity_tokens=1000, max_num_seqs=1, context_length=500)
     trace = [Lengths(0.0, 4, 100), Lengths(1.0, 4, 5)]
     done = simulate(assemble(STRATEGIES["srpt"], limits), machine, trace, 100, predict=true_length).requests
@@ -138,7 +139,7 @@ def test_no_request_is_lost_and_none_is_paused_before_a_slice(
     for _ in range(60):
         time += rng.expovariate(0.7 * slots * workers)
         trace.append(Lengths(time, rng.randint(1, 30), rng.choice((1, 3, 10, 80))))
-    limits = Limits(group_tokens=64, prefill_ahead=0, slice_length=8)
+    limits = Limits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=8))
     machine = Machine(COST, capacity_tokens=250 * slots, max_num_seqs=slots, context_length=200, workers=workers)
     limits = limits.within(machine.capacity_tokens, machine.context_length, slots)
     parts = assemble(STRATEGIES[strategy], limits, COST)

@@ -11,12 +11,13 @@ from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.memory import fixed
 from scheduler.batching.round_robin import RoundRobinBatcher
 from scheduler.batching.static import StaticBatcher
+from scheduler.options import Scheduling
 from scheduler.request import Request
 from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import kit, port, request
 
-LIMITS = Limits(group_tokens=1000, prefill_ahead=0, max_batch_size=3)
+LIMITS = Limits(group_tokens=1000, prefill_ahead=0, options=Scheduling(max_batch_size=3))
 
 
 def executors(count: int) -> list[Worker]:
@@ -106,7 +107,10 @@ def test_a_discarded_request_is_not_given(dealt: bool) -> None:
 
 
 def test_executors_wait_for_their_batches_to_fill_up_as_they_would_alone() -> None:
-    batcher = batcher_of(1, limits=Limits(group_tokens=100, prefill_ahead=0, max_batch_size=2, batch_wait_timeout=3.0))
+    batcher = batcher_of(
+        1,
+        limits=Limits(group_tokens=100, prefill_ahead=0, options=Scheduling(max_batch_size=2, batch_wait_timeout=3.0)),
+    )
     (worker,) = executors(1)
     assert batcher.wake_at(0.0) is None
     assert asked(batcher, worker) == [] and batcher.wake_at(0.0) == 3.0

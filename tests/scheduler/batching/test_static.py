@@ -14,13 +14,14 @@ from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import fixed
 from scheduler.batching.static import StaticBatcher
 from scheduler.dispatcher import Dispatcher
+from scheduler.options import Scheduling
 from scheduler.plan import Returns
 from scheduler.request import Request, State
 from scheduler.strategy import CLOSED, STRATEGIES
 from tests.scheduler.fakes import VirtualClock, admitted, cancelled, kit, port, request, token, worker
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=2, max_batch_size=3)
-PATIENT = Limits(group_tokens=100, prefill_ahead=2, max_batch_size=3, batch_wait_timeout=2.0)
+LIMITS = Limits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3))
+PATIENT = Limits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3, batch_wait_timeout=2.0))
 
 
 def batcher_of(limits: Limits, *requests: Request) -> StaticBatcher:

@@ -16,6 +16,7 @@ from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.wma import Lengths, batch_lengths, memory_tokens
 from scheduler.batching.wma_batcher import WmaBatcher, expected_lengths
+from scheduler.options import Scheduling
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request, Times
 from scheduler.serving_time.bilinear import Bilinear
@@ -67,7 +68,9 @@ def row_ids(plan: Plan | None) -> list[int]:
 
 def test_a_request_joins_the_batch_that_wastes_least_with_it_in() -> None:
     """(24, 22) beside (20, 20) wastes 20·4 + 44 + 45 + 46 = 215, beside (100, 100) more than the threshold."""
-    batcher = batcher_of([asked(0, 100, 100), asked(1, 20, 20)], limits=replace(LIMITS, wma_threshold=5_000))
+    batcher = batcher_of(
+        [asked(0, 100, 100), asked(1, 20, 20)], limits=replace(LIMITS, options=Scheduling(wma_threshold=5_000))
+    )
     assert arranged(batcher) == [[0], [1]]
     batcher.add(asked(2, 24, 22), 0.0)
     batcher.add(asked(3, 96, 101), 0.0)
@@ -77,7 +80,9 @@ def test_a_request_joins_the_batch_that_wastes_least_with_it_in() -> None:
 @pytest.mark.parametrize(("threshold", "batches"), [(1016, [[0], [1]]), (1017, [[0, 1]])])
 def test_a_batch_must_stay_below_the_threshold(threshold: int, batches: list[list[int]]) -> None:
     """(10, 10) beside (30, 26) reads 10·20 cells of padding, and 40 + 41 + .. + 56 = 816 after its end."""
-    batcher = batcher_of([asked(0, 10, 10), asked(1, 30, 26)], limits=replace(LIMITS, wma_threshold=threshold))
+    batcher = batcher_of(
+        [asked(0, 10, 10), asked(1, 30, 26)], limits=replace(LIMITS, options=Scheduling(wma_threshold=threshold))
+    )
     assert arranged(batcher) == batches
 
 
@@ -93,8 +98,8 @@ def test_a_batch_must_fit_at_its_end(capacity: int, batches: list[list[int]]) ->
     [
         ("abp", LIMITS, 9),
         ("glp", LIMITS, 2),  # ⌊1000 / 500⌋
-        ("glp", replace(LIMITS, max_batch_size=1), 1),
-        ("abp", replace(LIMITS, max_batch_size=5), 5),
+        ("glp", replace(LIMITS, options=Scheduling(max_batch_size=1)), 1),
+        ("abp", replace(LIMITS, options=Scheduling(max_batch_size=5)), 5),
         ("abp", replace(LIMITS, slots=4), 4),
         ("abp", replace(LIMITS, capacity_tokens=None, context_length=None, slots=None), 9),
     ],
@@ -153,7 +158,7 @@ def test_the_case_study_comes_out_of_the_papers_own_parameters(strategy: str, si
 def plain_choice(batches: Sequence[Sequence[Lengths]], request: Lengths, limits: Limits) -> int | None:
     """Algorithm 1 word by word: look at every row of every batch."""
     assert limits.capacity_tokens is not None
-    best, least = None, float(limits.wma_threshold)
+    best, least = None, float(limits.options.wma_threshold)
     for index, batch in enumerate(batches):
         together = [*batch, request]
         if memory_tokens(len(together), *batch_lengths(together)) <= limits.capacity_tokens and wma(together) < least:
@@ -169,7 +174,7 @@ def plain_choice(batches: Sequence[Sequence[Lengths]], request: Lengths, limits:
 def test_the_arrangement_is_that_of_the_plain_algorithm(
     lengths: list[tuple[int, int]], threshold: int, capacity: int
 ) -> None:
-    limits = replace(LIMITS, wma_threshold=threshold, capacity_tokens=capacity)
+    limits = replace(LIMITS, options=Scheduling(wma_threshold=threshold), capacity_tokens=capacity)
     batcher = batcher_of(limits=limits)
     plain: list[list[int]] = []
     for row_id, pair in enumerate(lengths):
@@ -189,7 +194,7 @@ def test_the_arrangement_is_that_of_the_plain_algorithm(
 def orders(strategy: str, now: float) -> list[list[int]]:
     """Long ago a long one came, later a short one, just now a shorter one; they are too unlike to run together."""
     requests = [asked(0, 10, 400, arrival=0.0), asked(1, 10, 50, arrival=10.0), asked(2, 10, 2, arrival=19.0)]
-    batcher = batcher_of(requests, strategy, replace(LIMITS, wma_threshold=1000))
+    batcher = batcher_of(requests, strategy, replace(LIMITS, options=Scheduling(wma_threshold=1000)))
     plans = []
     while plan := batcher.take(idle(), now):
         plans.append(row_ids(plan))
@@ -209,7 +214,7 @@ def test_a_long_batch_is_not_passed_over_for_ever() -> None:
     """Every second a short one comes, which is served after 1 s of waiting, at a ratio of 1 / 4. The long one has
     reached that after 100 s.
     """
-    batcher = batcher_of([asked(0, 10, 400)], limits=replace(LIMITS, wma_threshold=1000))
+    batcher = batcher_of([asked(0, 10, 400)], limits=replace(LIMITS, options=Scheduling(wma_threshold=1000)))
     served = []
     for second in range(1, 400):
         batcher.add(asked(second, 10, 4, arrival=second - 1.0), second - 1.0)
@@ -302,7 +307,7 @@ def test_a_discarded_request_leaves_its_batch_wherever_it_was(gone: int) -> None
 
 def test_a_batch_that_lost_its_longest_request_takes_more() -> None:
     long, short = asked(0, 250, 250), asked(1, 10, 10)
-    batcher = batcher_of([long, short], limits=replace(LIMITS, wma_threshold=10**6))
+    batcher = batcher_of([long, short], limits=replace(LIMITS, options=Scheduling(wma_threshold=10**6)))
     assert arranged(batcher) == [[0, 1]], "500 columns, twice"
     batcher.add(asked(2), 0.0)
     assert arranged(batcher) == [[0, 1], [2]]
@@ -327,7 +332,7 @@ def test_ten_thousand_requests_each_wait_in_one_batch_and_none_breaks_a_bound() 
     while plan := batcher.take(idle(), 200.0):
         lengths = [expected_lengths(request, 500) for request in plan.requests]
         assert memory_tokens(len(lengths), *batch_lengths(lengths)) <= 1000 or len(lengths) == 1
-        assert wma(lengths) < LIMITS.wma_threshold or len(lengths) == 1
+        assert wma(lengths) < LIMITS.options.wma_threshold or len(lengths) == 1
         assert len({request.priority for request in plan.requests}) == 1
         taken += plan.requests
     assert len(taken) == len(kept) and set(taken) == set(kept) and not batcher.waiting

@@ -20,6 +20,7 @@ from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.dp_batcher import DpBatcher
+from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import FEWEST, FEWEST_PREFILLS, INTERVAL, UNKNOWN, MachineModel, StepLearning
 from scheduler.strategy import STRATEGIES
@@ -254,7 +255,7 @@ def test_a_fit_that_fails_is_logged_and_leaves_the_prices(caplog: pytest.LogCapt
 
 
 PROFILE = Bilinear(p1=1e-4, p2=2e-3, p3=3e-5, p4=0.02, d1=2e-7, d2=5e-4, d3=1e-6, d4=0.03, c1=1e-6, c0=1e-3)
-LIMITS = Limits(group_tokens=2000, prefill_ahead=0, slice_length=64, min_interval=1.0)
+LIMITS = Limits(group_tokens=2000, prefill_ahead=0, options=Scheduling(slice_length=64, min_interval=1.0))
 
 
 def scls(learning: StepLearning) -> Parts:

@@ -17,7 +17,7 @@ from tests.loadgen.experiments.paper.parts import stage_of
 
 def test_magnus_takes_the_users_bound_of_wasted_accesses() -> None:
     made = magnus.main(stage_of(wma_threshold=321))
-    assert {point.limits.wma_threshold for point in made.points} == {321} and "Φ 321;" in made.setting
+    assert {point.limits.options.wma_threshold for point in made.points} == {321} and "Φ 321;" in made.setting
 
 
 def test_magnus_comes_in_multiples_of_what_vs_serves() -> None:
@@ -41,7 +41,7 @@ def test_scls_on_deepspeed_asks_algorithm_2_whether_a_slice_fits() -> None:
 
 def test_scls_keeps_k_and_v_or_reads_anew_under_the_same_load() -> None:
     anew, kept = PAPERS["scls"].experiments["keeping"](stage_of()).points
-    assert (anew.limits.recompute, kept.limits.recompute) == (True, False)
+    assert (anew.limits.options.recompute, kept.limits.options.recompute) == (True, False)
     assert (anew.machine, anew.load) == (kept.machine, kept.load)
 
 
