@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
+from engine.messages import Entry
 from models.errors import UserError
 from models.options import suggest
 from scheduler.batching.background import Background
@@ -59,18 +60,62 @@ ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
 )
 """Orders, below which requests that are due by their deadline always come first."""
 
-BATCHERS = MappingProxyType[str, BatcherFactory](
+Suits: TypeAlias = Mapping[str, Collection[object]]
+"""Columns -> the choices that a batcher works with there. In other columns any will do."""
+
+_ROOM = ("scale", "fixed", "whole", "peak")
+_QUEUED: Suits = {"memory": _ROOM, "batch_order": ("fcfs",), "serving_time": (None,), "preemption": ("none",)}
+_LOCAL: Suits = {**_QUEUED, "slices": (False,)}
+_JOINING: Suits = {**_LOCAL, "preemption": PREEMPTIONS}  # where any request may join any batch
+_ARRANGED: Suits = {"order": ("fcfs",), "memory": (*_ROOM, "predicted"), "preemption": ("none",)}
+_SLICING: Suits = {
+    **_QUEUED,
+    "memory": ("slice", "deepspeed"),
+    "slices": (True,),
+    "serving_time": (None, "bilinear"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """A kind of batcher, and what it needs of the other columns."""
+
+    make: BatcherFactory
+    suits: Suits
+    joins: bool = False
+    """Whether rows join running batches."""
+    shares: bool = False
+    """Whether requests wait in queues of their strategy's order, before which another may stand."""
+
+    def check(self, strategy: Strategy) -> None:
+        """Raises StrategyError for a row with a choice that this batcher would not read, or cannot work with."""
+        terms = strategy.refill
+        if terms.closed == self.joins or (terms.closed and terms.entry is not Entry.EMBED):
+            joins = "join running batches" if self.joins else "join no running batch, and so enter by no shape"
+            raise _refusal("refill", strategy, f"with batching={strategy.batching!r} rows {joins}")
+        for column, choices in self.suits.items():
+            if getattr(strategy, column) not in choices:
+                only = ", ".join(str(choice) for choice in choices)
+                raise _refusal(column, strategy, f"batching={strategy.batching!r} works only with {only}")
+        for column, choice in (("placement", "max-min"), ("batch_order", "hrrn")):
+            if getattr(strategy, column) == choice and strategy.serving_time is None:
+                raise _refusal(column, strategy, "it goes by estimates, which no serving_time makes")
+
+
+BATCHERS: Mapping[str, Batching] = MappingProxyType(
     {
-        "join": ContinuousBatcher,
-        "fixed": StaticBatcher,
-        "one": partial(StaticBatcher, rows=1),
-        "wma": WmaBatcher,
-        "wma-fixed": partial(WmaBatcher, fixed_size=True),
-        "round-robin-fixed": partial(RoundRobinBatcher, local=StaticBatcher),
-        "round-robin-join": partial(RoundRobinBatcher, local=ContinuousBatcher),
-        "dp": DpBatcher,
-        "dp-capped": partial(DpBatcher, capped=True),
-        "dp-adaptive": partial(DpBatcher, adaptive=True),
+        "join": Batching(ContinuousBatcher, _JOINING, joins=True, shares=True),
+        "fixed": Batching(StaticBatcher, _QUEUED, shares=True),
+        "one": Batching(partial(StaticBatcher, rows=1), _QUEUED, shares=True),
+        "wma": Batching(WmaBatcher, _ARRANGED),
+        "wma-fixed": Batching(partial(WmaBatcher, fixed_size=True), _ARRANGED),
+        "round-robin-fixed": Batching(partial(RoundRobinBatcher, local=StaticBatcher), _QUEUED, shares=True),
+        "round-robin-join": Batching(
+            partial(RoundRobinBatcher, local=ContinuousBatcher), _LOCAL, joins=True, shares=True
+        ),
+        "dp": Batching(DpBatcher, _SLICING),
+        "dp-capped": Batching(partial(DpBatcher, capped=True), _SLICING),
+        "dp-adaptive": Batching(partial(DpBatcher, adaptive=True), _SLICING),
     }
 )
 
@@ -115,35 +160,62 @@ def assemble(
     if machine is None:
         machine = StepLearning(MachineModel(), submit)
     steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
-    limits = _time(limits, known.model)
-    if limits.shares is None and strategy.shared:
-        limits = replace(limits, shares={})
-    if limits.shares is not None and not strategy.can_share:
-        raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
-    estimator, batching = _estimator(strategy, known), strategy.batching
+    limits = _fit(limits, strategy, known.model)
+    make = strategy.batching if callable(strategy.batching) else _find_batching(strategy).make
+    estimator = _make_estimator(strategy, known)
+    kit = _make_kit(strategy, limits, known, estimator)
+    learning = BatchLearning(estimator, submit) if isinstance(estimator, Nearest) else None
+    try:
+        preemption = _find("preemption", strategy, PREEMPTIONS)(kit)
+        batcher = make(kit)
+    except StrategyError as error:
+        raise _refusal("order", strategy, str(error)) from None
+    background = None if kit.terms.closed else Background(limits.options.batch_slowdown, known)
+    return Parts(
+        batcher,
+        _find("placement", strategy, PLACEMENTS),
+        PlanObservers(() if learning is None else (learning,)),
+        tuple(one for one in (preemption, background) if one is not None),
+        steps,
+        learning or steps,
+        partial(_prices, known, limits),
+        strategy.name,
+        strategy.calibrated,
+    )
+
+
+def can_share(strategy: Strategy) -> bool:
+    """Whether another queue may stand before that of its order, such as one that is fair between clients."""
+    batching = None if callable(strategy.batching) else _find("batching", strategy, BATCHERS)
+    return batching is not None and batching.shares and strategy.preemption == "none"
+
+
+def _make_kit(strategy: Strategy, limits: Limits, machine: MachineModel, estimator: ServingTime | None) -> Kit:
+    """What the strategy's batcher is made of."""
     order = strategy.order if callable(strategy.order) else _find("order", strategy, ORDERS)
-    prices = partial(_prices, known, limits)
-    kit = Kit(
-        new_order=lambda: order(limits, prices),
+    return Kit(
+        new_order=lambda: order(limits, partial(_prices, machine, limits)),
         memory=_find("memory", strategy, MEMORIES),
         limits=limits,
         terms=replace(strategy.refill, iterations=limits.options.slice_length if strategy.slices else None),
         returns=strategy.returns,
-        machine=known,
+        machine=machine,
         estimator=estimator,
         batch_order=_find("batch_order", strategy, BATCH_ORDERS),
     )
-    learning = None
-    if isinstance(estimator, Nearest):
-        learning = BatchLearning(estimator, submit)
-    preemption = _find("preemption", strategy, PREEMPTIONS)(kit)
-    background = None if kit.terms.closed else Background(limits.options.batch_slowdown, known)
-    preemptions = tuple(one for one in (preemption, background) if one is not None)
-    batcher = (batching if callable(batching) else _find("batching", strategy, BATCHERS))(kit)
-    placement = _find("placement", strategy, PLACEMENTS)
-    observer = PlanObservers(() if learning is None else (learning,))
-    learner = learning or steps
-    return Parts(batcher, placement, observer, preemptions, steps, learner, prices, strategy.name, strategy.calibrated)
+
+
+def _find_batching(strategy: Strategy) -> Batching:
+    """The strategy's kind of batcher; raises StrategyError where the row's other columns do not suit it."""
+    batching = _find("batching", strategy, BATCHERS)
+    for column, table in (("memory", MEMORIES), ("preemption", PREEMPTIONS), ("batch_order", BATCH_ORDERS)):
+        _find(column, strategy, table)
+    batching.check(strategy)
+    return batching
+
+
+def _make_estimator(strategy: Strategy, machine: MachineModel) -> ServingTime | None:
+    return None if strategy.serving_time is None else _find("serving_time", strategy, SERVING_TIMES)(machine)
 
 
 def _prices(machine: MachineModel, limits: Limits) -> Prices:
@@ -151,25 +223,30 @@ def _prices(machine: MachineModel, limits: Limits) -> Prices:
     return device_prices(machine.model, limits.slots, limits.capacity_tokens, limits.context_length)
 
 
-def _time(limits: Limits, profile: Bilinear | None) -> Limits:
-    """Limits with the seconds of a token of this machine when rows of half the longest length take all slots."""
-    if profile is None:
-        return limits
-    rows = limits.slots or 1
-    columns = min(limits.context_length or 0, (limits.capacity_tokens or 0) / rows) / 2
-    return replace(limits, seconds_per_token=profile.iteration(float(rows), columns))
-
-
-def _estimator(strategy: Strategy, machine: MachineModel) -> ServingTime | None:
-    return None if strategy.serving_time is None else _find("serving_time", strategy, SERVING_TIMES)(machine)
+def _fit(limits: Limits, strategy: Strategy, profile: Bilinear | None) -> Limits:
+    """Limits for a strategy on this machine: who shares service, and what an iteration takes when rows of half the
+    longest length take all slots."""
+    shares = {} if limits.shares is None and strategy.shared else limits.shares
+    if shares is not None and not can_share(strategy):
+        raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
+    seconds = limits.seconds_per_token
+    if profile is not None:
+        rows = limits.slots or 1
+        columns = min(limits.context_length or 0, (limits.capacity_tokens or 0) / rows) / 2
+        seconds = profile.iteration(float(rows), columns)
+    return replace(limits, shares=shares, seconds_per_token=seconds)
 
 
 def _find(column: str, strategy: Strategy, table: Mapping[str, Part]) -> Part:
     """The part that a strategy names in a column; raises StrategyError where there is none of that name."""
     choice = getattr(strategy, column)
     if choice not in table:
-        raise StrategyError(f"strategy {strategy.name}: {column}={choice!r} is none of {', '.join(sorted(table))}")
+        raise _refusal(column, strategy, f"is none of {', '.join(sorted(table))}")
     return table[choice]
+
+
+def _refusal(column: str, strategy: Strategy, reason: str) -> StrategyError:
+    return StrategyError(f"strategy {strategy.name}: {column}={getattr(strategy, column)!r}: {reason}")
 
 
 def find_strategy(name: str) -> Strategy:

@@ -6,11 +6,11 @@ or keep both outside the tree, and name the row as outside.py reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from engine.messages import Entry, Overflow, Terms
 from scheduler.outside import StrategyError, list_installed, load_outside
@@ -71,98 +71,8 @@ class Strategy:
     """How the model's weights are stored, where that is part of the comparison."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a choice that no other part would read, or that contradicts another."""
+        """Raises ValueError for a predictor that there is none of."""
         Length(self.length)
-        for column, holds, reason in _RULES if self.batching in BATCHINGS else ():
-            if not holds(self):
-                raise ValueError(f"strategy {self.name!r}: {column}={getattr(self, column)!r}: {reason}")
-
-    @property
-    def can_share(self) -> bool:
-        """Whether another queue may stand before that of its order, such as one that is fair between clients."""
-        return self.batching in _JOINING | _QUEUED and self.preemption == "none"
-
-
-_JOINING = frozenset({"join", "round-robin-join"})
-_ARRANGED = frozenset({"wma", "wma-fixed"})
-_SLICING = frozenset({"dp", "dp-capped", "dp-adaptive"})
-_QUEUED = frozenset({"fixed", "one", "round-robin-fixed"})
-BATCHINGS = _JOINING | _ARRANGED | _SLICING | _QUEUED
-"""Batchings that the rules cover; any other is refused where it is looked up."""
-
-KEYLESS = frozenset({"out-of-turn", "fair-sojourn", "hrrn", "hrrn-prompt", "sjf-aged"})
-"""Orders that rank the requests of a queue, but compare no two outside of it."""
-
-_Rule: TypeAlias = tuple[str, Callable[[Strategy], bool], str]
-"""(column, whether its choice suits the others, why not)"""
-
-_RULES: tuple[_Rule, ...] = (
-    (
-        "refill",
-        lambda one: one.refill.closed == (one.batching not in _JOINING),
-        f"rows join running batches with batching {', '.join(sorted(_JOINING))}, and only with these",
-    ),
-    (
-        "refill",
-        lambda one: one.refill.entry is Entry.EMBED or not one.refill.closed,
-        "the prompts of a closed batch are prefilled before it runs, so none enters by shape or makes rows wait",
-    ),
-    ("slices", lambda one: one.refill.closed or not one.slices, "only closed batches end after a slice"),
-    (
-        "slices",
-        lambda one: one.slices or one.batching not in _SLICING,
-        "its batching plans batches that end after a slice",
-    ),
-    (
-        "order",
-        lambda one: one.order == "fcfs" or one.batching not in _ARRANGED,
-        "its batching has an order of its own and does not read this one",
-    ),
-    (
-        "order",
-        lambda one: one.order not in KEYLESS or (one.batching not in _SLICING and one.preemption == "none"),
-        "its batching or preemption compares keys, which this order has not",
-    ),
-    (
-        "batch_order",
-        lambda one: one.batch_order == "fcfs" or one.batching in _ARRANGED,
-        f"only batching {', '.join(sorted(_ARRANGED))} arranges batches that wait",
-    ),
-    (
-        "batch_order",
-        lambda one: one.batch_order != "hrrn" or one.serving_time is not None,
-        "it divides by what a batch takes, which no serving_time estimates",
-    ),
-    (
-        "serving_time",
-        lambda one: (
-            one.serving_time is None
-            or one.batching in _ARRANGED
-            or (one.batching in _SLICING and one.serving_time == "bilinear")
-        ),
-        "its batching does not ask this estimate",
-    ),
-    (
-        "memory",
-        lambda one: (one.memory in {"slice", "deepspeed"}) == (one.batching in _SLICING),
-        f"batching {', '.join(sorted(_SLICING))} asks whether a slice fits, and no other does",
-    ),
-    (
-        "memory",
-        lambda one: one.memory != "predicted" or one.batching in _ARRANGED,
-        "its batching does not ask with predicted lengths",
-    ),
-    (
-        "placement",
-        lambda one: one.placement != "max-min" or one.serving_time is not None,
-        "it compares predicted loads, which no serving_time estimates",
-    ),
-    (
-        "preemption",
-        lambda one: one.preemption == "none" or one.batching in _JOINING - {"round-robin-join"},
-        "a slot that a row gives up is filled only where any request may join any batch",
-    ),
-)
 
 
 _MAGNUS = Strategy(

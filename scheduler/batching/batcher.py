@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Terms
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
+from scheduler.outside import StrategyError
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import ServingTime
@@ -137,8 +138,14 @@ class Kit:
         return self._new_ranked()
 
     def new_keys(self) -> DueFirst:
-        """The order of the strategy, with what is due first, where requests are compared outside of a queue."""
-        return DueFirst(self.new_order(), self.limits.aging)
+        """The order of the strategy, with what is due first, where requests are compared outside of a queue.
+
+        Raises StrategyError for an order whose keys compare no such requests.
+        """
+        order = self.new_order()
+        if not order.by_key or order.by_entry:
+            raise StrategyError("its batching or preemption compares keys, which its order has only within a queue")
+        return DueFirst(order, self.limits.aging)
 
     def _new_ranked(self) -> RankedQueue:
         return RankedQueue(self.new_order(), self.limits.aging)

@@ -22,6 +22,8 @@ class Order(Protocol):
 
     by_key: ClassVar[bool] = True
     """Whether requests are served by their keys, the least first; else as `rank` says."""
+    by_entry: ClassVar[bool] = False
+    """Whether a key holds only for a request that has entered."""
 
     @abstractmethod
     def key(self, request: Request, now: float) -> Key:

@@ -13,7 +13,7 @@ from engine.measure.timing import Timings
 from engine.messages import ExecutorInfo
 from models.catalog.catalog import default_cache
 from models.errors import UserError
-from scheduler.assembly import Parts, assemble
+from scheduler.assembly import Parts, assemble, can_share
 from scheduler.batching.batcher import Limits
 from scheduler.serving_time.bilinear import Bilinear, fit_errors
 from scheduler.serving_time.machine import MachineModel, StepLearning, Submit
@@ -40,7 +40,7 @@ def parts_for(
 def _shares(config: ServeConfig) -> Mapping[str, float] | None:
     """The weights of clients; None where service is not shared out to them."""
     shares = load_shares(config.api_key, config.api_key_file, os.environ)
-    by_default = len(shares) > 1 and STRATEGIES[config.strategy].can_share
+    by_default = len(shares) > 1 and can_share(STRATEGIES[config.strategy])
     return shares if (by_default if config.fair is None else config.fair) else None
 
 

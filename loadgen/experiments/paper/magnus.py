@@ -72,8 +72,8 @@ def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped:
         rates = [share * served * whole / machine.workers for share in SHARES]
     setting = (
         f"{machine.workers} × ChatGLM-6B on a V100 32 GB, {stage.seconds:g} s of Poisson arrivals; rates, which the "
-        f"text does not name, are {described}, for {whole} workers; Φ {bounds.options.wma_threshold}; predictions are off by "
-        f"{RMSE} tokens (RMSE), as those for ChatGLM-6B in Table II"
+        f"text does not name, are {described}, for {whole} workers; Φ {bounds.options.wma_threshold}; predictions are "
+        f"off by {RMSE} tokens (RMSE), as those for ChatGLM-6B in Table II"
     )
     points = [
         Point(f"{rate:.3g}/s", machine, stage.load(rate * machine.workers / whole), bounds, rate) for rate in rates

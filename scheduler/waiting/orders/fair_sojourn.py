@@ -18,6 +18,8 @@ from scheduler.waiting.sorted_requests import Key
 class FairSojourn(Order):
     """The first to end under sharing first."""
 
+    by_entry = True
+
     def __init__(self) -> None:
         self._level = 0.0  # V
         self._ends: dict[Request, float] = {}
