@@ -116,8 +116,6 @@ def _modes(base: Strategy) -> tuple[Strategy, ...]:
 _CCB = Strategy("ccb", refill=EMBED_BLOCKING, memory="fixed")
 _ILS = Strategy("ils", batching="round-robin-join", refill=EMBED_BLOCKING, placement="round-robin", memory="whole")
 
-_FCFS = _modes(Strategy("fcfs", memory="fixed"))
-
 _TABLE = (
     # Magnus's baselines
     Strategy("vs", batching="fixed", refill=CLOSED, returns=Returns.BATCH_END, memory="fixed"),
@@ -138,11 +136,10 @@ _TABLE = (
     _ILS,
     replace(_ILS, name="ils-padded", refill=SHAPE),
     # SSJF in its three modes, and what it compares itself with: no prediction, and the true lengths
-    *_FCFS,
+    *_modes(Strategy("fcfs", memory="fixed")),
     *_modes(Strategy("ssjf", length="proxy", order="sjf-aged", memory="fixed", calibrated=False)),
     *_modes(Strategy("sjf-oracle", length="oracle", order="sjf", memory="fixed", calibrated=False)),
-    # Baton, and what it compares itself with: its benchmark is fcfs-dynamic
-    replace(_FCFS[1], name="benchmark"),
+    # Baton, and what it compares itself with; its "Benchmark" is fcfs-dynamic
     Strategy("pd", batching="fixed", refill=replace(CLOSED, prefill_together=False), memory="fixed"),
     Strategy("baton", refill=SHAPE),
     Strategy("baton-pd"),

@@ -54,7 +54,7 @@ TARGET_1 = Target(
     token=1.742e-4,  # 154.8e12 operations/s in 16 bits
     queries=120,
     mix=((LONG, SHORT), (SHORT, LONG), (SHORT, SHORT), (SHORT, SHORT)),  # summaries, articles, two short questions
-    strategies={BENCHMARK: "benchmark", "PD": "pd", "Baton": "baton", "Baton-PD": "baton-pd"},
+    strategies={BENCHMARK: "fcfs-dynamic", "PD": "pd", "Baton": "baton", "Baton-PD": "baton-pd"},
     where="5.2.1, Table 1",
     doubled=4,
 )
@@ -64,7 +64,7 @@ TARGET_2 = Target(
     token=1.632e-4,  # 165.2e12
     queries=30,
     mix=((SHORTER, SHORTER),),
-    strategies={BENCHMARK: "benchmark", "Baton": "baton"},
+    strategies={BENCHMARK: "fcfs-dynamic", "Baton": "baton"},
     where="5.2.2, Table 2",
 )
 

@@ -28,14 +28,14 @@ def serve(
     return list(feed(pipeline, batcher, requests, ticking())), requests
 
 
-@pytest.mark.parametrize("strategy", ["benchmark", "pd", "baton", "baton-pd"])
+@pytest.mark.parametrize("strategy", ["fcfs-dynamic", "pd", "baton", "baton-pd"])
 def test_every_job_gets_as_many_tokens_as_it_asks_for(tiny_model: LoadedModel, tiny_text: Text, strategy: str) -> None:
     moments, requests = serve(tiny_model, tiny_text, strategy)
     assert [one.generated for one in requests] == [job.output_len for job in JOBS]
     assert sum(moment.tally.generated for moment in moments) == sum(job.output_len for job in JOBS)
     assert sum(moment.tally.prompt for moment in moments) == sum(len(job.prompt) for job in JOBS)
     assert [moment.at for moment in moments] == [float(turn) for turn in range(1, len(moments) + 1)]
-    assert (sum(moment.tally.invalid for moment in moments) > 0) == (strategy in ("benchmark", "pd"))
+    assert (sum(moment.tally.invalid for moment in moments) > 0) == (strategy in ("fcfs-dynamic", "pd"))
 
 
 def test_a_row_that_no_memory_holds_is_an_error(tiny_model: LoadedModel, tiny_text: Text) -> None:

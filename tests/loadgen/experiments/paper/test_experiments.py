@@ -97,7 +97,7 @@ def test_batons_mix_is_one_to_one_to_two_and_shuffled() -> None:
 def test_the_two_times_that_batons_machines_are_solved_for_come_out(table: str, rows: int, seconds: float) -> None:
     stage = stage_of(Pool((), ""))
     [point] = [one for one in PAPERS["baton"].experiments[table](stage).points if one.x == rows]
-    assert stage.play("benchmark", point).duration == pytest.approx(seconds, rel=1e-3)
+    assert stage.play("fcfs-dynamic", point).duration == pytest.approx(seconds, rel=1e-3)
 
 
 def test_published_figures_are_as_printed() -> None:

@@ -73,7 +73,7 @@ def test_answers_of_one_token_make_no_batches_to_compare() -> None:
 
 
 def test_seconds_of_a_part_of_batons_queries_say_nothing() -> None:
-    lines = [line("benchmark", "8 rows", 8, duration=100.0), line("baton", "8 rows", 8, duration=25.0)]
+    lines = [line("fcfs-dynamic", "8 rows", 8, duration=100.0), line("baton", "8 rows", 8, duration=25.0)]
     published = {8: [50.07, 31.08]}
     rows = table_rows(lines, TARGET_2, published)
     assert [row.measured for row in rows] == ["100.0 s", "25.0 s", "4.00×"]
