@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from server.grammars.trial import BEGUN, Exceeded, Outcome, Starved, Trial, TrialsFailed
-from server.process.spawn import kill, spawn
+from server.process.worker_process import kill, spawn
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,7 @@ from server.lengths.worker import (
     load_forest,
     read_examples,
 )
-from server.process.spawn import spawn
-from server.process.worker_process import END_TIMEOUT, TIMEOUT, ProcessFailed, WorkerProcess, answer_all, end
+from server.process.worker_process import END_TIMEOUT, TIMEOUT, ProcessFailed, WorkerProcess, answer_all, end, spawn
 
 log = logging.getLogger(__name__)
 

@@ -39,8 +39,7 @@ from server.observe import logs
 from server.process.loop_watchdog import watch_loop
 from server.process.notify import Notifier, feed_watchdog
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
-from server.process.reload import reload_on_hangup
-from server.process.signals import SIGNALS, Signals, exit_on
+from server.process.signals import SIGNALS, Signals, exit_on, reload_on_hangup
 from server.process.summary import summarize
 
 log = logging.getLogger(__name__)
