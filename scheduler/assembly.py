@@ -28,17 +28,10 @@ from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, i
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
 from scheduler.waiting.hrrn import BATCH_ORDERS
-from scheduler.waiting.orders.aged import AgedSjf
-from scheduler.waiting.orders.boost import Boost, attained_work, predicted_work
-from scheduler.waiting.orders.fair_sojourn import FairSojourn
-from scheduler.waiting.orders.fcfs import Fcfs
-from scheduler.waiting.orders.feedback import Feedback
-from scheduler.waiting.orders.gittins import Gittins
+from scheduler.waiting.orders.by_length import ByRank, Gittins, TailInflated
+from scheduler.waiting.orders.by_work import Boost, FairSojourn, Feedback, ResponseRatio, attained_work, predicted_work
 from scheduler.waiting.orders.out_of_turn import OutOfTurn
-from scheduler.waiting.orders.rank import ByRank
-from scheduler.waiting.orders.response_ratio import ResponseRatio
-from scheduler.waiting.orders.sjf import Sjf
-from scheduler.waiting.orders.tail_inflated import TailInflated
+from scheduler.waiting.orders.sjf import AgedSjf, Fcfs, Sjf
 from scheduler.waiting.prices import Prices, PricesNow, device_prices
 
 ORDERS: Mapping[str, OrderFactory] = MappingProxyType(

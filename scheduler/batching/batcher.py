@@ -18,10 +18,10 @@ from scheduler.plan import Plan, Returns
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import ServingTime
 from scheduler.serving_time.machine import MachineModel
+from scheduler.waiting.deadlines import DueFirst
 from scheduler.waiting.fair import Shares, share_out
 from scheduler.waiting.hrrn import BatchOrder, oldest_first
-from scheduler.waiting.orders.aged import Aging
-from scheduler.waiting.orders.due import DueFirst
+from scheduler.waiting.orders.sjf import Aging
 from scheduler.waiting.prices import PricesNow, usual_rows
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.ranked import RankedQueue

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 from scheduler.request import Request
-from scheduler.waiting.orders.aged import Aging
-from scheduler.waiting.orders.due import DueFirst
+from scheduler.waiting.deadlines import DueFirst
+from scheduler.waiting.orders.sjf import Aging
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
 

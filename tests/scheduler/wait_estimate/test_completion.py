@@ -14,7 +14,7 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.request import TooLate
 from scheduler.strategy import STRATEGIES
 from scheduler.wait_estimate.completion import FEWEST, RECENT, Calibration, Expected
-from scheduler.waiting.orders.due import due_at
+from scheduler.waiting.deadlines import due_at
 from tests.scheduler.fakes import VirtualClock, port, request, token
 from tests.scheduler.waiting.predicted import AGING
 

@@ -6,11 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.request import Request
-from scheduler.waiting.orders.aged import Aging
-from scheduler.waiting.orders.due import DueFirst
-from scheduler.waiting.orders.fcfs import Fcfs
-from scheduler.waiting.orders.rank import ByRank
-from scheduler.waiting.orders.sjf import Sjf
+from scheduler.waiting.deadlines import DueFirst
+from scheduler.waiting.orders.by_length import ByRank
+from scheduler.waiting.orders.sjf import Aging, Fcfs, Sjf
 from scheduler.waiting.queue import Order
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
