@@ -11,23 +11,22 @@ from typing import TypeAlias, TypeVar
 from engine.messages import Entry
 from models.errors import UserError
 from models.options import suggest
-from scheduler.batching.background import Background
+from scheduler.batching.batch_queue import BATCH_ORDERS
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits, OrderFactory
 from scheduler.batching.continuous import ContinuousBatcher
-from scheduler.batching.dp_batcher import DpBatcher
+from scheduler.batching.dp import DpBatcher
 from scheduler.batching.memory import MEMORIES
-from scheduler.batching.preemption import PREEMPTIONS, Preemption
+from scheduler.batching.preemption import PREEMPTIONS, Background, Preemption
 from scheduler.batching.round_robin import RoundRobinBatcher
 from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
 from scheduler.observers import PlanObserver, PlanObservers
 from scheduler.outside import StrategyError
-from scheduler.placement.executors import PLACEMENTS, Placement
+from scheduler.placement import PLACEMENTS, Placement
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, inline
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
-from scheduler.waiting.hrrn import BATCH_ORDERS
 from scheduler.waiting.orders.by_length import ByRank, Gittins, TailInflated
 from scheduler.waiting.orders.by_work import Boost, FairSojourn, Feedback, ResponseRatio, attained_work, predicted_work
 from scheduler.waiting.orders.out_of_turn import OutOfTurn

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
-from scheduler.placement.nodes import NodeLoad
+from scheduler.placement import NodeLoad
 from scheduler.remaining_length import Calibration
 from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable

@@ -23,7 +23,7 @@ from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
-from scheduler.placement.nodes import Job, NodeLoad, WorkRouter
+from scheduler.placement import Job, NodeLoad, WorkRouter
 from scheduler.request import Request
 from scheduler.waiting.queue import Queue
 
@@ -220,7 +220,7 @@ class PowerOfTwo:
 
 
 class ByWork:
-    """The node with the least predicted work left (scheduler/placement/nodes.py)."""
+    """The node with the least predicted work left (scheduler/placement.py)."""
 
     def __init__(self) -> None:
         self.due = 0.0

@@ -22,7 +22,7 @@ from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts
-from scheduler.placement.nodes import Job, list_prefixes
+from scheduler.placement import Job, list_prefixes
 from scheduler.request import Request, State
 from scheduler.stream import TokenStream
 from scheduler.wait_estimate.expected_wait import length_interval

@@ -1,12 +1,15 @@
-"""Batches that wait, and their numbers side by side in arrays, so that a decision looks at all of them at once.
+"""Batches that wait, their numbers side by side in arrays, so that a decision looks at all of them at once, and which
+batch is served first: highest response ratio next (Magnus, section III-E), or the oldest.
 
-It knows what a batch is, but not who joins it, nor which one goes first.
+Batches of better priority go before all others; the rules rank those of one priority only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
+from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 
@@ -122,3 +125,25 @@ class BatchQueue:
             next(iter(batch.rows)).priority,
             batch.insertable,
         )
+
+
+BatchOrder: TypeAlias = Callable[[FloatArray, Callable[[], FloatArray]], FloatArray]
+"""(seconds that the oldest request of each batch has waited, a way to estimate each batch's serving time) -> a score of
+each batch, the highest first."""
+
+LEAST_SECONDS = 1e-9
+"""Seconds that an estimate counts for at least, so that none divides by zero."""
+
+
+def oldest_first(waited: FloatArray, seconds: Callable[[], FloatArray]) -> FloatArray:
+    """First come, first served: the batch with the oldest request. Asks for no estimate."""
+    return waited
+
+
+def hrrn(waited: FloatArray, seconds: Callable[[], FloatArray]) -> FloatArray:
+    """Highest response ratio next: T_queue(B) / T_serve(B), where T_queue is its oldest request's waiting time."""
+    ratios: FloatArray = waited / np.maximum(seconds(), LEAST_SECONDS)
+    return ratios
+
+
+BATCH_ORDERS: Mapping[str, BatchOrder] = MappingProxyType({"fcfs": oldest_first, "hrrn": hrrn})

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Terms
+from scheduler.batching.batch_queue import BatchOrder, oldest_first
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
 from scheduler.outside import StrategyError
@@ -20,7 +21,6 @@ from scheduler.serving_time.bilinear import ServingTime
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.deadlines import DueFirst
 from scheduler.waiting.fair import Shares, share_out
-from scheduler.waiting.hrrn import BatchOrder, oldest_first
 from scheduler.waiting.orders.sjf import Aging
 from scheduler.waiting.prices import PricesNow, usual_rows
 from scheduler.waiting.queue import Order, Queue

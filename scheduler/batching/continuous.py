@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import islice, takewhile
 
 from engine.messages import Cause, Entry
-from scheduler.batching.background import Background
 from scheduler.batching.batcher import Kit
+from scheduler.batching.preemption import Background
 from scheduler.plan import Plan
 from scheduler.request import BACKGROUND, Request
 from scheduler.worker import Worker

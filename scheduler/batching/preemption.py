@@ -1,11 +1,11 @@
-"""When a waiting request takes the slot of a running row: pure rules over what executors hold and what waits.
+"""When running rows make way: pure rules over what executors hold and what waits.
 
 The dispatcher pauses the rows; they wait again with what they have generated, and their K and V.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
@@ -13,7 +13,9 @@ from typing import TypeAlias
 
 from engine.messages import RowId
 from scheduler.batching.batcher import Kit
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
+from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.queue import Order
 from scheduler.worker import Worker
 
@@ -70,3 +72,72 @@ PREEMPTIONS: Mapping[str, Callable[[Kit], Preemption | None]] = MappingProxyType
         "by-order-early": lambda kit: ByOrder(kit.new_keys(), kit.limits.options.slice_length, EARLY),
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """As many background rows run beside others as lengthen a step of these by a given share at most.
+
+    Background requests, the lines of batches, have an executor to themselves while nothing else is there. Beside others
+    each of their rows makes a step dearer: hardly on a GPU, whose steps read the weights whatever runs, but by a
+    fiftieth and more on a CPU. A row is charged for its part of an iteration and, spread over its answer, for the
+    reading of its prompt. What the others' step takes depends on no background row, and what a background row costs on
+    no other one: so none is let in that would have to leave at once.
+    """
+
+    share: float
+    """Part by which a step of other rows may become longer."""
+    machine: MachineModel
+
+    def within(self, worker: Worker, ranked: Iterable[Request]) -> Iterator[Request]:
+        """The first of these background requests, as many as an executor may have beside what it has."""
+        seconds, columns = self._room(worker)
+        seconds -= sum(self._price(row, columns) for row in _background_rows(worker))
+        for request in ranked:
+            seconds -= self._price(request, columns)
+            if seconds < 0:
+                return
+            yield request
+
+    def __call__(self, workers: Sequence[Worker], waiting: Iterable[Request], now: float) -> Pauses:
+        pauses = {worker.info.index: self._excess(worker) for worker in workers}
+        return {index: row_ids for index, row_ids in pauses.items() if row_ids}
+
+    def _excess(self, worker: Worker) -> tuple[RowId, ...]:
+        """Rows that have to leave an executor: those that came last."""
+        rows = _background_rows(worker)
+        if not rows:
+            return ()
+        seconds, columns = self._room(worker)
+        excess = []
+        for row in rows:
+            seconds -= self._price(row, columns)
+            if seconds < 0 and row.row_id not in worker.pausing:
+                excess.append(row.row_id)
+        return tuple(excess)
+
+    def _room(self, worker: Worker) -> tuple[float, int]:
+        """Seconds by which background rows may lengthen a step, and the columns of the other rows, which it reads.
+
+        Without others there is no bound; beside others there is no room while the machine's prices are unknown.
+        """
+        others = worker.others
+        if not others:
+            return inf, 0
+        model, columns = self.machine.model, max(row.tokens for row in others)
+        return (0.0 if model is None else self.share * model.iteration(len(others), columns)), columns
+
+    def _price(self, row: Request, columns: int) -> float:
+        """Seconds by which a row lengthens each step while it is there; infinite while prices are unknown."""
+        model = self.machine.model
+        if not columns:
+            return 0.0
+        if model is None:
+            return inf
+        answer = row.generated + remaining_length(row)
+        return model.d1 * columns + model.d2 + model.prefill(1, row.input_length) / answer
+
+
+def _background_rows(worker: Worker) -> list[Request]:
+    """The background rows of an executor, in the order in which it got them."""
+    return [row for row in worker.requests.values() if row.in_background]

@@ -1,4 +1,4 @@
-"""GET /load: what a router shall know of this server to rank it beside others (scheduler/placement/nodes.py)."""
+"""GET /load: what a router shall know of this server to rank it beside others (scheduler/placement.py)."""
 
 from __future__ import annotations
 

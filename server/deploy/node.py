@@ -18,7 +18,7 @@ from typing import TypeAlias
 import aiohttp
 import msgspec
 
-from scheduler.placement.nodes import NodeLoad
+from scheduler.placement import NodeLoad
 from server.api.load import Load
 from server.api.output.expectation import Expectation
 

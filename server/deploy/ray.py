@@ -4,7 +4,7 @@
 
 The front reads a call, asks a node what it will cost, and hands both to the router of its handle; it passes the answer
 on as it comes. What is lost with a node is told as a 503, or, once a stream has begun, as an event with the error. The
-rule by which nodes are ranked is scheduler/placement/nodes.py; nodes tell their load as Ray's routing statistics. It
+rule by which nodes are ranked is scheduler/placement.py; nodes tell their load as Ray's routing statistics. It
 imports ray, so only what starts it may import this.
 """
 
@@ -26,7 +26,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from scheduler.placement.nodes import Job, NodeLoad, WorkRouter, list_prefixes
+from scheduler.placement import Job, NodeLoad, WorkRouter, list_prefixes
 from scheduler.waiting.prices import Prices
 from server.api.errors import ApiError, error_body
 from server.api.operations import OPERATIONS

@@ -15,7 +15,7 @@ from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
-from scheduler.placement.executors import max_min
+from scheduler.placement import max_min
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES

@@ -15,7 +15,7 @@ from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.dispatcher import Dispatcher
-from scheduler.placement.executors import idle_first
+from scheduler.placement import idle_first
 from scheduler.plan import Plan
 from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear

@@ -12,11 +12,11 @@ from engine.messages import Cause, FinishReason, HandedBack, Pause, StepReport
 from engine.sampling.params import SamplingParams
 from loadgen.simulate.node import Machine, Node, VirtualClock
 from scheduler.assembly import Parts, assemble
-from scheduler.batching.background import Background
 from scheduler.batching.batcher import Limits
+from scheduler.batching.preemption import Background
 from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
-from scheduler.placement.executors import idle_first
+from scheduler.placement import idle_first
 from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import MachineModel

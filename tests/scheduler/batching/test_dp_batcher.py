@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.messages import EVERY_LENGTH, NO_LENGTH, BatchShape, Cause
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
-from scheduler.batching.dp_batcher import DpBatcher
+from scheduler.batching.dp import DpBatcher
 from scheduler.batching.memory import slice_bound
 from scheduler.options import Scheduling
 from scheduler.plan import Assignment, Plan

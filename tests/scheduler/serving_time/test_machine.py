@@ -19,7 +19,7 @@ from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
-from scheduler.batching.dp_batcher import DpBatcher
+from scheduler.batching.dp import DpBatcher
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import FEWEST, FEWEST_PREFILLS, INTERVAL, UNKNOWN, MachineModel, StepLearning

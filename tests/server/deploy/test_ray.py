@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from scheduler.placement.nodes import Job, NodeLoad, WorkRouter
+from scheduler.placement import Job, NodeLoad, WorkRouter
 from scheduler.waiting.prices import Prices
 from server.deploy.settings import Gate
 from server.http.keys import Keyring

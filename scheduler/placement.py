@@ -1,4 +1,4 @@
-"""Which of several nodes, each a whole server, a request goes to: the one with the least predicted work left.
+"""Where work goes: which executor gets the next plan, and which of several nodes, each a whole server, a request.
 
 A node tells its load now and then, a router sends requests all the time: work left is what the node told, less the
 seconds since, and what was sent to it since, with the request itself. The beginnings of prompts that were sent to a
@@ -9,12 +9,42 @@ in.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Generic, TypeVar
+from types import MappingProxyType
+from typing import Generic, TypeAlias, TypeVar
 
 from scheduler.waiting.prices import Prices, device_prices
+from scheduler.worker import Worker
+
+Placement: TypeAlias = Callable[[Sequence[Worker]], Sequence[Worker]]
+
+
+def idle_first(workers: Sequence[Worker]) -> Sequence[Worker]:
+    """The executor with the fewest rows for its size first; those in the background only part ties."""
+    return sorted(
+        workers, key=lambda one: (len(one.others) / one.info.max_rows, one.rows / one.info.max_rows, one.info.index)
+    )
+
+
+def round_robin(workers: Sequence[Worker]) -> Sequence[Worker]:
+    """In turn, whatever they have to do: the executor that was given the fewest plans first; ties by index."""
+    return sorted(workers, key=lambda worker: (worker.plans, worker.info.index))
+
+
+def max_min(workers: Sequence[Worker]) -> Sequence[Worker]:
+    """The executor with the least predicted work first; ties by rows, then by index (SCLS, section 4.5).
+
+    Batches that come longest first then go where the algorithm has them: the longest to the least loaded.
+    """
+    return sorted(workers, key=lambda worker: (worker.load, worker.rows, worker.info.index))
+
+
+PLACEMENTS: Mapping[str, Placement] = MappingProxyType(
+    {"idle-first": idle_first, "round-robin": round_robin, "max-min": max_min}
+)
+
 
 Name = TypeVar("Name", bound=Hashable)
 
