@@ -88,6 +88,8 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
                 "slowdown", "slowdown (JCT over that of the request alone)", "slowdown", unit="", stored="", scale=1.0
             ),
             Column("jain_fairness_index", "Jain fairness index", "Jain index", "", "higher", only_completed=True),
+            Column("wait", "Longest wait", "longest wait", "s", "lower"),
+            Column("later", "How much later the latest request ended", "later", better="lower"),
             Column("mean_batch_size", "Mean batch size", "batch", "rows"),
             Column("pad_tokens", "Pad tokens of prefills a request", "pad", better="lower"),
             Column("invalid_tokens", "Invalid tokens a request", "invalid", better="lower"),

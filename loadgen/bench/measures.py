@@ -244,7 +244,9 @@ def measure(
         max_output_tokens_per_s=_find_peak_tokens(completed),
         max_concurrent_requests=_find_peak_requests(outcomes),
         ttft_by_turn=_median_ttfts(completed),
-        jain_fairness_index=compute_fairness(completed),
+        jain_fairness_index=measure_fairness(  # of output tokens per second of job completion time
+            [one.output_tokens / (one.end - one.scheduled) for one in completed if one.end > one.scheduled]
+        ),
         foretold=judge(
             [Ending(one.foretold, one.end - one.sent, one.output_tokens) for one in completed if one.foretold]
         ),
@@ -266,13 +268,11 @@ def meets(outcome: Outcome, goals: Mapping[str, float]) -> bool:
     return all(sample <= bound for name, bound in goals.items() for sample in METRICS[name].samples(outcome))
 
 
-def compute_fairness(completed: Sequence[Outcome]) -> float | None:
-    """Jain's index of how evenly requests were served: 1 when all got the same speed, 1/n when one got everything.
+def measure_fairness(shares: Sequence[float]) -> float | None:
+    """Jain's index of shares: 1 when all are equal, 1/n when one is everything; None when all are nothing.
 
-    The share of a request is its output tokens per second of its job completion time. None when nothing was served.
     Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984.
     """
-    shares = [one.output_tokens / (one.end - one.scheduled) for one in completed if one.end > one.scheduled]
     squares = math.fsum(share * share for share in shares)
     return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else None
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from loadgen.columns import BRIEF, COLUMNS, Column, read_all, tabulate
+from loadgen.columns import BRIEF, COLUMNS, Column, Figures, read_all, tabulate
 from loadgen.console import Table
 from loadgen.html.plot import SUMMARY, Plot, Point, Series, render_page, specify_lines, specify_named_points
 from loadgen.result_file import Json
@@ -172,7 +172,7 @@ def make_table(swept: Swept, *, everything: bool) -> Table:
 
 
 def _join(
-    axes: Sequence[Axis], points: Iterator[tuple[tuple[str, ...], dict[str, list[Json]]]], keys: Sequence[str]
+    axes: Sequence[Axis], points: Iterator[tuple[tuple[str, ...], Mapping[str, Sequence[Figures]]]], keys: Sequence[str]
 ) -> Table:
     """One table of some points, each strategy's figures beside those of the first at the same point."""
     tables = [
@@ -208,26 +208,26 @@ def make_page(swept: Swept, caption: str) -> str:
     for texts, points in groups.items():
         name = name_values(swept.axes[1:], texts)
         plots += _draw(swept.axes, points, f" at {name}" if name else "")
-        marked = [(texts, _mark_best(found)) for texts, found in points]
+        marked = [(texts, mark_best(found)) for texts, found in points]
         tables.append(replace(_join(swept.axes[:1], ((texts[:1], one) for texts, one in marked), PAGE), caption=name))
     lines = [caption, READING]
     return render_page(SUMMARY, title="Strategies in the simulator", lines=lines, plots=plots, tables=tables)
 
 
-def _mean(key: str, results: Sequence[Json]) -> float | None:
+def _mean(key: str, results: Sequence[Figures]) -> float | None:
     values = read_all(COLUMNS[key], results)
     return sum(values) / len(values) if values else None
 
 
-def _locate(found: Mapping[str, Sequence[Json]]) -> dict[str, Point]:
+def locate(found: Mapping[str, Sequence[Figures]]) -> dict[str, Point]:
     """The p99 and the mean of each strategy that completed any request."""
     pairs = {name: (_mean("p99_jct_ms", one), _mean("mean_jct_ms", one)) for name, one in found.items()}
     return {name: Point(p99, mean) for name, (p99, mean) in pairs.items() if p99 is not None and mean is not None}
 
 
-def _mark_best(found: dict[str, list[Json]]) -> dict[str, list[Json]]:
+def mark_best(found: Mapping[str, Sequence[Figures]]) -> dict[str, Sequence[Figures]]:
     """The strategies, with a mark on the names of those that no other undercuts or equals."""
-    points = _locate(found)
+    points = locate(found)
     alone = {name for name in find_frontier(points) if list(points.values()).count(points[name]) == 1}
     return {f"▲ {name}" if name in alone else name: one for name, one in found.items()}
 
@@ -237,7 +237,10 @@ def _draw(
 ) -> list[Plot]:
     """Figures over the first axis where its values are numbers, and else mean against p99 at each of them."""
     if not axes or axes[0].numbers is None:
-        return [_draw_frontier(f"{at}{', ' if at and texts else ''}{''.join(texts[:1])}", one) for texts, one in points]
+        return [
+            draw_frontier(f"Mean against p99{at}{', ' if at and texts else ''}{''.join(texts[:1])}", one)
+            for texts, one in points
+        ]
     numbers = dict(zip(axes[0].texts, axes[0].numbers, strict=True))
     plots = []
     for key in PAGE[:2] + PAGE[4:5]:
@@ -258,12 +261,14 @@ def _trace(column: Column, found: Sequence[tuple[float, Sequence[Json]]], name: 
     return Series(name, [Point(x, sum(values) / len(values)) for x, values in known], look, ranges)
 
 
-def _draw_frontier(at: str, found: Mapping[str, Sequence[Json]]) -> Plot:
-    points = _locate(found)
+def draw_frontier(title: str, found: Mapping[str, Sequence[Figures]], named: Sequence[str] = ()) -> Plot:
+    """Mean against p99: a mark a strategy, and the names of those that no other beats in both, and of `named`."""
+    points = locate(found)
     least = (min((one[axis] for one in points.values()), default=0.0) for axis in (0, 1))
     corner = Point(*(FURTHEST * one for one in least))
-    spec = specify_named_points(points, sorted(find_frontier(points)), "p99 JCT, s", "mean JCT, s", corner)
-    return Plot(f"Mean against p99{at}", "A mark a strategy; those that no other beats are named.", spec)
+    named = [*named, *sorted(find_frontier(points))]
+    spec = specify_named_points(points, named, "p99 JCT, s", "mean JCT, s", corner)
+    return Plot(title, "A mark a strategy; those that no other beats are named, those far off left out.", spec)
 
 
 def details_json(simulation: Simulation) -> Json:

@@ -13,7 +13,7 @@ from rich.console import Console
 from loadgen.console import show_table, table_console
 from loadgen.html.plot import require_drawing
 from loadgen.result_file import Json, require_writable, save, save_json, stoppable
-from loadgen.simulate.figures import SimulatedFigures, figures, figures_json
+from loadgen.simulate.figures import Figures, measure_simulation
 from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import RATE, FittedLoad, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import ROUTERS, Machine
@@ -118,12 +118,12 @@ def _run_all(
         for seed in range(point.flags.seed, point.flags.seed + seeds):
             trace = _prepare(replace(point.flags, seed=seed), cache)
             notes |= {trace.load.note} if trace.load.note else set()
-            done: dict[str, tuple[SimulatedFigures, Simulation]] = {}
+            done: dict[str, tuple[Figures, Simulation]] = {}
             for name in flags.chosen:
                 simulation = _simulate(trace, name, bars)
-                found = figures(simulation, trace.cost)
+                found = measure_simulation(simulation, trace.cost)
                 done[name] = found, simulation
-                runs.append(Ran(point.texts, seed, name, figures_json(found)))
+                runs.append(Ran(point.texts, seed, name, found))
                 if len(runs) == len(flags.chosen) and (left := total - len(runs)):
                     _tell_time(left, (time.monotonic() - begun) / len(runs), bars)
             save_json(flags.save_result, _document(trace, done) if flags.save_result else {})
@@ -254,7 +254,7 @@ def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[Axis],
     )
 
 
-def _document(trace: Trace, done: Mapping[str, tuple[SimulatedFigures, Simulation]]) -> Json:
+def _document(trace: Trace, done: Mapping[str, tuple[Figures, Simulation]]) -> Json:
     flags, machine = trace.flags, trace.machine
     return {
         "cost": flags.cost,
@@ -272,5 +272,5 @@ def _document(trace: Trace, done: Mapping[str, tuple[SimulatedFigures, Simulatio
         "request_rate": flags.rate,
         "prediction": str(flags.prediction),
         **{name: getattr(flags, name) for name in SAVED},
-        "strategies": {name: figures_json(found) | details_json(one) for name, (found, one) in done.items()},
+        "strategies": {name: found | details_json(one) for name, (found, one) in done.items()},
     }

@@ -9,10 +9,9 @@ from rich.text import Text
 
 from loadgen.columns import tabulate as tabulate_figures
 from loadgen.console import Table, show_table
-from loadgen.html.plot import SUMMARY, Plot, Point, render_page, specify_named_points
+from loadgen.html.plot import SUMMARY, Plot, render_page
 from loadgen.result_file import Json
-from loadgen.simulate.figures import latencies_json
-from loadgen.simulate.report import find_frontier
+from loadgen.simulate.report import draw_frontier
 from loadgen.whatif.trials import Trial, WhatIf
 
 KEYS = (
@@ -20,21 +19,21 @@ KEYS = (
     *("mean_normalized_latency_s", "mean_slowdown", "request_throughput"),
 )
 WORST_P99 = 1.05  # the ratio to the own strategy's p99 up to which another strategy may be called better
-FURTHEST = 1.5  # times the mean and p99 of the strategy that served, up to which the plot shows others
 UNEVEN = 1.5  # the ratio of a machine's speeds from which on it did not have one speed
 
 
 def find_better(found: WhatIf) -> Trial | None:
     """The trial with the least mean JCT whose p99 is not above the own one's by more than 5 %; None where its gain is
     no larger than the simulator's error on these requests. Other executors are no choice: they cost another device."""
-    own = found.own.latencies.jct
+    own = found.own.figures
     able = [
         one
         for one in found.others
-        if "executor" not in one.sizes and one.latencies.jct.percentiles[99.0] <= WORST_P99 * own.percentiles[99.0]
+        if "executor" not in one.sizes and one.figures["p99_jct_ms"] <= WORST_P99 * own["p99_jct_ms"]
     ]
-    best = min(able, key=lambda one: one.latencies.jct.mean, default=None)
-    return best if best is not None and 1 - best.latencies.jct.mean / own.mean > abs(found.errors[0]) else None
+    best = min(able, key=lambda one: one.figures["mean_jct_ms"], default=None)
+    gain = 0.0 if best is None else 1 - best.figures["mean_jct_ms"] / own["mean_jct_ms"]
+    return best if gain > abs(found.errors[0]) else None
 
 
 def write_sentences(found: WhatIf) -> Iterator[str]:
@@ -63,13 +62,13 @@ def write_sentences(found: WhatIf) -> Iterator[str]:
 
 
 def _write_verdict(found: WhatIf) -> str:
-    own, better = found.own.latencies.jct, find_better(found)
+    own, better = found.own.figures, find_better(found)
     if better is None:
         return (
             f"Nothing tried here would have served these requests better than {found.replay.strategy} by a sure margin."
         )
-    jct, sizes = better.latencies.jct, f" with {better.sizes}" if better.sizes else ""
-    mean, p99 = jct.mean / own.mean - 1, jct.percentiles[99.0] / own.percentiles[99.0] - 1
+    sizes = f" with {better.sizes}" if better.sizes else ""
+    mean, p99 = (better.figures[key] / own[key] - 1 for key in ("mean_jct_ms", "p99_jct_ms"))
     return f"{better.strategy}{sizes} would have served them better: mean JCT {mean:+.0%}, p99 {p99:+.0%}."
 
 
@@ -88,10 +87,10 @@ def _explain(found: WhatIf) -> str:
 
 def tabulate(found: WhatIf) -> list[Table]:
     """Strategies on this machine, the one that served first and then the least mean; and other machines."""
-    by_mean = [found.own, *sorted(found.others, key=lambda one: one.latencies.jct.mean)]
-    own = {found.own.strategy: [latencies_json(found.own.latencies)]}
-    here = {one.strategy: [latencies_json(one.latencies)] for one in by_mean if not one.sizes}
-    elsewhere = {f"{one.strategy}, {one.sizes}": [latencies_json(one.latencies)] for one in by_mean if one.sizes}
+    by_mean = [found.own, *sorted(found.others, key=lambda one: one.figures["mean_jct_ms"])]
+    own = {found.own.strategy: [found.own.figures]}
+    here = {one.strategy: [one.figures] for one in by_mean if not one.sizes}
+    elsewhere = {f"{one.strategy}, {one.sizes}": [one.figures] for one in by_mean if one.sizes}
     if not found.trusted:
         return []
     tables = [tabulate_figures("Strategies, beside the one that served", own | here, KEYS)]
@@ -115,17 +114,8 @@ def make_page(found: WhatIf) -> str:
 
 
 def _plot(found: WhatIf) -> Plot:
-    """Mean against p99 of the strategies on this machine: the one that served and those that none beats are named."""
-    jcts = {one.strategy: one.latencies.jct for one in found.trials if not one.sizes}
-    points = {name: Point(jct.percentiles[99.0], jct.mean) for name, jct in jcts.items()}
-    named = [found.own.strategy, *sorted(find_frontier(points))]
-    own = points[found.own.strategy]
-    corner = Point(FURTHEST * own.x, FURTHEST * own.y)
-    spec = specify_named_points(points, named, "p99 JCT, s", "mean JCT, s", corner)
-    described = (
-        "Each strategy's mean and p99 of job completion times, as simulated; those far off are in the table alone."
-    )
-    return Plot("Mean against p99", described, spec)
+    here = {one.strategy: [one.figures] for one in found.trials if not one.sizes}
+    return draw_frontier("Mean against p99", here, [found.own.strategy])
 
 
 def whatif_json(found: WhatIf) -> Json:
@@ -136,9 +126,7 @@ def whatif_json(found: WhatIf) -> Json:
         "slowdown": found.slowdown,
         "slowdown_by_quarter": found.quarters,
         "interrupted": found.interrupted,
-        "recorded": latencies_json(found.recorded),
+        "recorded": found.recorded,
         "errors": {"mean_jct": found.errors[0], "p99_jct": found.errors[1]},
-        "trials": [
-            {"strategy": one.strategy, "sizes": one.sizes, **latencies_json(one.latencies)} for one in found.trials
-        ],
+        "trials": [{"strategy": one.strategy, "sizes": one.sizes, **one.figures} for one in found.trials],
     }

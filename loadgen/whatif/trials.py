@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 
-from loadgen.simulate.figures import Latencies, measure_latencies
+from loadgen.simulate.figures import Figures, measure_latencies
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction, replay_forecasts
 from loadgen.simulate.simulation import Served, simulate
@@ -138,7 +138,7 @@ class Trial:
 
     strategy: str
     sizes: str  # how its machine differs from the one that served; empty: not at all
-    latencies: Latencies
+    figures: Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class WhatIf:
     replay: Replay
     slowdown: float  # seconds for which requests were served, over what the learned prices say
     quarters: tuple[float, ...]  # seconds served over simulated ones, of each quarter of the requests
-    recorded: Latencies
+    recorded: Figures
     own: Trial  # the strategy that served, simulated
     others: tuple[Trial, ...]
     interrupted: bool = False  # whether some trials are missing
@@ -161,8 +161,8 @@ class WhatIf:
     @property
     def errors(self) -> tuple[float, float]:
         """Deviation of the own strategy's replay from the recorded, as shares of that: of the mean JCT and its p99."""
-        ours, theirs = self.own.latencies.jct, self.recorded.jct
-        return ours.mean / theirs.mean - 1, ours.percentiles[99.0] / theirs.percentiles[99.0] - 1
+        mean, p99 = (self.own.figures[key] / self.recorded[key] - 1 for key in ("mean_jct_ms", "p99_jct_ms"))
+        return mean, p99
 
     @property
     def trusted(self) -> bool:
@@ -194,7 +194,7 @@ def try_all(
         for name in names:
             found = _add(found, setting, name, "", setting.machine)
             done()
-        best = min(found.trials, key=lambda one: one.latencies.jct.mean).strategy
+        best = min(found.trials, key=lambda one: one.figures["mean_jct_ms"]).strategy
         for name in dict.fromkeys((replay.strategy, best)):
             for sizes, machine in _other_machines(setting.machine):
                 found = _add(found, setting, name, sizes, machine)
@@ -208,9 +208,7 @@ def _add(found: WhatIf, setting: Setting, name: str, sizes: str, machine: Machin
     """One more trial; one on another machine is left out where it comes out as on this one."""
     served = play(found.replay, replace(setting, machine=machine), name)
     trial = Trial(name, sizes, measure_latencies(served, machine.cost))
-    same = sizes and any(
-        (one.strategy, one.sizes, one.latencies) == (name, "", trial.latencies) for one in found.trials
-    )
+    same = sizes and any((one.strategy, one.sizes, one.figures) == (name, "", trial.figures) for one in found.trials)
     return found if same else replace(found, others=(*found.others, trial))
 
 

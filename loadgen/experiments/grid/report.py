@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from loadgen.columns import COLUMNS
 from loadgen.experiments.grid.cells import MISLEADING, OVERLOADS, USUAL, Cell, group_cells
 from loadgen.experiments.grid.run import KINDS, Difference, Results, compare
 
@@ -21,22 +22,22 @@ QUEUE = f"a queue, predictions {USUAL}"
 
 Bound = tuple[str, str, str, float, bool]
 BOUNDS: Sequence[Bound] = (
-    (QUEUE, "jct_mean", "typical", -20, True),
-    (QUEUE, "normalized_mean", "typical", -50, True),
-    (QUEUE, "ttft_median", "typical", -75, True),
-    (QUEUE, "jct_p99", "typical", 6, True),
-    (QUEUE, "jct_p99", "most", 25, True),
-    *((f"a queue, predictions {one}", "jct_mean", "most", 3, True) for one in MISLEADING),
-    *((f"a queue, predictions {one}", "jct_p99", "most", 20, True) for one in MISLEADING),
+    (QUEUE, "mean_jct_ms", "typical", -20, True),
+    (QUEUE, "mean_normalized_latency_s", "typical", -50, True),
+    (QUEUE, "median_ttft_ms", "typical", -75, True),
+    (QUEUE, "p99_jct_ms", "typical", 6, True),
+    (QUEUE, "p99_jct_ms", "most", 25, True),
+    *((f"a queue, predictions {one}", "mean_jct_ms", "most", 3, True) for one in MISLEADING),
+    *((f"a queue, predictions {one}", "p99_jct_ms", "most", 20, True) for one in MISLEADING),
     *(
-        (f"an overload of {count} requests", "jct_mean", "typical", mean, True)
+        (f"an overload of {count} requests", "mean_jct_ms", "typical", mean, True)
         for count, mean in zip(OVERLOADS, (-10, -40), strict=True)
     ),
-    *((f"an overload of {count} requests", "jct_p99", "most", 25, True) for count in OVERLOADS),
-    *((name, "jct_mean", "most", 1, True) for name in ("no queue", "lengths alike")),
-    *((name, "jct_p99", "most", 2, True) for name in ("no queue", "lengths alike")),
+    *((f"an overload of {count} requests", "p99_jct_ms", "most", 25, True) for count in OVERLOADS),
+    *((name, "mean_jct_ms", "most", 1, True) for name in ("no queue", "lengths alike")),
+    *((name, "p99_jct_ms", "most", 2, True) for name in ("no queue", "lengths alike")),
     ("all", "later", "most", 0.7, True),
-    ("all", "throughput", "least", -1, False),
+    ("all", "request_throughput", "least", -1, False),
 )
 """What is asked of the default: group, figure, over its cells the typical, the most or the least difference, the bound
 in percent (`later`: a share), and whether it is an upper one."""
@@ -58,9 +59,14 @@ def show(results: Results, contenders: Sequence[str], requests: int, console: Co
 
 
 def _cells(one: Difference) -> tuple[str, ...]:
-    kinds = (" / ".join(f"{one.typical[f'{kind}_{part}']:+.1f}" for part in ("mean", "p99", "worst")) for kind in KINDS)
-    worst = f"{one.most['jct_mean']:+.1f} / {one.most['jct_p99']:+.1f}"
-    last = (f"{one.typical['ttft_median']:+.1f}", worst, f"{one.later:.2f}", f"{one.least['throughput']:+.1f}")
+    kinds = (" / ".join(f"{one.typical[f'{part}_{kind}']:+.1f}" for part in ("mean", "p99", "p100")) for kind in KINDS)
+    worst = f"{one.most['mean_jct_ms']:+.1f} / {one.most['p99_jct_ms']:+.1f}"
+    last = (
+        f"{one.typical['median_ttft_ms']:+.1f}",
+        worst,
+        f"{one.later:.2f}",
+        f"{one.least['request_throughput']:+.1f}",
+    )
     return (one.contender, *kinds, *last)
 
 
@@ -72,7 +78,7 @@ def check_bounds(results: Results, requests: int) -> Iterator[tuple[str, str, st
             [found] = compare(results, (DEFAULT,), groups[group])
             value = found.later if figure == "later" else getattr(found, how)[figure]
             word, unit = "at most" if upper else "at least", "" if figure == "later" else " %"
-            name = f"{figure.replace('_', ' ')}, {'geometric mean' if how == 'typical' else f'{how} of any cell'}"
+            name = f"{COLUMNS[figure].short}, {'geometric mean' if how == 'typical' else f'{how} of any cell'}"
             holds = value <= bound if upper else value >= bound
             yield group, name, f"{value:+.2f}{unit}", f"{word} {bound:+g}{unit}", "yes" if holds else "no"
 
@@ -83,7 +89,7 @@ def draw(results: Results, contenders: Sequence[str], requests: int) -> str:
 
     groups: dict[str, list[Cell]] = group_cells([*results], requests)
     rows = [
-        {"group": name, "rule": one.contender, "x": one.typical["jct_p99"], "y": one.typical["jct_mean"]}
+        {"group": name, "rule": one.contender, "x": one.typical["p99_jct_ms"], "y": one.typical["mean_jct_ms"]}
         for name, cells in groups.items()
         for one in compare(results, contenders, cells)
     ]

@@ -15,6 +15,7 @@ from statistics import fmean
 import numpy as np
 
 from engine.sampling.params import SamplingParams
+from loadgen.bench.measures import measure_fairness
 from loadgen.experiments.grid.cells import BASE, MACHINES, REQUESTS, Cell
 from loadgen.experiments.grid.loads import load_lengths
 from loadgen.load.schedule import Arrivals, arrival_times
@@ -31,8 +32,7 @@ from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES, Length, Strategy
 
-KINDS = ("jct", "ttft", "normalized", "slowdown")
-"""Completion time, time to the first token, completion time by the answer's tokens, and by the request's time alone."""
+KINDS = ("jct_ms", "ttft_ms", "normalized_latency_s", "slowdown")
 
 Figures = Mapping[str, float]
 Results = Mapping[Cell, Mapping[str, Figures]]
@@ -40,29 +40,15 @@ Results = Mapping[Cell, Mapping[str, Figures]]
 
 
 def measure(done: Simulation, machine: Machine, base: Sequence[Served]) -> Figures:
-    """The figures of a run, `base` being the same requests served by BASE: of each of KINDS mean, p99 and worst, in
-    seconds but for the slowdown; requests a second; Jain's index of slowdowns; and how much later than by BASE the
-    latest request ended, by BASE's p99 of completion times."""
+    """The latencies of a run, `base` being the same requests served by BASE; the longest wait in seconds, Jain's index
+    of slowdowns, and how much later than by BASE the latest request ended, by BASE's p99 of completion times."""
     requests = done.requests
-    latencies = measure_latencies(requests, machine.cost)
-    spreads = {"jct": latencies.jct, "ttft": latencies.ttft, "normalized": latencies.normalized_latency}
-    found: dict[str, float] = {}
-    for kind, spread in (spreads | {"slowdown": latencies.slowdown}).items():
-        assert spread is not None, "the machine is known"
-        found |= {f"{kind}_mean": spread.mean, f"{kind}_median": spread.percentiles[50.0]}
-        found |= {f"{kind}_p99": spread.percentiles[99.0], f"{kind}_worst": spread.percentiles[100.0]}
     later = max(one.end - other.end for one, other in zip(requests, base, strict=True))
-    return found | {
+    return measure_latencies(requests, machine.cost) | {
         "wait": max(one.started - one.arrival for one in requests),
-        "throughput": done.throughput,
-        "fairness": measure_fairness([measure_slowdown(one, machine.cost) for one in requests]),
-        "later": later / measure_latencies(base).jct.percentiles[99.0],
+        "jain_fairness_index": measure_fairness([measure_slowdown(one, machine.cost) for one in requests]),
+        "later": 1000 * later / measure_latencies(base)["p99_jct_ms"],
     }
-
-
-def measure_fairness(slowdowns: Sequence[float]) -> float:
-    """Jain's index: 1 where all were slowed down alike, 1/n where only one was."""
-    return sum(slowdowns) ** 2 / (len(slowdowns) * sum(one**2 for one in slowdowns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +129,7 @@ def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
     results: dict[Cell, dict[str, Figures]] = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         cell, name, found = json.loads(line)
-        if "later" in found:
+        if "p99_jct_ms" in found:
             results.setdefault(Cell(**cell), {})[name] = found
     return results
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.simulate.figures import figures
+from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Simulation, Watch, simulate
@@ -112,9 +112,9 @@ def prediction_for(course: Course) -> Prediction:
 
 def make_trial(done: Simulation, early_share: float = 0.0) -> Trial:
     """The figures of a simulation. Raises UserError when a request was not answered."""
-    found = figures(done)
-    if found.jct is None or found.failed:
-        raise UserError(f"{found.failed} of {len(done.requests)} requests failed")
+    found = measure_simulation(done)
+    if found["failed"]:
+        raise UserError(f"{found['failed']} of {len(done.requests)} requests failed")
     generated = sum(worker.tally.generated + worker.tally.invalid for worker in done.workers)
     begin, last = done.requests[0].arrival, done.requests[-1].arrival
     meanwhile = sum(one.end <= last for one in done.requests)
@@ -122,21 +122,21 @@ def make_trial(done: Simulation, early_share: float = 0.0) -> Trial:
     waited = sorted(one.end for one in done.requests)[quarter] - begin
     return Trial(
         requests=len(done.requests),
-        duration=found.duration,
-        throughput=found.request_throughput,
+        duration=found["duration"],
+        throughput=found["request_throughput"],
         answered_meanwhile=meanwhile / (last - begin) if last > begin else 0.0,
         first_quarter=quarter / waited,
-        valid_tokens=found.output_throughput,
-        total_tokens=generated / found.duration,
-        mean=found.jct.mean,
-        tail=found.jct.percentiles[95.0],
-        batch_size=found.mean_batch_size,
-        pad=found.pad_tokens,
-        invalid=found.invalid_tokens,
-        slices=found.slices,
+        valid_tokens=found["output_throughput"],
+        total_tokens=generated / found["duration"],
+        mean=found["mean_jct_ms"] / 1000,
+        tail=found["p95_jct_ms"] / 1000,
+        batch_size=found["mean_batch_size"],
+        pad=found["pad_tokens"],
+        invalid=found["invalid_tokens"],
+        slices=found["slices"],
         few_slices=100 * fmean(one.runs <= FEW_SLICES for one in done.requests),
         early_returns=100 * early_share,
-        imbalance=found.completion_std,
+        imbalance=found["completion_std"],
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
 from rich.table import Table
 
 from loadgen.result_file import Json
-from loadgen.simulate.figures import Latencies
+from loadgen.simulate.figures import Figures
 
 MEAN_BOUND, P99_BOUND = 0.05, 0.10
 """Within these shares of what was measured, the simulator is trusted."""
@@ -17,18 +17,18 @@ MEAN_BOUND, P99_BOUND = 0.05, 0.10
 LEAST = 1e-3
 """A difference that is not above this is none: batches that return as a whole have a TPOT of nothing."""
 
-QUANTITIES: Mapping[str, tuple[Callable[[Latencies], float], float]] = MappingProxyType(
+QUANTITIES: Mapping[str, tuple[str, float, float]] = MappingProxyType(
     {
-        "mean TTFT (s)": (lambda one: one.ttft.mean, MEAN_BOUND),
-        "mean TPOT (s)": (lambda one: one.tpot.mean, MEAN_BOUND),
-        "mean JCT (s)": (lambda one: one.jct.mean, MEAN_BOUND),
-        "p99 TTFT (s)": (lambda one: one.ttft.percentiles[99.0], P99_BOUND),
-        "p99 TPOT (s)": (lambda one: one.tpot.percentiles[99.0], P99_BOUND),
-        "p99 JCT (s)": (lambda one: one.jct.percentiles[99.0], P99_BOUND),
-        "throughput (req/s)": (lambda one: one.throughput, MEAN_BOUND),
+        "mean TTFT (s)": ("mean_ttft_ms", 0.001, MEAN_BOUND),
+        "mean TPOT (s)": ("mean_tpot_ms", 0.001, MEAN_BOUND),
+        "mean JCT (s)": ("mean_jct_ms", 0.001, MEAN_BOUND),
+        "p99 TTFT (s)": ("p99_ttft_ms", 0.001, P99_BOUND),
+        "p99 TPOT (s)": ("p99_tpot_ms", 0.001, P99_BOUND),
+        "p99 JCT (s)": ("p99_jct_ms", 0.001, P99_BOUND),
+        "throughput (req/s)": ("request_throughput", 1.0, MEAN_BOUND),
     }
 )
-"""Figure that is compared -> how to read it, and how far apart simulator and engine may be."""
+"""What is compared -> the name of its figure, that figure's unit in the table's, and the bound of the deviation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,11 @@ class Verdict:
         return all(one.holds for one in self.quantities.values())
 
 
-def compare(real: Latencies, profiled: Latencies, simulated: Latencies) -> dict[str, Quantity]:
+def compare(real: Figures, profiled: Figures, simulated: Figures) -> dict[str, Quantity]:
     """All quantities of a run and of its two simulations."""
     return {
-        name: Quantity(find(real), find(profiled), find(simulated), bound) for name, (find, bound) in QUANTITIES.items()
+        name: Quantity(real[key] * unit, profiled[key] * unit, simulated[key] * unit, bound)
+        for name, (key, unit, bound) in QUANTITIES.items()
     }
 
 

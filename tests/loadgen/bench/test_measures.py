@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.bench.measures import Ending, compute_fairness, judge, measure, meets
+from loadgen.bench.measures import Ending, judge, measure, measure_fairness, meets
 from loadgen.client.request import Foretold
 from tests.loadgen.bench.outcomes import completed, ended
 
@@ -56,12 +56,12 @@ def test_answers_without_output_have_an_end_but_no_first_token() -> None:
     assert {name for name, spread in spreads.items() if spread} == {"e2el", "jct", "client_queue_time"}
 
 
-def test_fairness_is_1_for_equal_speeds_and_1_over_n_for_one_winner() -> None:
-    assert compute_fairness([completed((2.0,), tokens=4), completed((5.0,), tokens=10)]) == pytest.approx(1)
-    starved = replace(completed((9.0,), tokens=1), output_tokens=0)
-    assert compute_fairness([completed((2.0,), tokens=4), starved, starved, starved]) == pytest.approx(1 / 4)
-    speeds = [completed((1.0,), tokens=1), completed((1.0,), tokens=3)]
-    assert compute_fairness(speeds) == pytest.approx((1 + 3) ** 2 / (2 * (1 + 9)))
+def test_fairness_is_jains_index_of_speeds_counted_from_the_schedule() -> None:
+    assert measure_fairness([2.0, 2.0]) == pytest.approx(1)
+    assert measure_fairness([2.0, 0.0, 0.0, 0.0]) == pytest.approx(1 / 4)
+    assert measure_fairness([]) is None
+    late = [completed((2.0,), tokens=2), completed((2.0,), tokens=6)]
+    assert measure(late, 2.0).jain_fairness_index == pytest.approx((1 + 3) ** 2 / (2 * (1 + 9)))
 
 
 def test_the_peak_second_spreads_tokens_over_chunks() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from engine.messages import Tally
-from loadgen.simulate.figures import figures, figures_json
+from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.report import SIDE_BY_SIDE, Ran, Swept, make_table
 from loadgen.simulate.simulation import Served, Simulation, WorkerRecord
 from scheduler.serving_time.bilinear import Bilinear
@@ -17,12 +17,12 @@ DONE = Simulation(
 
 
 def make_runs(count: int) -> Swept:
-    found = figures_json(figures(DONE, COST))
+    found = measure_simulation(DONE, COST)
     return Swept((), [Ran((), 0, f"strategy-{number}", found) for number in range(count)])
 
 
 def test_a_table_shows_what_matters_most_and_how_far_each_is_from_the_first() -> None:
-    later = {**figures_json(figures(DONE, COST)), "mean_jct_ms": 22_500.0}
+    later = {**measure_simulation(DONE, COST), "mean_jct_ms": 22_500.0}
     swept = Swept((), [*make_runs(1).runs, Ran((), 0, "slow", later)])
     table = make_table(swept, everything=False)
     heads = ("", "mean JCT (s)", "p99 JCT (s)", "mean TTFT (s)", "mean JCT per token (s)", "throughput (requests/s)")
@@ -41,6 +41,6 @@ def test_all_figures_of_many_strategies_have_a_line_a_strategy(strategies: int, 
 
 
 def test_seeds_are_shown_as_their_mean_and_range() -> None:
-    found = figures_json(figures(DONE))
+    found = measure_simulation(DONE)
     runs = [Ran((), seed, "only", {**found, "mean_jct_ms": jct}) for seed, jct in enumerate((1000.0, 3000.0))]
     assert make_table(Swept((), runs), everything=False).rows[0][1] == "2 (1–3)"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.bench.measures import measure_fairness
 from loadgen.experiments.grid import arena as report
 from loadgen.experiments.grid.arena import make_page, tabulate, tabulate_measured
 from loadgen.experiments.grid.cells import ALL, BASE, LOADS, MACHINES, ORDERS, ArenaLoad, Cell, find_loads
-from loadgen.experiments.grid.run import measure_fairness, play_all
+from loadgen.experiments.grid.run import play_all
 from loadgen.simulate.figures import measure_slowdown
 from loadgen.simulate.report import find_frontier
 from loadgen.simulate.simulation import Served
@@ -62,9 +63,9 @@ def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     results, _ = play_all(tmp_path / "arena.jsonl", runs, lambda: steps.append(None))
     assert len(steps) == 6 and set(results[HERE.cell]) == set(HERE.names)
     rows = results[HERE.cell]
-    assert rows["srpt"]["jct_mean"] < rows[BASE]["jct_mean"] < rows["scls"]["jct_mean"]
+    assert rows["srpt"]["mean_jct_ms"] < rows[BASE]["mean_jct_ms"] < rows["scls"]["mean_jct_ms"]
     table, other = tabulate(results, loads)
-    assert "baton-pd" in str(other.rows[-1][0]) and "few, ρ 1.6" in other.caption
+    assert "baton-pd" in str(other.rows[0][0]) and "few, ρ 1.6" in other.caption
     assert [row[0] for row in table.rows][-1] == "scls" and any(str(row[0]).startswith("▲") for row in table.rows)
     assert "2 (+1.0 %)" in next(iter(tabulate_measured(tmp_path))).rows[0]
     page = make_page(results, loads)

@@ -75,43 +75,52 @@ def test_figures_are_of_the_load_and_equal_when_measured_again() -> None:
     found = play(ONE, STRATEGIES["lengthwise"])
     assert found == play(ONE, STRATEGIES["lengthwise"])
     for kind in KINDS:
-        assert 0 < found[f"{kind}_mean"] < found[f"{kind}_p99"] <= found[f"{kind}_worst"]
-    assert found["normalized_mean"] < found["jct_mean"] and found["slowdown_mean"] > 1
-    assert found["throughput"] <= 1.3 * measure_capacity(ONE.machine, ONE.load, 0)
+        assert 0 < found[f"mean_{kind}"] < found[f"p99_{kind}"] <= found[f"p100_{kind}"]
+    assert found["mean_normalized_latency_s"] < found["mean_jct_ms"] and found["mean_slowdown"] > 1
+    assert found["request_throughput"] <= 1.3 * measure_capacity(ONE.machine, ONE.load, 0)
     more = replace(ONE, rho=4.0, requests=100)
     assert play(more, STRATEGIES[BASE])["later"] == 0.0 < play(more, STRATEGIES["srpt"])["later"]
 
 
 def figures_of(**changes: float) -> Figures:
-    kinds = {f"{kind}_{part}": 10.0 for kind in KINDS for part in ("mean", "median", "p99", "worst")}
-    return {**kinds, "throughput": 2.0, "later": 0.0, "wait": 0.0, **changes}
+    kinds = {f"{part}_{kind}": 10.0 for kind in KINDS for part in ("mean", "median", "p99", "p100")}
+    return {**kinds, "request_throughput": 2.0, "later": 0.0, "wait": 0.0, **changes}
 
 
 def test_differences_are_geometric_means_with_the_worst_cell() -> None:
-    better = figures_of(jct_mean=5.0, jct_p99=11.2, throughput=2.2, later=0.3, wait=4.0)
-    worse = figures_of(jct_mean=10.4, jct_worst=22.5, throughput=1.0, later=0.9)
+    better = figures_of(mean_jct_ms=5.0, p99_jct_ms=11.2, request_throughput=2.2, later=0.3, wait=4.0)
+    worse = figures_of(mean_jct_ms=10.4, p100_jct_ms=22.5, request_throughput=1.0, later=0.9)
     results = {ONE: {BASE: figures_of(), "a": better}, OTHER: {BASE: figures_of(), "a": worse}}
     same, one = compare(results, (BASE, "a"), [ONE, OTHER])
-    assert (same.typical["jct_mean"], same.later) == (0.0, 0.0)
-    assert one.typical["jct_mean"] == pytest.approx(100 * ((0.5 * 1.04) ** 0.5 - 1))
-    assert (one.most["jct_mean"], one.most["jct_p99"], one.most["jct_worst"]) == pytest.approx((4.0, 12.0, 125.0))
-    assert one.least["throughput"] == pytest.approx(-50.0) and one.later == 0.9
+    assert (same.typical["mean_jct_ms"], same.later) == (0.0, 0.0)
+    assert one.typical["mean_jct_ms"] == pytest.approx(100 * ((0.5 * 1.04) ** 0.5 - 1))
+    assert (one.most["mean_jct_ms"], one.most["p99_jct_ms"], one.most["p100_jct_ms"]) == pytest.approx(
+        (4.0, 12.0, 125.0)
+    )
+    assert one.least["request_throughput"] == pytest.approx(-50.0) and one.later == 0.9
     assert "wait" not in one.typical, "nothing waited under first come, first served"
     assert compare(results, (BASE,), []) == []
 
 
 def test_what_is_asked_of_the_default_is_answered_for_the_groups_that_were_played() -> None:
-    good = figures_of(jct_mean=7.0, normalized_mean=4.0, ttft_median=1.0, jct_p99=10.5, throughput=1.99, later=0.5)
+    good = figures_of(
+        mean_jct_ms=7.0,
+        mean_normalized_latency_s=4.0,
+        median_ttft_ms=1.0,
+        p99_jct_ms=10.5,
+        request_throughput=1.99,
+        later=0.5,
+    )
     rows = {
         (group, figure): (measured, holds)
         for group, figure, measured, _, holds in check_bounds({ONE: {BASE: figures_of(), "lengthwise": good}}, 40)
     }
     queue = "a queue, predictions noisy:0.3"
     assert {group for group, _ in rows} == {queue, "all"}
-    assert rows[queue, "jct mean, geometric mean"] == ("-30.00 %", "yes")
-    assert rows[queue, "jct p99, geometric mean"] == ("+5.00 %", "yes")
+    assert rows[queue, "mean JCT, geometric mean"] == ("-30.00 %", "yes")
+    assert rows[queue, "p99 JCT, geometric mean"] == ("+5.00 %", "yes")
     assert rows["all", "later, most of any cell"] == ("+0.50", "yes")
-    late = {ONE: {BASE: figures_of(), "lengthwise": {**good, "later": 0.71, "throughput": 1.9}}}
+    late = {ONE: {BASE: figures_of(), "lengthwise": {**good, "later": 0.71, "request_throughput": 1.9}}}
     assert [row[4] for row in check_bounds(late, 40) if row[0] == "all"] == ["no", "no"]
 
 

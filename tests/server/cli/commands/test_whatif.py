@@ -97,7 +97,7 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) ->
     assert abs(mean) < 0.01 and abs(p99) < 0.05, "p99 is one request of 80"
     assert all(abs(one - 1) < 0.05 for one in found.quarters), "it was as slow in the first quarter as in the last"
     better = find_better(found)
-    assert better is not None and better.latencies.jct.mean < 0.9 * found.own.latencies.jct.mean
+    assert better is not None and better.figures["mean_jct_ms"] < 0.9 * found.own.figures["mean_jct_ms"]
     assert f"{better.strategy}" in next(iter(write_sentences(found)))
     assert {one.sizes for one in found.others} >= {"", "half the slots", "twice the slots", "one more executor"}
 
@@ -160,7 +160,7 @@ def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
     found = try_all(replay, setting, ("fcfs-none",), begin)
     better = find_better(replace(found, others=tuple(one for one in found.others if not one.sizes)))
     assert better is None
-    able = replace(found, recorded=found.own.latencies, others=())
+    able = replace(found, recorded=found.own.figures, others=())
     assert next(iter(write_sentences(able))).startswith("Nothing tried here")
 
 
