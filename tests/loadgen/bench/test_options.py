@@ -39,14 +39,6 @@ def test_other_benchmarks_may_stand_below_and_the_server_is_the_default() -> Non
     assert (args.run, args.rounds) == (len, 3)
 
 
-def test_defaults() -> None:
-    one = read()
-    assert (one.target.base_url, one.target.headers, one.target.timeout) == ("http://127.0.0.1:8000", {}, 600)
-    assert (one.model, one.endpoint, one.arrivals, one.max_concurrency, one.seed) == (None, None, None, None, 0)
-    assert (one.fields, one.goals, one.num_warmups) == ({"temperature": 0.0}, {}, 1)
-    assert one.id_prefix.startswith("bench-")
-
-
 def test_server_flags() -> None:
     one = read("--host", "h", "--port", "9", "--header", "a=b=c", "d=e", "--header", "f=g", "--api-key", "k")
     assert one.target.base_url == "http://h:9"

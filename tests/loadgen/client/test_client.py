@@ -161,24 +161,11 @@ async def test_a_stream_that_ends_well_formed_but_in_the_middle() -> None:
     assert outcome.output_tokens == 1
 
 
-async def test_a_stream_without_length_may_end_at_its_finish_reason() -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-    assert (await send(Answer([head + said("a") + finish()], "close"))).completed
-    assert why(await send(Answer([head + said("a")], "close"))) == ("failed", "closed")
-
-
 @pytest.mark.parametrize("pieces", [[], [HEAD], [HEAD + chunk(said("a"))], [HEAD + chunk(said("a")[:9])]])
 async def test_a_server_that_stalls(pieces: list[bytes]) -> None:
     outcome = await send(Answer(pieces, "hang"), timeout=0.05)
     assert why(outcome) == ("failed", "timeout")
     assert outcome.failure is not None and outcome.failure.message == "nothing came for 0.05 s (--timeout)"
-
-
-async def test_an_error_in_the_middle_of_a_stream() -> None:
-    error = b'data: {"error":{"message":"no memory","type":"x","param":null,"code":500}}\n\n'
-    outcome = await send(Answer([HEAD, chunk(said("a")), chunk(error)], "hang"))
-    assert why(outcome) == ("failed", "server")
-    assert outcome.failure is not None and outcome.failure.message == "no memory"
 
 
 @pytest.mark.parametrize(

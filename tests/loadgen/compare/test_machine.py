@@ -1,13 +1,23 @@
-"""The description of the machine, and what it leaves out."""
+"""The machine of a comparison, and what of its settings stays hidden."""
 
 from __future__ import annotations
 
+import argparse
+import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from loadgen.compare.machine import collect_settings, describe_machine, find_versions, measure_theft
+from loadgen.compare.flags import GROUPS
+from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide, is_secret, measure_theft
+from loadgen.compare.record import Comparison, Setting
+from loadgen.compare.report.document import collect_flags, make_document
+from loadgen.compare.report.page import make_page
+from loadgen.compare.run import read_plan
+from models.flags import add_groups
+from tests.loadgen.compare.results import SETTING
 
 
 def test_the_machine_and_the_versions_are_named() -> None:
@@ -45,3 +55,54 @@ def test_only_settings_are_told_and_no_secrets() -> None:
         "LENGTHWISE_OTLP_TRACES_ENDPOINT": "http://(hidden)@traces:4318",
         "OMP_NUM_THREADS": "2",
     }
+
+
+SECRET = "s3cret"
+FLAGS = (
+    *("--strategies", "vs,baton", "--serve-args=--otlp-traces-endpoint http://me:s3cret@traces:4318/v1"),
+    *("--urls", "a=https://me:s3cret@gpu:8000/v1,b=http://b/v1?api_key=s3cret&v=1"),
+    *("--extra-body", '{"api_key": "s3cret", "top_k": 5, "vendor": {"accessToken": "s3cret", "max_tokens": 7}}'),
+    *("--header", "X-Team=s3cret", "--api-key", "s3cret"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("--dtype float32 --api-key s3cret s3cret2 --recompute", "--dtype float32 --api-key (hidden) --recompute"),
+        ("--api-key=s3cret --seed=3", "--api-key=(hidden) --seed=3"),
+        ("--api-key-file keys.txt", "--api-key-file keys.txt"),
+        (
+            "no server answers at http://me:s3cret@gpu:8000/v1/models",
+            "no server answers at http://(hidden)@gpu:8000/v1/models",
+        ),
+        ("http://b/v1?key=s3cret&v=1#top", "http://b/v1?key=(hidden)&v=1#top"),
+        ("mail me@home or see http://a/b@c", "mail me@home or see http://a/b@c"),
+    ],
+)
+def test_texts_lose_keys_and_nothing_else(text: str, shown: str) -> None:
+    assert hide(text) == shown
+
+
+def test_names_tell_what_is_secret() -> None:
+    names = ("api_key", "apiKey", "X-Api-Key", "hf_token", "LENGTHWISE_API_KEY", "password", "Authorization")
+    assert all(map(is_secret, names))
+    others = ("max_tokens", "stop_token_ids", "LENGTHWISE_API_KEY_FILE", "author", "tokenizer", "", "keys_per_row")
+    assert not any(map(is_secret, others))
+
+
+def test_no_key_lands_in_a_report() -> None:
+    parser = argparse.ArgumentParser()
+    add_groups(parser, GROUPS)
+    args = parser.parse_args(FLAGS)
+    flags = collect_flags(args)
+    setting: Setting = replace(SETTING, flags=flags)
+    shown = Comparison(read_plan(args, environ={"OPENAI_API_KEY": SECRET}))
+    written = json.dumps(make_document(shown, setting)) + make_page(shown, setting)
+    assert SECRET not in written
+    assert flags["extra_body"] == {
+        "api_key": "(hidden)",
+        "top_k": 5,
+        "vendor": {"accessToken": "(hidden)", "max_tokens": 7},
+    }
+    assert "gpu:8000" in written and "v=1" in written and "traces:4318" in written

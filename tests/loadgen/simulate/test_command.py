@@ -10,7 +10,7 @@ import pytest
 
 from engine.measure.timing import Timings
 from loadgen.commands import add_simulate
-from loadgen.simulate.flags import DEFAULT_STRATEGIES, SimulateFlags
+from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import FittedLoad, fit_load, simulated_load
 from loadgen.simulate.node import Node
 from loadgen.simulate.run import limits_of, machine_of
@@ -18,7 +18,6 @@ from loadgen.workload.lengths import Lengths
 from models.flags import read_options
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Conditions, Profile, write_profile
-from scheduler.strategy import STRATEGIES
 from server.cli.main import run_command
 
 SHORT = ("--duration", "2", "--rate", "4", "--dataset-name", "random", "--random-input-len", "9")
@@ -177,10 +176,6 @@ def test_a_profile_needs_a_capacity(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_values_out_of_range_are_refused(tmp_path: Path, flag: str) -> None:
     with pytest.raises(SystemExit):
         parse(tmp_path, flag)
-
-
-def test_the_default_strategies_exist() -> None:
-    assert set(DEFAULT_STRATEGIES) <= STRATEGIES.keys()
 
 
 def test_one_node_is_never_asked_for_its_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

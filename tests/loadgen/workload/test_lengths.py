@@ -35,12 +35,6 @@ def read(folder: Path, kind: str, text: str | bytes, cut: Cut | None = None) -> 
     return load_trace(write(folder, "trace", text), kind, cut or Cut())
 
 
-def test_azure_dates_become_seconds_after_the_first_request(tmp_path: Path) -> None:
-    first, second, third = read(tmp_path, "azure", AZURE)
-    assert (first, third) == (Lengths(0.0, 374, 44), Lengths(60.0, 2000, 1000))
-    assert second.arrival == pytest.approx(4.314579, abs=1e-6)
-
-
 def test_azure_dates_may_name_their_time_zone(tmp_path: Path) -> None:
     rows = "2024-05-10 00:00:00.009930+00:00,1,2\n2024-05-10 00:00:01.009930+00:00,3,4\n"
     assert [one.arrival for one in read(tmp_path, "azure", AZURE.splitlines()[0] + "\n" + rows)] == [
@@ -51,10 +45,6 @@ def test_azure_dates_may_name_their_time_zone(tmp_path: Path) -> None:
 
 def test_burstgpt_leaves_failed_requests_out_and_counts_from_the_first(tmp_path: Path) -> None:
     assert read(tmp_path, "burstgpt", BURSTGPT) == [Lengths(0.0, 472, 18), Lengths(113.5, 417, 276)]
-
-
-def test_mooncake_milliseconds_become_seconds(tmp_path: Path) -> None:
-    assert read(tmp_path, "mooncake", MOONCAKE) == [Lengths(0.0, 6955, 52), Lengths(1.5, 6472, 26)]
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import pytest
 
-from loadgen.experiments.paper import baton, magnus, ssjf
+from loadgen.experiments.paper import magnus, ssjf
 from loadgen.experiments.paper.load import Pool
 from loadgen.experiments.paper.row import PUBLISHED, TITLES
 from loadgen.experiments.paper.run import PAPERS
@@ -18,11 +17,6 @@ from tests.loadgen.experiments.paper.parts import stage_of
 def test_magnus_takes_the_users_bound_of_wasted_accesses() -> None:
     made = magnus.main(stage_of(wma_threshold=321))
     assert {point.limits.options.wma_threshold for point in made.points} == {321} and "Φ 321;" in made.setting
-
-
-def test_magnus_comes_in_multiples_of_what_vs_serves() -> None:
-    rates = [point.x for point in magnus.main(stage_of()).points]
-    assert [rate / rates[0] for rate in rates] == pytest.approx([1.0, 4 / 3, 2.0, 8 / 3])
 
 
 def test_scls_on_deepspeed_asks_algorithm_2_whether_a_slice_fits() -> None:
@@ -37,18 +31,6 @@ def test_scls_on_deepspeed_asks_algorithm_2_whether_a_slice_fits() -> None:
         *((name, "deepspeed") for name in ("pm", "ab", "lb", "scls")),
         *(("scls", "slice"), ("sls", "fixed"), ("so", "fixed"), ("ils", "whole"), ("ils-padded", "whole")),
     }
-
-
-def test_scls_keeps_k_and_v_or_reads_anew_under_the_same_load() -> None:
-    anew, kept = PAPERS["scls"].experiments["keeping"](stage_of()).points
-    assert (anew.limits.options.recompute, kept.limits.options.recompute) == (True, False)
-    assert (anew.machine, anew.load) == (kept.machine, kept.load)
-
-
-def test_scls_puts_the_whole_load_on_fewer_executors() -> None:
-    points = PAPERS["scls"].experiments["workers"](stage_of()).points
-    assert [(point.x, point.machine.workers) for point in points] == [(1, 1), (2, 2), (4, 4), (8, 8)]
-    assert len({point.load for point in points}) == 1
 
 
 def test_ssjf_counts_as_its_authors_do_on_request() -> None:
@@ -67,30 +49,6 @@ def test_ssjf_takes_a_traces_times_where_there_are_any() -> None:
     pool = Pool(tuple(Lengths(3.0 * place, 5, 5 + place) for place in range(60)), "with times")
     points = ssjf.azure_times(stage_of(pool)).points
     assert points and all(point.load.own_times for point in points)
-
-
-def test_ssjf_rounds_differ_in_predictions_alone() -> None:
-    made = ssjf.rounds(stage_of())
-    errors = {point.label: point.prediction.sigma for point in made.points if point.prediction}
-    assert list(errors) == ["round 1, 61.9% right", "round 2, 60.0% right"]
-    one, two = (error or 0.0 for error in errors.values())
-    assert 0 < one <= two and "right one of 5 classes in the share that each round's name tells" in made.setting
-
-
-def kind(length: int) -> str:
-    return "long" if length >= 3600 else "short"
-
-
-def test_batons_mix_is_one_to_one_to_two_and_shuffled() -> None:
-    lengths = baton.draw_lengths(baton.TARGET_1, 120, seed=0)
-    assert Counter((kind(ins), kind(outs)) for ins, outs in lengths) == {
-        ("long", "short"): 30,
-        ("short", "long"): 30,
-        ("short", "short"): 60,
-    }
-    assert len({kind(ins) for ins, _ in lengths[::4]}) == 2
-    assert lengths == baton.draw_lengths(baton.TARGET_1, 120, seed=0) != baton.draw_lengths(baton.TARGET_1, 120, seed=1)
-    assert all(min(pair) >= 36 and max(pair) <= 200 for pair in baton.draw_lengths(baton.TARGET_2, 30, seed=0))
 
 
 @pytest.mark.parametrize(("table", "rows", "seconds"), [("table-1", 8, 6619.0), ("table-2", 2, 161.77)])

@@ -67,14 +67,6 @@ def test_a_trace_shorter_than_the_load_begins_again_after_its_end() -> None:
     assert {one.arrival for one in Load(rate=1.0, count=3, own_times=True).requests(once)} == {0.0}
 
 
-def test_a_trace_is_read_in_whichever_format_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "some"
-    file.write_text("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,m,47,18,65,log\n")
-    assert trace_pool(file).lengths == (Lengths(0.0, 47, 18),)
-    file.write_text('{"timestamp": 0, "input_length": 7, "output_length": 2, "hash_ids": [46, 47]}')
-    assert trace_pool(file).lengths == (Lengths(0.0, 7, 2),)
-
-
 def test_of_a_huge_trace_the_first_requests_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "MOST", 2)
     file = tmp_path / "huge.csv"
@@ -82,10 +74,6 @@ def test_of_a_huge_trace_the_first_requests_are_used(tmp_path: Path, monkeypatch
     file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
     pool = trace_pool(file)
     assert [one.input_length for one in pool.lengths] == [2, 3] and "the first 2 lengths of the trace" in pool.source
-
-
-def test_all_at_once() -> None:
-    assert {one.arrival for one in Load(float("inf"), 5).requests(POOL)} == {0.0}
 
 
 def test_drawn_lengths_have_their_shape() -> None:
@@ -106,17 +94,6 @@ def test_a_trace_is_clipped(tmp_path: Path) -> None:
     assert "some.csv" in pool.source
     with pytest.raises(UserError):
         trace_pool(tmp_path / "none.csv")
-
-
-def test_prompts_can_be_made_shorter_before_they_are_clipped(tmp_path: Path) -> None:
-    file = tmp_path / "some.csv"
-    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,2000,7\n2023-11-16 18:00:01,1,2\n")
-    pool = trace_pool(file, input_scale=0.25)
-    assert [(one.input_length, one.output_length) for one in pool.lengths] == [(500, 7), (1, 2)]
-    assert "prompts times 0.25" in pool.source
-    whole, half = (chat_pool(0, input_scale=scale, count=99).lengths for scale in (1.0, 0.5))
-    assert [one.output_length for one in whole] == [one.output_length for one in half]
-    assert sum(one.input_length for one in half) < sum(one.input_length for one in whole)
 
 
 def test_tasks_need_no_file() -> None:

@@ -1,18 +1,31 @@
-"""From a simulation to the figures that papers ask for."""
+"""From a simulation to the figures that papers ask for, how an experiment is carried out, and rows where the golden
+files have no case: figures that are missing, and parts of a set of queries.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from engine.messages import Tally, Terms
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.paper.trial import SliceCount, make_trial, pool_trials
-from loadgen.simulate.simulation import Served, Simulation, WorkerRecord
+from loadgen.experiments.paper.baton import TARGET_2, table_rows
+from loadgen.experiments.paper.load import chat_pool
+from loadgen.experiments.paper.plan import Experiment, Plan, carry_out
+from loadgen.experiments.paper.row import PUBLISHED, Row, claim
+from loadgen.experiments.paper.scls import EXPERIMENTS, main_rows, slice_rows
+from loadgen.experiments.paper.ssjf import formulation_rows, sjf_rows
+from loadgen.experiments.paper.trial import Line, Point, SliceCount, Trial, make_trial, pool_trials
+from loadgen.simulate.prediction import Prediction
+from loadgen.simulate.simulation import Served, Simulation, Watch, WorkerRecord
 from models.errors import UserError
-from scheduler.plan import Assignment, Plan
+from scheduler.plan import Assignment
+from scheduler.plan import Plan as BatchPlan
 from scheduler.request import Request, Times
+from tests.loadgen.experiments.paper.parts import line, point_at, stage_of, trial_of
 
 ONE = Served(0.0, 0.0, 1.0, 4.0, 10, 20, 1, None)
 TWO = Served(2.0, 2.0, 3.0, 12.0, 10, 30, 4, None)
@@ -20,18 +33,6 @@ WORKERS = (
     WorkerRecord(12.0, 1.0, 8.0, 16.0, Tally(prompt=10, pad=6, generated=20, invalid=10)),
     WorkerRecord(8.0, 1.0, 2.0, 4.0, Tally(prompt=10, pad=2, generated=30, invalid=0)),
 )
-
-
-def test_figures_by_hand() -> None:
-    made = make_trial(Simulation((ONE, TWO), WORKERS), early_share=0.25)
-    assert (made.requests, made.duration, made.throughput) == pytest.approx((2, 12, 2 / 12))
-    assert (made.mean, made.tail) == pytest.approx((7, 10), rel=2e-3)
-    assert (made.valid_tokens, made.total_tokens) == pytest.approx((50 / 12, 60 / 12))
-    assert (made.batch_size, made.pad, made.invalid, made.slices) == (2.0, 4.0, 5.0, 2.5)
-    assert (made.few_slices, made.early_returns, made.imbalance) == (50.0, 25.0, 2.0)
-    assert made.answered_meanwhile == 0.0, "the first is answered after the last one came"
-    early = replace(ONE, end=1.0)
-    assert make_trial(Simulation((early, TWO), WORKERS)).answered_meanwhile == pytest.approx(0.5)
 
 
 def test_the_first_quarter_is_counted_as_in_the_authors_program() -> None:
@@ -55,7 +56,7 @@ def test_several_runs_have_the_mean_of_each_figure() -> None:
 @pytest.mark.parametrize(("limit", "share"), [(5, 1.0), (4, 0.0), (None, 0.0)])
 def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | None, share: float) -> None:
     request = Request(0, (1,), SamplingParams(9), Times(0.0), generated=2)
-    assignment = Assignment(Plan((request,), Terms(closed=True, iterations=limit)), 0, 0.0)
+    assignment = Assignment(BatchPlan((request,), Terms(closed=True, iterations=limit)), 0, 0.0)
     told: list[Assignment] = []
     count = SliceCount(Told(told))
     request.generated = 6
@@ -73,3 +74,110 @@ class Told:
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         self._told.append(assignment)
+
+
+def list_points(lines: Sequence[Line]) -> list[Row]:
+    return [claim("points", True, " ".join(f"{line.strategy}@{line.point.label}" for line in lines), "here")]
+
+
+def plan(*, sweeping: bool = False) -> Plan:
+    points = [point_at("slow"), point_at("fast", 2.0)]
+    return Plan("title", "setting", ("throughput",), points, ("vs", "ccb"), list_points, sweeping=sweeping)
+
+
+def told(made: Experiment) -> list[str]:
+    return [f"{line.strategy}@{line.point.label}" for line in made.lines]
+
+
+def until(count: int) -> Callable[[str, Point], Trial]:
+    """A player that is interrupted once `count` runs are done."""
+    left = iter(range(count))
+
+    def play(name: str, point: Point) -> Trial:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return trial_of()
+
+    return play
+
+
+def test_every_strategy_runs_at_each_point() -> None:
+    made = carry_out(plan(), until(4))
+    assert told(made) == ["vs@slow", "ccb@slow", "vs@fast", "ccb@fast"] and not made.interrupted
+    assert [row.measured for row in made.rows] == ["yes: vs@slow ccb@slow vs@fast ccb@fast"]
+
+
+def test_an_interrupt_leaves_what_ran_and_rows_of_complete_points() -> None:
+    made = carry_out(plan(), until(3))
+    assert made.interrupted and told(made) == ["vs@slow", "ccb@slow", "vs@fast"]
+    assert [row.measured for row in made.rows] == ["yes: vs@slow ccb@slow"]
+    none = carry_out(plan(), until(0))
+    assert none.interrupted and none.lines == [] and none.rows == []
+
+
+@pytest.mark.parametrize(("runs", "count"), [(3, 0), (4, 1)])
+def test_rows_about_a_whole_sweep_need_all_of_it(runs: int, count: int) -> None:
+    assert len(carry_out(plan(sweeping=True), until(runs)).rows) == count
+
+
+def test_a_run_is_done_once_and_has_its_own_predictions() -> None:
+    begun: list[str] = []
+
+    def begin(title: str, total: int) -> Watch:
+        begun.append(title)
+        return lambda ended: None
+
+    stage = stage_of(chat_pool(0, count=50), scale=0.125, rates=(8.0,))
+    stage.begin = begin
+    for _ in range(2):
+        carry_out(EXPERIMENTS["main"](stage), stage.play)
+    assert begun == ["sls, 8/s", "scls, 8/s"]
+    own = Prediction(0.7)
+    points = [point_at("usual"), point_at("own", prediction=own)]
+    assert [stage.course("vs", one).prediction for one in points] == [stage.prediction, own]
+
+
+def find(rows: list[Row], what: str) -> Any:
+    [row] = [one for one in rows if what in one.what]
+    return row
+
+
+@pytest.mark.parametrize(("throughputs", "holds"), [((1, 3, 2), True), ((1, 2, 3), False), ((3, 2, 1), False)])
+def test_slice_lengths_have_a_best_one_in_between(throughputs: tuple[float, ...], holds: bool) -> None:
+    lines = [
+        line("scls", f"slices of {length}", length, throughput=value)
+        for length, value in zip((16, 64, 256), throughputs, strict=True)
+    ]
+    assert find(slice_rows(lines), "throughput").document["holds"] is holds
+
+
+def test_a_mode_whose_baseline_answered_nothing_in_time_is_skipped() -> None:
+    lines = [line("fcfs-dynamic", mean=80, answered_meanwhile=0.0), line("ssjf-dynamic", mean=60)]
+    jct, none = sjf_rows(lines, PUBLISHED["ssjf-rates"], "answered_meanwhile")
+    assert jct.document["measured"] == pytest.approx({"20/s": 25.0})
+    assert none.measured == "skipped: the other strategy has none of it" and none.published == "3.00×"
+    modes = ("none", "dynamic", "continuous")
+    idle = [
+        line(f"{order}-{mode}", row[0], first_quarter=0.0)
+        for row in PUBLISHED["ssjf-table-2"]
+        for mode in modes
+        for order in ("fcfs", "ssjf")
+    ]
+    assert "skipped" in formulation_rows(idle, "first_quarter")[1].measured
+
+
+def test_answers_of_one_token_make_no_batches_to_compare() -> None:
+    """They ended in a division by zero: nothing decodes, so batches have no size and no token is invalid."""
+    lines = [line(name, batch_size=0.0, invalid=0.0) for name in ("sls", "scls")]
+    rows = main_rows(lines, "hf")
+    for what in ("batch size", "invalid tokens"):
+        assert find(rows, what).measured.startswith("skipped: ")
+
+
+def test_seconds_of_a_part_of_batons_queries_say_nothing() -> None:
+    lines = [line("fcfs-dynamic", "8 rows", 8, duration=100.0), line("baton", "8 rows", 8, duration=25.0)]
+    published = {8: [50.07, 31.08]}
+    rows = table_rows(lines, TARGET_2, published)
+    assert [row.measured for row in rows] == ["100.0 s", "25.0 s", "4.00×"]
+    assert [row.published for row in rows] == ["50.1 s", "31.1 s", "1.61×"]
+    assert [row.what for row in table_rows(lines, TARGET_2, published, whole=False)] == [rows[2].what]

@@ -1,23 +1,113 @@
-"""From flags to requests: random tokens, traces, mixes, and flags that do not go together."""
+"""The requests of a workload: random tokens, traces, mixes, conversations, and flags that are refused."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from loadgen.workload.requests import ignores_eos
+from loadgen.client.request import Failure, Outcome, PreparedRequest, Prompt, RequestForm
+from loadgen.load.load import Clock, Run, play
+from loadgen.load.schedule import schedule
+from loadgen.workload.flags import Part, parse_part
+from loadgen.workload.requests import ignores_eos, join_turns, share_out
 from models.errors import UserError
+from tests.loadgen.load.test_load import Counting
 from tests.loadgen.workload.args import parse, prompts, write
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("builtin:0.7", Part("builtin", None, 0.7)),
+        ("azure=a.csv:3", Part("azure", Path("a.csv"), 3.0)),
+        ("jsonl=C:/odd=name, x.jsonl:1e1", Part("jsonl", Path("C:/odd=name, x.jsonl"), 10.0)),
+    ],
+)
+def test_a_part_names_its_dataset_file_and_weight(text: str, part: Part) -> None:
+    assert parse_part(text) == part
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["builtin", "builtin:", ":1", "azure=:1", "builtin:0", "builtin:-1", "builtin:x", "builtin:inf", "a:nan", ""],
+)
+def test_a_part_that_is_not_understood_is_quoted(text: str) -> None:
+    with pytest.raises(UserError, match="--mix:.*NAME=FILE:WEIGHT") as caught:
+        parse_part(text)
+    assert repr(text) in str(caught.value)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=8), st.integers(0, 1000))
+def test_shares_add_up_and_are_within_one_of_exact(weights: list[float], total: int) -> None:
+    shares = share_out(weights, total)
+    assert sum(shares) == total
+    assert all(
+        abs(share - total * weight / sum(weights)) < 1.000001 for share, weight in zip(shares, weights, strict=True)
+    )
+
+
+PROMPTS = [Prompt(messages=({"role": "user", "content": f"question {place}"},), max_tokens=5) for place in range(7)]
+
+
+def converse(turns: int, fails: int | None = None) -> tuple[Run, list[list[str]]]:
+    """Play the prompts; returns also what each request said, by its index. The request of index `fails` fails."""
+    heard: dict[int, list[str]] = {}
+
+    async def send(request: PreparedRequest, due: float, clock: Clock) -> Outcome:
+        heard[request.index] = [message["content"] for message in orjson.loads(request.body)["messages"]]
+        done = Outcome(request.index, "completed", due, clock(), (clock(),), clock(), 1, text=f"answer {request.index}")
+        failure = Failure("http", "no")
+        return replace(done, status="failed", failure=failure) if request.index == fails else done
+
+    plan = schedule(join_turns(PROMPTS, turns), RequestForm("m"))
+    assert plan.count == len(PROMPTS)
+    run = asyncio.run(play(plan.requests, plan.times, send, Counting(), think_time=0.01))
+    return run, [heard[index] for index in sorted(heard)]
+
+
+def test_each_turn_carries_all_that_was_said_before_it() -> None:
+    run, heard = converse(3)
+    assert heard == [
+        ["question 0"],
+        ["question 0", "answer 0", "question 1"],
+        ["question 0", "answer 0", "question 1", "answer 1", "question 2"],
+        ["question 3"],
+        ["question 3", "answer 3", "question 4"],
+        ["question 3", "answer 3", "question 4", "answer 4", "question 5"],
+        ["question 6"],
+    ]
+    assert [outcome.index for outcome in run.outcomes] == list(range(7)) and not run.interrupted
+    turns = run.outcomes[:3]
+    assert all(later.sent >= earlier.end + 0.01 for earlier, later in zip(turns, turns[1:], strict=False))
+
+
+def test_a_conversation_ends_with_an_answer_that_does_not_come() -> None:
+    run, heard = converse(3, fails=1)
+    assert [outcome.index for outcome in run.outcomes] == [0, 1, 3, 4, 5, 6] and len(heard) == 6
+    assert not run.interrupted
+
+
+def test_single_turns_are_the_workload_itself() -> None:
+    assert join_turns(PROMPTS, 1) == PROMPTS
+    assert join_turns([Prompt(text="raw")], 1) == [Prompt(text="raw")]
+    with pytest.raises(UserError, match="not chat messages"):
+        join_turns([Prompt(text="raw")], 2)
+
 
 BURSTGPT = "Timestamp,Request tokens,Response tokens\n"
 
@@ -66,11 +156,6 @@ def test_random_prompts_are_made_of_ordinary_ids_and_share_no_beginning() -> Non
     assert len({one.tokens for one in found}) > 170
     assert all(one.tokens[0] != other.tokens[0] or one.tokens == other.tokens for one, other in pairwise(found))
     assert {len(one.tokens) for one in found} == {1024}
-
-
-def test_random_prompts_follow_from_the_seed() -> None:
-    assert prompts("--dataset-name", "random", seed=3) == prompts("--dataset-name", "random", seed=3)
-    assert prompts("--dataset-name", "random", seed=3) != prompts("--dataset-name", "random", seed=4)
 
 
 def test_random_prompts_know_the_tokenizers_ids_and_leave_special_ones_out(tokenizer: Path) -> None:
@@ -140,11 +225,6 @@ def test_a_mix_has_the_parts_by_weight_in_random_order(tmp_path: Path) -> None:
     assert labels != sorted(labels)
     assert found == prompts(*flags, num_prompts=30)
     assert labels != [one.label for one in prompts(*flags, num_prompts=30, seed=1)]
-
-
-def test_parts_of_the_same_kind_are_drawn_apart() -> None:
-    found = prompts("--mix", "random:1", "random:1", num_prompts=100)
-    assert len({one.tokens[0] for one in found}) > 90
 
 
 def test_traces_mixed_together_arrive_as_they_did(tmp_path: Path, trace: Path) -> None:
