@@ -1,3 +1,5 @@
+"""The engines that are compared, their rounds, the memory that they take, and the floor of a step."""
+
 from __future__ import annotations
 
 import itertools
@@ -9,18 +11,112 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.row import Row
 from engine.sampling.draw import draw
-from loadgen.experiments.engine.feed import Job
-from loadgen.experiments.engine.measure import Interrupted, apart
-from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner
+from loadgen.experiments.engine.feed import Job, Turn
+from loadgen.experiments.engine.measure import Floor, Interrupted, apart, measure_bandwidth, measured, weight_bytes
+from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner, contest
 from loadgen.experiments.engine.setup import load_plain
 from models.network.generation_config import SamplingDefaults
 from models.network.loader import LoadedModel
+from models.network.packing import pack
+from models.network.quantization import Quantization
 from models.text import Text
 from tests.loadgen.experiments.engine.parts import subject_of, ticking
+
+CPU = torch.device("cpu")
+TWO_JOBS = [Job((1, 2), 3), Job((1, 2, 3), 5)]
+
+
+class Scripted:
+    """Takes so many seconds a run, in turn; notes each run in a common log."""
+
+    def __init__(self, name: str, log: list[str], seconds: Sequence[float], error: Exception | None = None) -> None:
+        self.name = name
+        self._log = log
+        self._seconds = list(seconds)
+        self._error = error
+
+    def run(self, jobs: Sequence[Job]) -> Turn:
+        self._log.append(self.name)
+        if self._error is not None:
+            raise self._error
+        return Turn(self._seconds.pop(0), (0.1, 0.3, 0.2), tuple(job.output_len for job in jobs))
+
+
+def test_rounds_interleave_and_the_first_does_not_count() -> None:
+    log: list[str] = []
+    runners = [Scripted("a", log, [99, 1, 2, 4]), Scripted("b", log, [99, 2, 2, 2])]
+    a, b = contest(runners, lambda _: TWO_JOBS, 3, CPU)
+    assert log == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert a.rates == [8, 4, 2] and a.rate == 4 and b.rates == [4, 4, 4]
+    assert a.step == 0.2 and a.trouble is None
+    assert a.peak_bytes is None or a.peak_bytes >= 0
+
+
+def test_who_cannot_run_says_why_once_and_the_others_go_on() -> None:
+    log: list[str] = []
+    runners = [Scripted("a", log, [1, 1, 1]), Scripted("b", log, [], OSError("no kernel"))]
+    a, b = contest(runners, lambda _: TWO_JOBS, 2, CPU)
+    assert len(a.rates) == 2 and b.rates == []
+    assert b.trouble == "OSError: no kernel" and log.count("b") == 1
+
+
+def test_an_answer_of_another_length_is_no_result() -> None:
+    class Lazy(Scripted):
+        def run(self, jobs: Sequence[Job]) -> Turn:
+            return Turn(1.0, (), (3, 4))
+
+    (lazy,) = contest([Lazy("lazy", [], [])], lambda _: TWO_JOBS, 1, CPU)
+    assert lazy.rates == [] and "1 of 2 answers" in (lazy.trouble or "")
+
+
+def test_memory_is_that_of_the_peak_not_of_the_end() -> None:
+    size = 64 * 2**20
+
+    def work() -> int:
+        return len(bytearray(size))
+
+    result, peak = measured(work, CPU)
+    assert result == size
+    assert peak is None or size * 0.9 < peak < size * 2
+
+
+def test_a_step_reads_weights_and_the_live_k_and_v_once() -> None:
+    floor = Floor(bandwidth=1000.0, weight_bytes=500, kv_bytes_per_token=10)
+    assert floor.step(rows=2, input_len=20, output_len=10) == pytest.approx((500 + 2 * 25 * 10) / 1000)
+
+
+def network(*, tied: bool) -> LlamaForCausalLM:
+    config = LlamaConfig(vocab_size=50, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    config.tie_word_embeddings = tied
+    return LlamaForCausalLM(config)
+
+
+def test_a_table_that_is_only_looked_up_is_not_read() -> None:
+    table = 50 * 8 * 4
+    tied, untied = network(tied=True), network(tied=False)
+    assert sum(weight.nbytes for weight in untied.parameters()) == weight_bytes(untied) + table
+    assert weight_bytes(tied) == weight_bytes(untied) == sum(weight.nbytes for weight in tied.parameters())
+
+
+@pytest.mark.parametrize(("quantization", "size"), [("none", 4.0), ("float16", 2.0), ("int8", 1.0 + 2 / 32)])
+def test_weights_count_as_they_are_kept(quantization: str, size: float) -> None:
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    network = LlamaForCausalLM(config).requires_grad_(False)
+    norms = 3 * 32 * 4
+    pack(network, Quantization(quantization))
+    assert weight_bytes(network) == (7 * 32 * 32 + 64 * 32) * size + norms
+
+
+def test_bandwidth_is_the_best_of_what_was_timed() -> None:
+    # One tick each: a copy moves twice its bytes.
+    assert measure_bandwidth(torch.device("cpu"), ticking(), size=4096) == 2 * 4096
+
 
 JOBS = [Job(tuple(range(5, 5 + length)), 1 + length % 5) for length in (9, 4, 12, 6, 7)]
 """Outputs of 5, 5, 3, 2 and 3 tokens."""
