@@ -110,7 +110,6 @@ class Grid:
     num_prompts: Count = option(600, "requests of a run, but for overloads of 100 and of 3,000")
     cells: Count | None = option(None, "play this many cells, a fair sample (default: all)")
     seeds: Count = option(1, "runs of each cell, with other lengths and arrivals")
-    save_plot: Path | None = option(None, "draw mean against p99, a plot a group of cells, as SVG")
 
 
 def _add_grid(subparsers: Subparsers) -> None:
@@ -131,16 +130,12 @@ def run_grid(asked: Grid) -> int:
     from loadgen.console import table_console, tell_duration
     from loadgen.experiments.grid.cells import BASE, all_cells, list_contenders
     from loadgen.experiments.grid.loads import check_predicted, check_traces
-    from loadgen.experiments.grid.report import draw, show
+    from loadgen.experiments.grid.report import show
     from loadgen.experiments.grid.run import estimate_seconds, show_playing
-    from loadgen.html.plot import INSTALL, can_draw
-    from loadgen.result_file import require_writable, save
+    from loadgen.result_file import require_writable
 
     known = list_contenders()
     require_writable(asked.save_result)
-    require_writable(asked.save_plot, "--save-plot")
-    if asked.save_plot and not can_draw():
-        raise UserError(f"--save-plot needs {INSTALL}")
     if unknown := [name for name in asked.strategies if name not in known]:
         raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(known)}")
     check_traces(asked.trace, asked.num_prompts, asked.seeds)
@@ -153,8 +148,6 @@ def run_grid(asked: Grid) -> int:
     results, complete = show_playing("grid", asked.save_result, runs)
     played = {cell: results[cell] for cell in cells if cell in results}
     show(played, tuple(chosen), asked.num_prompts, console)
-    if asked.save_plot and played:
-        save(asked.save_plot, draw(played, tuple(chosen), asked.num_prompts).encode(), "--save-plot")
     return 0 if complete else INTERRUPTED
 
 

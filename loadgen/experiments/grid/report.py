@@ -1,4 +1,4 @@
-"""The grid's figures as tables for a terminal, what is asked of the default, and a picture of mean against p99."""
+"""The grid's figures as tables for a terminal, and what is asked of the default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen.columns import COLUMNS
-from loadgen.experiments.grid.cells import MISLEADING, OVERLOADS, USUAL, Cell, group_cells
+from loadgen.experiments.grid.cells import MISLEADING, OVERLOADS, USUAL, group_cells
 from loadgen.experiments.grid.run import KINDS, Difference, Results, compare
 
 HEADS = ("", "JCT", "TTFT", "normalized latency", "slowdown", "median TTFT", "worst cells", "latest", "least req/s")
@@ -81,30 +81,3 @@ def check_bounds(results: Results, requests: int) -> Iterator[tuple[str, str, st
             name = f"{COLUMNS[figure].short}, {'geometric mean' if how == 'typical' else f'{how} of any cell'}"
             holds = value <= bound if upper else value >= bound
             yield group, name, f"{value:+.2f}{unit}", f"{word} {bound:+g}{unit}", "yes" if holds else "no"
-
-
-def draw(results: Results, contenders: Sequence[str], requests: int) -> str:
-    """The picture as SVG: for each group the differences of all contenders in p99 (x) and mean JCT (y), in %."""
-    import vl_convert  # of the extra [report]
-
-    groups: dict[str, list[Cell]] = group_cells([*results], requests)
-    rows = [
-        {"group": name, "rule": one.contender, "x": one.typical["p99_jct_ms"], "y": one.typical["mean_jct_ms"]}
-        for name, cells in groups.items()
-        for one in compare(results, contenders, cells)
-    ]
-    rule = {"field": "rule", "type": "nominal", "scale": {"domain": list(contenders)}, "legend": {"title": None}}
-    encoding = {
-        "x": {"field": "x", "type": "quantitative", "title": "p99 JCT, %"},
-        "y": {"field": "y", "type": "quantitative", "title": "mean JCT, %"},
-        "color": rule,
-        "shape": rule,
-    }
-    spec = {
-        "data": {"values": rows},
-        "facet": {"field": "group", "type": "nominal", "title": None},
-        "columns": 3,
-        "spec": {"width": 220, "height": 170, "mark": {"type": "point", "filled": True}, "encoding": encoding},
-        "config": {"background": "white", "point": {"size": 70, "opacity": 0.9}, "legend": {"orient": "bottom"}},
-    }
-    return str(vl_convert.vegalite_to_svg(spec))

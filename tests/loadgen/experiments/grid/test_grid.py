@@ -1,4 +1,4 @@
-"""The grid: its cells, its loads, its figures by hand, and a small one from the flags to tables and the picture."""
+"""The grid: its cells, its loads, its figures by hand, and a small one from the flags to tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadgen.experiments.commands import Grid
 from loadgen.experiments.grid import run
 from loadgen.experiments.grid.cells import BASE, GRID, HARD, OVERLOADED, Cell, all_cells, group_cells, list_contenders
 from loadgen.experiments.grid.loads import LONGEST, SHAPES, TASKS, check_predicted, check_traces, load_lengths
-from loadgen.experiments.grid.report import check_bounds, draw, show
+from loadgen.experiments.grid.report import check_bounds, show
 from loadgen.experiments.grid.run import KINDS, Figures, compare, estimate_seconds, measure_capacity, play, play_all
 from models.errors import UserError
 from models.flags import read_options
@@ -151,7 +151,6 @@ def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pyt
     out = io.StringIO()
     show(results, tuple(contenders), 12, Console(file=out, width=200))
     assert "lengths alike: 1 cells" in out.getvalue() and "What is asked of lengthwise" in out.getvalue()
-    assert draw(results, tuple(contenders), 12).startswith("<svg")
 
 
 def test_the_command_plays_a_sample_of_some_contenders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
