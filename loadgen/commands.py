@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from loadgen.bench import flags as bench_flags
 from loadgen.compare import flags as compare_flags
 from loadgen.simulate import flags as simulate_flags
 from models.flags import Subparsers, add_groups, read_options
+
+Validate: TypeAlias = Callable[[simulate_flags.ValidateFlags], int]
 
 
 def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], None]] = ()) -> None:
@@ -60,9 +64,7 @@ def run_compare(args: argparse.Namespace) -> int:
     return run_compare(args)
 
 
-def add_simulate(
-    subparsers: Subparsers, cache: Callable[[], Path], validate: Callable[[argparse.Namespace], int] | None = None
-) -> None:
+def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Validate | None = None) -> None:
     """Add `simulate`; `cache` is the folder where this machine's profiles are.
 
     `validate` compares a simulation with the real engine; without it there is no flag for that.
@@ -79,8 +81,9 @@ def add_simulate(
 
     def run(args: argparse.Namespace) -> int:
         if validate is not None and args.validate is not None:
-            args.strategies = tuple(dict.fromkeys(args.strategies or simulate_flags.VALIDATED_STRATEGIES))
-            return validate(args)
+            asked = read_options(args, simulate_flags.ValidateFlags)
+            chosen = dict.fromkeys(asked.strategies or simulate_flags.VALIDATED_STRATEGIES)
+            return validate(replace(asked, strategies=tuple(chosen)))
         from loadgen.simulate.run import run_simulate
 
         return run_simulate(read_options(args, simulate_flags.SimulateFlags), cache)

@@ -156,6 +156,11 @@ class Validation:
     num_requests: Count | None = option(None, "with --validate and without --rate: requests of each load")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ValidateFlags(SimulateFlags, Validation):
+    """All flags of the command with `--validate`."""
+
+
 GROUPS: Mapping[str, type] = MappingProxyType(
     {
         "machine": SimulatedMachine,

@@ -1,6 +1,6 @@
 """Traces as arrival times and lengths: all that a simulation needs, and what trace workloads are made of.
 
-It knows no prompt. The formats are in traces.py; here a trace is put in order, cut and scaled.
+It knows no prompt. A trace is read in its format, put in order, cut and scaled.
 """
 
 from __future__ import annotations

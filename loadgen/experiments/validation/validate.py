@@ -5,7 +5,6 @@ The composition root of that: model, executors, strategy, load, simulated twin.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,14 +21,13 @@ from loadgen.experiments.validation.verdict import Verdict, compare, table, verd
 from loadgen.load.schedule import Arrivals, arrival_times
 from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.figures import measure_latencies
-from loadgen.simulate.flags import LoadFlags
+from loadgen.simulate.flags import ValidateFlags
 from loadgen.simulate.load import simulated_load
 from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
-from models.flags import read_options
 from models.own_thread import run_in_own_thread
 from models.progress import Bars
 from scheduler.assembly import Parts, find_strategies
@@ -59,44 +57,46 @@ FULL = Size(120.0, 512, 256, 40)
 QUICK = Size(20.0, 256, 160, 10)
 
 
-def lengths(args: argparse.Namespace, context_length: int) -> list[Lengths]:
+def lengths(asked: ValidateFlags, context_length: int) -> list[Lengths]:
     """The requests that the flags ask for, at --rate or, without it, all at the start; raises UserError.
 
     Lengths are clipped, so that an engine of this context can hold each.
     """
-    size = QUICK if args.quick else FULL
-    args = argparse.Namespace(**vars(args))
-    args.duration = min(args.duration, size.duration)
-    args.max_input_len = min(args.max_input_len or size.max_input, context_length // 2)
-    args.max_output_len = min(args.max_output_len or size.max_output, context_length // 2)
-    if args.rate is not None:
-        return simulated_load(read_options(args, LoadFlags))
-    args.rate, args.duration = float(PROBE), 1.0
-    return [replace(one, arrival=0.0) for one in simulated_load(read_options(args, LoadFlags))]
+    size = QUICK if asked.quick else FULL
+    clipped = replace(
+        asked,
+        duration=min(asked.duration, size.duration),
+        max_input_len=min(asked.max_input_len or size.max_input, context_length // 2),
+        max_output_len=min(asked.max_output_len or size.max_output, context_length // 2),
+    )
+    if asked.rate is not None:
+        return simulated_load(clipped)
+    probe = replace(clipped, rate=float(PROBE), duration=1.0)
+    return [replace(one, arrival=0.0) for one in simulated_load(probe)]
 
 
-def paced(args: argparse.Namespace, probe: Sequence[Lengths], rate: float) -> list[Lengths]:
+def paced(asked: ValidateFlags, probe: Sequence[Lengths], rate: float) -> list[Lengths]:
     """Requests of the probe's kind, so many a second."""
-    size = QUICK if args.quick else FULL
-    duration = min(args.duration, size.duration)
-    count = args.num_requests or max(size.least, round(rate * duration))
-    times = arrival_times(Arrivals(rate, args.burstiness), count, np.random.default_rng(args.seed))
+    size = QUICK if asked.quick else FULL
+    duration = min(asked.duration, size.duration)
+    count = asked.num_requests or max(size.least, round(rate * duration))
+    times = arrival_times(Arrivals(rate, asked.burstiness), count, np.random.default_rng(asked.seed))
     return [replace(probe[place % len(probe)], arrival=float(time)) for place, time in enumerate(times)]
 
 
-def validate(args: argparse.Namespace) -> int:
+def validate(asked: ValidateFlags) -> int:
     """Play, simulate, print and save; returns the exit code: 1 when they are too far apart, or it cannot be done, 130
     after Ctrl-C, which leaves what was judged until then."""
-    find_strategies(args.strategies)
-    require_writable(args.save_result)
-    engine = run_in_own_thread(partial(load_engine, _config(args)))
+    find_strategies(asked.chosen)
+    require_writable(asked.save_result)
+    engine = run_in_own_thread(partial(load_engine, _config(asked)))
     machine, found = describe_machine(), list[Verdict]()
     interrupted = False
     try:
-        for verdict in _judge(args, engine):
+        for verdict in _judge(asked, engine):
             found.append(verdict)
             document = {"machine": machine, "verdicts": [verdict_json(one) for one in found]}
-            save_json(args.save_result, document)
+            save_json(asked.save_result, document)
     except KeyboardInterrupt:
         interrupted = True
     table_console().print(table(found))
@@ -105,32 +105,32 @@ def validate(args: argparse.Namespace) -> int:
     return 0 if all(one.holds for one in found) else 1
 
 
-def _config(args: argparse.Namespace) -> ServeConfig:
+def _config(asked: ValidateFlags) -> ServeConfig:
     """Settings of the engine; flags of the simulation that mean the same win over the environment."""
     given = {
-        "model": args.validate or None,
-        "executors": args.workers,
-        "max_num_seqs": args.max_num_seqs,
-        "max_model_len": args.max_model_len,
-        "max_num_batched_tokens": args.max_num_batched_tokens,
-        "prefill_ahead": args.prefill_ahead,
-        "max_batch_size": args.max_batch_size,
-        "slice_length": args.slice_length,
-        "min_interval": args.min_interval,
-        "recompute": args.recompute or None,
+        "model": asked.validate or None,
+        "executors": asked.workers,
+        "max_num_seqs": asked.max_num_seqs,
+        "max_model_len": asked.max_model_len,
+        "max_num_batched_tokens": asked.max_num_batched_tokens,
+        "prefill_ahead": asked.prefill_ahead,
+        "max_batch_size": asked.max_batch_size,
+        "slice_length": asked.slice_length,
+        "min_interval": asked.min_interval,
+        "recompute": asked.recompute or None,
     }
     return load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
 
 
-def _judge(args: argparse.Namespace, engine: Engine) -> Iterator[Verdict]:
+def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[Verdict]:
     """The verdicts on each strategy at each load, as they come."""
     with Bars() as bars:
-        for name in args.strategies:
+        for name in asked.chosen:
             config = replace(engine.config, strategy=name)
             with new_executors(engine) as rig:
                 twin = _twin(engine, [one.info for one in rig.executors])
-            for rho, trace in _traces(args, config, engine, twin, bars):
-                real, speed = _play(args, config, engine, trace, bars)
+            for rho, trace in _traces(asked, config, engine, twin, bars):
+                real, speed = _play(asked, config, engine, trace, bars)
                 by_run = replace(twin, cost=speed.prices, pace=speed.curve.pace)
                 simulated = [_simulate(config, engine, one, trace) for one in (twin, by_run)]
                 compared = compare(*(measure_latencies(one.requests) for one in (real, *simulated)))
@@ -138,13 +138,13 @@ def _judge(args: argparse.Namespace, engine: Engine) -> Iterator[Verdict]:
 
 
 def _play(
-    args: argparse.Namespace, config: ServeConfig, engine: Engine, trace: Sequence[Lengths], bars: Bars
+    asked: ValidateFlags, config: ServeConfig, engine: Engine, trace: Sequence[Lengths], bars: Bars
 ) -> tuple[Simulation, RunSpeed]:
     """A trace on new executors, and how fast these were."""
     speed = Speedometer(engine.profile)
     watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
     with new_executors(engine) as rig:
-        prompts = random_prompts(trace, engine.vocabulary, args.seed)
+        prompts = random_prompts(trace, engine.vocabulary, asked.seed)
         recorder = Recorder(rig.executors, rig.relay, trace, prompts, _most_tokens(trace))
         infos = [one.info for one in rig.executors]
         parts = partial(parts_for, config, infos, engine.profile, inline)
@@ -163,16 +163,16 @@ async def _record(
 
 
 def _traces(
-    args: argparse.Namespace, config: ServeConfig, engine: Engine, twin: Machine, bars: Bars
+    asked: ValidateFlags, config: ServeConfig, engine: Engine, twin: Machine, bars: Bars
 ) -> Iterator[tuple[float | None, list[Lengths]]]:
     """The loads of a strategy: at --rate, else at shares of what it serves just now where all come at once."""
-    wanted = lengths(args, twin.context_length)
-    if args.rate is not None:
+    wanted = lengths(asked, twin.context_length)
+    if asked.rate is not None:
         yield None, wanted
         return
-    served = _play(args, config, engine, wanted, bars)[0].throughput
-    for rho in args.rhos:
-        yield rho, paced(args, wanted, rho * served)
+    served = _play(asked, config, engine, wanted, bars)[0].throughput
+    for rho in asked.rhos:
+        yield rho, paced(asked, wanted, rho * served)
 
 
 # The simulated twin

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from importlib.util import find_spec
 
+from loadgen.simulate.flags import ValidateFlags
 from models.flags import Subparsers
 from server.process.openmp import tune_libraries
 
@@ -36,14 +36,14 @@ def add_commands(subparsers: Subparsers) -> None:
     commands.add_commands(subparsers)
 
 
-def validate(args: argparse.Namespace) -> int:
+def validate(asked: ValidateFlags) -> int:
     """Run `simulate --validate`; returns the exit code."""
     if not are_here():
         return _refuse("simulate --validate")
     tune_libraries(os.environ)
     from loadgen.experiments.validation.validate import validate  # torch, which other commands can do without
 
-    return validate(args)
+    return validate(asked)
 
 
 def are_here() -> bool:

@@ -9,12 +9,15 @@ import pytest
 
 from loadgen.commands import add_simulate
 from loadgen.experiments.validation.validate import FULL, PROBE, QUICK, Size, lengths, paced
+from loadgen.simulate.flags import ValidateFlags
+from models.flags import read_options
 
 
-def parse(*flags: str) -> argparse.Namespace:
+def parse(*flags: str) -> ValidateFlags:
     parser = argparse.ArgumentParser()
-    add_simulate(parser.add_subparsers(), Path, lambda args: 0)
-    return parser.parse_args(["simulate", "--validate", "--dataset-name", "random", *flags])
+    add_simulate(parser.add_subparsers(), Path, lambda asked: 0)
+    args = parser.parse_args(["simulate", "--validate", "--dataset-name", "random", *flags])
+    return read_options(args, ValidateFlags)
 
 
 @pytest.mark.parametrize(("flags", "size"), [((), FULL), (("--quick",), QUICK)])
@@ -54,10 +57,10 @@ def test_a_slow_machine_serves_a_few_all_the_same() -> None:
     [((), ("vs", "magnus", "scls", "baton-pd", "lengthwise")), (("--strategies", "so"), ("so",))],
 )
 def test_the_command_hands_over_to_the_validator(flags: tuple[str, ...], strategies: tuple[str, ...]) -> None:
-    seen: list[argparse.Namespace] = []
+    seen: list[ValidateFlags] = []
 
-    def validator(args: argparse.Namespace) -> int:
-        seen.append(args)
+    def validator(asked: ValidateFlags) -> int:
+        seen.append(asked)
         return 7
 
     parser = argparse.ArgumentParser()
