@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from models.catalog.catalog import EMBEDDER_MAX_TOKENS
-from models.catalog.errors import CatalogError
+from models.errors import CatalogError
 from models.network.packing import pack_encoder
 
 BATCH = 8

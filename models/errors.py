@@ -23,6 +23,10 @@ class UsageError(UserError):
     exit_code = 2
 
 
+class CatalogError(UserError):
+    """A model cannot be had; the message names what is wrong and the remedy."""
+
+
 class TextError(UserError, ValueError):
     """Text or messages that the model's tokenizer or chat template refuses; the message is for the client."""
 

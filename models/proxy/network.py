@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as library_logging
 
 from models.catalog.checkpoint import require_checkpoint
-from models.catalog.errors import CatalogError
+from models.errors import CatalogError
 from models.network.packing import pack_encoder
 from models.proxy.task import Scale, Task, lengths_of
 

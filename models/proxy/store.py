@@ -16,7 +16,7 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from models.catalog.errors import CatalogError
+from models.errors import CatalogError
 from models.proxy.network import Proxy, ProxyNetwork, load_encoder
 from models.proxy.task import Scale, Task
 

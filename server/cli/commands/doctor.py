@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from models.catalog.catalog import Catalog, default_cache
-from models.catalog.need import read_need
+from models.catalog.checkpoint import read_need
 from models.errors import UserError
 from models.flags import Subparsers
 from server.cli.config import GROUPS, ServeConfig, read_config

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import orjson
 
 from models.catalog.catalog import Catalog, ModelStatus
-from models.catalog.need import read_need
+from models.catalog.checkpoint import read_need
 from models.flags import Subparsers
 from server.cli.config import GROUPS, ServeConfig, read_config
 from server.cli.settings import add_settings

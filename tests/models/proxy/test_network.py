@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.catalog.errors import CatalogError
+from models.errors import CatalogError
 from models.proxy.network import Proxy, groups, load_encoder
 from models.proxy.store import HEAD, MANIFEST, Manifest, load, read_manifest, save
 from models.proxy.task import Scale, Task

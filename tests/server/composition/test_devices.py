@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from models.catalog.need import read_need
+from models.catalog.checkpoint import read_need
 from models.network.loader import LoadedModel, LoadError
 from server.cli.config import ServeConfig
 from server.composition.devices import (
