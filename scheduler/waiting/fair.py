@@ -66,15 +66,17 @@ class _Client:
     """Service charged, by weight."""
     charged: dict[Request, float] = field(default_factory=dict)
     """Service charged for each request that was taken from the queue and has not ended."""
-    expected: dict[Request, float] = field(default_factory=dict)
-    """Service that each request in the queue would be charged for."""
-    waiting: float = 0.0
-    """Service that all requests in the queue would be charged for."""
 
     @property
     def mean(self) -> float:
-        """Service of a request in the queue, by weight; at least a token's."""
-        return max(self.waiting / max(1, len(self.expected)), 1.0) / self.weight
+        """Service that a request in the queue will be charged for, by weight; at least a token's."""
+        total = self.queue.total()
+        service = PROMPT_WEIGHT * total.unread + OUTPUT_WEIGHT * total.tokens
+        return max(service / max(1, total.place), 1.0) / self.weight
+
+    def owed(self, request: Request) -> float:
+        """Service that a request in the queue will be charged for, by weight."""
+        return (_expected_service(request) - self.charged.get(request, 0.0)) / self.weight
 
     def charge(self, request: Request, service: float) -> None:
         """Charge a request for so much service in all."""
@@ -88,15 +90,6 @@ class _Client:
             self.charge(request, _expected_service(request) if runs else service_had(request))
             if request.state.is_final:
                 del self.charged[request]
-
-    def expect(self, request: Request, service: float) -> None:
-        """Note what a request in the queue would be charged for."""
-        self.waiting += service - self.expected.get(request, 0.0)
-        self.expected[request] = service
-
-    def leave(self, request: Request) -> None:
-        """Note that a request is in the queue no more."""
-        self.waiting -= self.expected.pop(request, 0.0)
 
 
 class FairQueue(Queue):
@@ -115,13 +108,13 @@ class FairQueue(Queue):
         self._last: _Client | None = None  # the one whose last request left the queue latest
 
     def __len__(self) -> int:
-        return sum(len(client.expected) for client in self._active.values())
+        return sum(len(client.queue) for client in self._active.values())
 
     def __iter__(self) -> Iterator[Request]:
         return chain.from_iterable(client.queue for client in self._active.values())
 
     def __contains__(self, request: object) -> bool:
-        return isinstance(request, Request) and request in self._client(request).expected
+        return isinstance(request, Request) and request in self._client(request).queue
 
     @property
     def best_priority(self) -> int:
@@ -136,10 +129,7 @@ class FairQueue(Queue):
         heads = []
         for client in self._active.values():
             requests = iter(client.queue.ranked(now))
-            first = next(requests)
-            heads.append(
-                (max(0, first.priority), client.counter, first.times.arrival, first.row_id, first, requests, client)
-            )
+            heads.append(_head(next(requests), client.counter, requests, client))
         heapify(heads)
         return _take_turns(heads)
 
@@ -151,14 +141,10 @@ class FairQueue(Queue):
         if self._name(request) not in self._active:
             self._lift(client)
             self._active[self._name(request)] = client
-        client.expect(request, _expected_service(request) - client.charged.get(request, 0.0))
         client.queue.add(request)
 
     def revise(self, request: Request) -> None:
-        client = self._client(request)
-        if request in client.expected:
-            client.expect(request, _expected_service(request) - client.charged.get(request, 0.0))
-            client.queue.revise(request)
+        self._client(request).queue.revise(request)
 
     def discard(self, request: Request) -> bool:
         client = self._client(request)
@@ -183,14 +169,14 @@ class FairQueue(Queue):
         level = counter + before.place * own.mean
         for client in self._active.values():
             if client is not own and client.counter < level:
-                number = min(len(client.expected), ceil((level - client.counter) / client.mean))
+                number = min(len(client.queue), ceil((level - client.counter) / client.mean))
                 before = before.and_share(client.queue.total(), number)
         return before
 
     def total(self) -> Ahead:
         total = Ahead()
         for client in self._active.values():
-            total = total.and_share(client.queue.total(), len(client.expected))
+            total = total.and_share(client.queue.total(), len(client.queue))
         return total
 
     def _client(self, request: Request) -> _Client:
@@ -210,9 +196,7 @@ class FairQueue(Queue):
         return 0.0 if self._last is None else self._last.counter
 
     def _leave(self, client: _Client, request: Request) -> None:
-        client.leave(request)
-        if not client.expected:
-            client.waiting = 0.0
+        if not client.queue:
             self._last = self._active.pop(self._name(request))
 
     def _settle(self) -> None:
@@ -225,7 +209,7 @@ class FairQueue(Queue):
         """Make room for a new client."""
         if len(self._clients) < MOST_CLIENTS:
             return
-        idle = [name for name, one in self._clients.items() if not one.charged and not one.expected]
+        idle = [name for name, one in self._clients.items() if not one.charged and not one.queue]
         idle.sort(key=lambda name: self._clients[name].counter)
         for name in idle[: MOST_CLIENTS // 2]:
             del self._clients[name]
@@ -251,7 +235,7 @@ def _take_turns(heads: list[_Head]) -> Iterator[Request]:
         if following is None:
             heappop(heads)
             continue
-        heapreplace(heads, _head(following, counter + client.expected[request] / client.weight, requests, client))
+        heapreplace(heads, _head(following, counter + client.owed(request), requests, client))
 
 
 def _head(request: Request, counter: float, requests: Iterator[Request], client: _Client) -> _Head:
