@@ -54,6 +54,8 @@ async def test_labels_are_those_that_are_explained(told: dict[str, tuple[str, se
     text = (DOCS / "observability.md").read_text("utf-8")
     written = {name: set(re.findall(r"`(\w+)`", labels)) for name, _, labels, _ in LINE.findall(text)}
     assert [name for name, (_, labels, _) in told.items() if labels and labels != written[name]] == []
+    columns = {name: labels for name, _, labels, _ in LINE.findall(text)}
+    assert {name: rest for name, labels in columns.items() if (rest := re.sub(r"`\w+`|[ ,]", "", labels))} == {}
 
 
 async def test_the_process_is_explained() -> None:
